@@ -1,0 +1,68 @@
+"""Who acts: a policy opens one session per episode, a session answers one observation a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turngym.types import Message, TokenSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeContext:
+    """What a policy may know when an episode starts."""
+
+    env_id: str
+    task_id: str
+    seed: int
+    """Policy seed: differs between the members of a group."""
+    instructions: str
+    """Rules and action format, for a system prompt."""
+    oracle: Callable[[], str] | None = None
+    """The environment's expert; only scripted experts and warm starts may ask it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTurn:
+    """What a policy did in one turn."""
+
+    observation: tuple[Message, ...]
+    """The messages that this turn added to the conversation before the action."""
+    action: Message
+    """The assistant's message; its content goes to ``env.step``."""
+    spans: tuple[TokenSpan, ...] = ()
+    """Tokens appended by this turn; empty when the policy has no tokens."""
+    starts_segment: bool = False
+
+
+class ContextOverflow(Exception):  # noqa: N818 - an end of the episode, not an error
+    """The conversation no longer fits the context; ends the episode as TRUNCATED_CONTEXT."""
+
+
+class PolicySession(Protocol):
+    """One episode's side of a policy. Used by one task at a time."""
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
+        """Return the action for ``observation``.
+
+        Args:
+            observation: ``{"text": str}``, perhaps with ``"image"``.
+            info: The ``info`` of the same reset or step.
+
+        Raises:
+            ContextOverflow: The conversation does not fit the context any more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what the session holds. Safe to call twice."""
+        ...
+
+
+class Policy(Protocol):
+    """Acts in many episodes at once, one session each."""
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a fresh session."""
+        ...

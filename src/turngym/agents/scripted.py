@@ -1,0 +1,116 @@
+"""Policies without a model: the expert, chance, nobody, a function, a person."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
+from turngym.errors import ConfigError
+from turngym.types import Message
+
+ActFn = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
+"""(observation, info) -> action text."""
+
+
+class _FunctionSession:
+    def __init__(self, act: ActFn) -> None:
+        self._act = act
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
+        seen = (Message(role="user", content=observation["text"]),)
+        text = self._act(observation, info)
+        return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
+
+    def close(self) -> None:
+        return None
+
+
+class FunctionPolicy:
+    """Acts by a Python function of ``(observation, info)``."""
+
+    def __init__(self, act: ActFn) -> None:
+        self._act = act
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session that calls the function."""
+        return _FunctionSession(self._act)
+
+
+class OraclePolicy:
+    """The environment's own expert, mixed with random legal actions.
+
+    Args:
+        noise: Probability in [0, 1] of a random legal action instead of the expert's.
+    """
+
+    def __init__(self, noise: float = 0.0) -> None:
+        if not 0.0 <= noise <= 1.0:
+            raise ConfigError(f"OraclePolicy: noise must lie in [0, 1], got {noise}")
+        self._noise = noise
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session that asks the environment's oracle."""
+        oracle, noise = context.oracle, self._noise
+        if oracle is None:
+            raise ConfigError(f"environment {context.env_id!r} has no oracle")
+        rng = np.random.default_rng(context.seed)
+
+        def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+            if noise and rng.random() < noise:
+                return _random_action(rng, info, context.env_id)
+            return oracle()
+
+        return _FunctionSession(act)
+
+
+class RandomPolicy:
+    """A uniformly random legal action each turn."""
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session with its own generator, seeded by the context."""
+        rng = np.random.default_rng(context.seed)
+        return _FunctionSession(lambda _, info: _random_action(rng, info, context.env_id))
+
+
+class NoopPolicy:
+    """Says nothing, every turn."""
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session whose every action is the empty text."""
+        return _FunctionSession(lambda _observation, _info: "")
+
+
+class HumanPolicy:
+    """A person at the keyboard; reads lines without blocking other episodes."""
+
+    def __init__(self, ask: Callable[[str], str] = input) -> None:
+        self._ask = ask
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session that prints observations and reads actions."""
+        return _HumanSession(self._ask)
+
+
+class _HumanSession:
+    def __init__(self, ask: Callable[[str], str]) -> None:
+        self._ask = ask
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
+        prompt = f"{observation['text']}\n> "
+        text = await asyncio.to_thread(self._ask, prompt)
+        seen = (Message(role="user", content=observation["text"]),)
+        return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
+
+    def close(self) -> None:
+        return None
+
+
+def _random_action(rng: np.random.Generator, info: Mapping[str, Any], env_id: str) -> str:
+    legal = info.get("legal_actions")
+    if not legal:
+        raise ConfigError(f"environment {env_id!r} lists no legal actions to draw from")
+    return str(legal[int(rng.integers(len(legal)))])

@@ -1,0 +1,278 @@
+"""How an agent says what it does: commands in words, or JSON tool calls.
+
+An ``ActionFormat`` prints itself as instructions for a prompt and parses what came back. Parsing
+never raises: what cannot be understood is an ``InvalidAction`` whose reason helps the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from turngym.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A parsed action: which command, with which arguments."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidAction:
+    """A text that is no action; ``reason`` is one sentence for the agent."""
+
+    reason: str
+
+
+@runtime_checkable
+class ActionFormat(Protocol):
+    """The grammar of an environment's actions."""
+
+    def instructions(self) -> str:
+        """Return how to act, as text for a prompt."""
+        ...
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the action in ``text``, or why there is none. Never raises."""
+        ...
+
+    def render(self, action: Action) -> str:
+        """Return the text that ``parse`` turns into ``action``."""
+        ...
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the actions as OpenAI-style function descriptions with JSON Schemas."""
+        ...
+
+
+_SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
+_FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
+
+
+class Commands:
+    """Actions in words, such as ``go north`` or ``guess crane``.
+
+    Each command is a template: words stand for themselves, ``{x}`` takes one word, ``{x:int}`` an
+    integer, ``{x:a|b}`` one of the listed words, ``{x...}`` the rest of the line. Letter case and
+    repeated blanks do not matter; captured values are lower-cased unless ``keep_case``. When the
+    text has several lines, the last non-empty one counts (so an agent may think first), or the
+    last line of the last fenced block; a leading ``Action:`` or ``>`` is dropped.
+
+    Args:
+        templates: Command name to template, for example ``{"go": "go {direction:north|south}"}``.
+        help: Command name to a few words on what it does, for the prompt.
+        keep_case: Keep the letter case of captured values.
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        *,
+        help: Mapping[str, str] | None = None,
+        keep_case: bool = False,
+    ) -> None:
+        if not templates:
+            raise ConfigError("Commands: at least one template is needed")
+        self.templates = dict(templates)
+        self.help = dict(help or {})
+        self.keep_case = keep_case
+        self._patterns = {name: _compile(name, text) for name, text in self.templates.items()}
+
+    def instructions(self) -> str:
+        """Return the list of commands, one a line."""
+        lines = ["Answer with one command on the last line. Commands:"]
+        for name, template in self.templates.items():
+            note = f"  ({self.help[name]})" if name in self.help else ""
+            lines.append(f"  {_shown(template)}{note}")
+        return "\n".join(lines)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the command on the last line of ``text``, or why there is none."""
+        line = _last_line(text)
+        if not line:
+            return InvalidAction(reason="The answer was empty. " + self._hint())
+        for name, pattern in self._patterns.items():
+            match = pattern.fullmatch(line)
+            if match is not None:
+                return Action(name=name, arguments=self._arguments(name, match))
+        return InvalidAction(reason=f"Not a command: {line[:80]!r}. " + self._hint())
+
+    def render(self, action: Action) -> str:
+        """Return the command line of ``action``."""
+        return _SLOT.sub(lambda m: str(action.arguments[m["name"]]), self.templates[action.name])
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return one function description per command."""
+        return [_tool(name, text, self.help.get(name, "")) for name, text in self.templates.items()]
+
+    def as_tools(self) -> JsonTools:
+        """Return the same actions as JSON tool calls."""
+        return JsonTools(self.tools())
+
+    def _hint(self) -> str:
+        return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
+
+    def _arguments(self, name: str, match: re.Match[str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for slot in _SLOT.finditer(self.templates[name]):
+            raw = match[slot["name"]]
+            if slot["kind"] == "int":
+                values[slot["name"]] = int(raw)
+            else:
+                values[slot["name"]] = raw if self.keep_case else raw.lower()
+        return values
+
+
+class JsonTools:
+    """Actions as JSON tool calls: ``{"name": ..., "arguments": {...}}``.
+
+    The last JSON object in the text that has a ``name`` counts, bare, fenced or inside
+    ``<tool_call>`` tags. Arguments are checked against the tool's JSON Schema.
+
+    Args:
+        tools: OpenAI-style function descriptions (``{"type": "function", "function": {"name",
+            "description", "parameters"}}``).
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        if not tools:
+            raise ConfigError("JsonTools: at least one tool is needed")
+        self._tools = [dict(tool) for tool in tools]
+        self._schemas = {t["function"]["name"]: t["function"]["parameters"] for t in self._tools}
+
+    def instructions(self) -> str:
+        """Return the tools and the form of a call."""
+        lines = ['Answer with one tool call: {"name": "<tool>", "arguments": {...}}. Tools:']
+        lines += [f"  {json.dumps(tool['function'], ensure_ascii=False)}" for tool in self._tools]
+        return "\n".join(lines)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the tool call in ``text``, or why there is none."""
+        call = _last_call(text)
+        if call is None:
+            return InvalidAction(reason="No tool call found. " + self._hint())
+        name, arguments = call["name"], call.get("arguments", {})
+        if name not in self._schemas:
+            return InvalidAction(reason=f"Unknown tool {name!r}. " + self._hint())
+        if not isinstance(arguments, dict):
+            return InvalidAction(reason=f"The arguments of {name!r} must be a JSON object.")
+        problem = self._schema_problem(name, arguments)
+        if problem is not None:
+            return InvalidAction(reason=problem)
+        return Action(name=name, arguments=arguments)
+
+    def render(self, action: Action) -> str:
+        """Return the JSON of a call of ``action``."""
+        call = {"name": action.name, "arguments": dict(action.arguments)}
+        return json.dumps(call, ensure_ascii=False)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the function descriptions."""
+        return [dict(tool) for tool in self._tools]
+
+    def _hint(self) -> str:
+        return (
+            f"Tools: {', '.join(self._schemas)}. "
+            'Form: {"name": "<tool>", "arguments": {...}}.'
+        )
+
+    def _schema_problem(self, name: str, arguments: dict[str, Any]) -> str | None:
+        from jsonschema.exceptions import best_match
+
+        error = best_match(self._validators[name].iter_errors(arguments))
+        if error is None:
+            return None
+        where = ".".join(str(part) for part in error.absolute_path) or "arguments"
+        return f"Tool {name!r}, {where}: {error.message[:200]}"
+
+    @cached_property
+    def _validators(self) -> dict[str, Any]:
+        from jsonschema import Draft202012Validator
+
+        return {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+
+
+def _compile(name: str, template: str) -> re.Pattern[str]:
+    pattern, end = "", 0
+    for slot in _SLOT.finditer(template):
+        pattern += _words(template[end : slot.start()]) + _slot_pattern(name, slot)
+        end = slot.end()
+    return re.compile(pattern + _words(template[end:]), re.IGNORECASE)
+
+
+def _slot_pattern(name: str, slot: re.Match[str]) -> str:
+    kind = slot["kind"]
+    if slot["rest"]:
+        body = r".+"
+    elif kind is None:
+        body = r"\S+"
+    elif kind == "int":
+        body = r"[+-]?\d{1,18}"
+    elif "|" in kind:
+        body = "|".join(re.escape(choice) for choice in kind.split("|"))
+    else:
+        raise ConfigError(f"command {name!r}: unknown slot kind {kind!r}; wanted int or a|b|c")
+    return f"(?P<{slot['name']}>{body})"
+
+
+def _words(text: str) -> str:
+    return re.sub(r"\\?\s+", r"\\s+", re.escape(text))
+
+
+def _shown(template: str) -> str:
+    def show(slot: re.Match[str]) -> str:
+        kind = slot["kind"]
+        return f"<{kind}>" if kind and "|" in kind else f"<{slot['name']}>"
+
+    return _SLOT.sub(show, template)
+
+
+def _last_line(text: str) -> str:
+    fences = _FENCE.findall(text)
+    lines = [line.strip() for line in (fences[-1] if fences else text).splitlines()]
+    lines = [line for line in lines if line]
+    if not lines:
+        return ""
+    line = re.sub(r"^(?:action\s*:|>)\s*", "", lines[-1], flags=re.IGNORECASE)
+    return line.strip().strip("`").strip()
+
+
+def _last_call(text: str) -> dict[str, Any] | None:
+    decoder, found, position = json.JSONDecoder(), None, text.find("{")
+    while position >= 0:
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            if isinstance(value, dict) and isinstance(value.get("name"), str):
+                found = value
+        position = text.find("{", end)
+    return found
+
+
+def _tool(name: str, template: str, description: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for slot in _SLOT.finditer(template):
+        kind = slot["kind"]
+        if kind == "int":
+            properties[slot["name"]] = {"type": "integer"}
+        elif kind and "|" in kind:
+            properties[slot["name"]] = {"type": "string", "enum": kind.split("|")}
+        else:
+            properties[slot["name"]] = {"type": "string"}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description or _shown(template), "parameters": schema}
+    return {"type": "function", "function": function}

@@ -1,0 +1,431 @@
+"""One episode's dialogue as a real ``gymnasium.Env``.
+
+An author writes ``begin`` (make the problem of a task) and ``turn`` (carry out one parsed action);
+``TurnEnv`` does the rest: tasks and seeds, parsing, the reserved ``info`` keys, order of calls,
+and the record that snapshots by replay need. ``AsyncTurnEnv`` is the same with coroutines.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+
+from turngym.environments.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.info import Info
+from turngym.environments.spaces import Unicode, text_observation_space
+from turngym.errors import ConfigError, SnapshotError
+from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
+from turngym.types import StopReason
+
+Observation = dict[str, Any]
+"""``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
+
+SnapshotKind = Literal["exact", "fs", "replay"]
+"""How a state is kept: a copy of it, a copy of its files, or the actions that led to it."""
+
+_MAX_TASK_INDEX = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one action."""
+
+    text: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    """True only for a limit of the environment's own; other limits are wrappers."""
+    invalid_action: str | None = None
+    """Why the action was understood but could not be carried out."""
+    image: Any = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """More ``info`` keys, reserved ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A state of one episode that ``restore`` brings back. Picklable when the state is."""
+
+    kind: SnapshotKind
+    env: str
+    """Which environment it belongs to."""
+    task: Task | None
+    state: Any
+    """``exact``: a copy of the state. ``replay``: the record of the episode."""
+    rng_state: Mapping[str, Any]
+    bookkeeping: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _EpisodeLog:
+    """What ``replay`` needs: how the episode began, every action, and what was seen."""
+
+    rng_state: Mapping[str, Any]
+    seed: int | None
+    options: dict[str, Any] | None
+    opening: str
+    turns: list[tuple[str, str]] = field(default_factory=list)
+
+
+class EpisodeCore:
+    """What ``TurnEnv`` and ``AsyncTurnEnv`` share; does no I/O of its own."""
+
+    name: str = ""
+    """Short name, the first part of task ids; defaults to the lower-cased class name."""
+    rules: str = ""
+    """What an agent should know before it starts; ``instructions`` adds how to act."""
+    snapshot_kind: ClassVar[SnapshotKind] = "replay"
+    action_format: ActionFormat
+    np_random: np.random.Generator
+
+    _constructor: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _task: Task | None = None
+    _log: _EpisodeLog | None = None
+    _over: bool = True
+    _started: bool = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments, so that ``fork`` can build an equal environment."""
+        self = super().__new__(cls)
+        self._constructor = (args, kwargs)
+        if not self.name:
+            self.name = cls.__name__.removesuffix("Env").lower()
+        return self
+
+    # What an author may override.
+
+    def score(self) -> float | None:
+        """Return success in [0, 1] if the episode ended now; None when it cannot be judged."""
+        return None
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the actions that would be carried out now, or None when they are endless."""
+        return None
+
+    def anchor(self) -> str | None:
+        """Return a history-free key of the current state, or None when there is none."""
+        return None
+
+    def oracle_action(self) -> str:
+        """Return an expert's action for the current state. Never part of an observation."""
+        raise ConfigError(f"environment {self.name!r} has no oracle")
+
+    def get_state(self) -> Any:
+        """Return a copy of the state, independent of the environment (``exact`` only)."""
+        raise SnapshotError(f"{self.name}: snapshot_kind is 'exact' but get_state is missing")
+
+    def set_state(self, state: Any) -> None:
+        """Take over a copy of what ``get_state`` returned (``exact`` only)."""
+        raise SnapshotError(f"{self.name}: snapshot_kind is 'exact' but set_state is missing")
+
+    # What users call.
+
+    @property
+    def instructions(self) -> str:
+        """Rules and action format, as text for a system prompt."""
+        return f"{self.rules}\n\n{self.action_format.instructions()}".strip()
+
+    @property
+    def current_task(self) -> Task:
+        """The task of the running episode."""
+        if self._task is None:
+            raise ResetNeeded(f"{self.name}: call reset before asking for the task")
+        return self._task
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return task number ``index`` of ``split``; the same on every machine."""
+        return procedural_task(self.name, split, index)
+
+    def find_task(self, task_id: str) -> Task:
+        """Return the task that ``task_id`` names.
+
+        Raises:
+            ConfigError: There is no such task here.
+        """
+        return parse_task_id(self.name, task_id)
+
+    # Bookkeeping shared by the sync and the async class.
+
+    def _open(self, seed: int | None, options: dict[str, Any] | None) -> Task:
+        rng_state = self._rng_state()
+        if seed is not None:
+            self.np_random, _ = seeding.np_random(seed)
+        self._task = self._choose_task(dict(options or {}))
+        self._log = None
+        if self.snapshot_kind != "exact":
+            self._log = _EpisodeLog(rng_state, seed, options, "")
+        self._over = False
+        self._started = True
+        return self._task
+
+    def _choose_task(self, options: dict[str, Any]) -> Task:
+        chosen = options.pop("task", None)
+        split = options.pop("split", "train")
+        if options:
+            raise ConfigError(
+                f"{self.name}: unknown reset option {sorted(options)[0]!r}; known: task, split"
+            )
+        if isinstance(chosen, Task):
+            return chosen
+        if isinstance(chosen, str):
+            return self.find_task(chosen)
+        if chosen is not None:
+            raise ConfigError(f"{self.name}: option 'task' must be a Task or a task id")
+        if split not in SPLITS:
+            raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
+        return self.task(split, int(self.np_random.integers(_MAX_TASK_INDEX)))
+
+    def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
+        observation = _observation(outcome)
+        if self._log is not None:
+            self._log.opening = outcome.text
+        info = self._info(outcome)
+        info["instructions"] = self.instructions
+        return observation, info
+
+    def _parse(self, action: str) -> Action | Outcome:
+        if self._over:
+            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
+        if not isinstance(action, str):
+            raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
+        parsed = self.action_format.parse(action)
+        if isinstance(parsed, InvalidAction):
+            return Outcome(text=parsed.reason, invalid_action=parsed.reason)
+        return parsed
+
+    def _stepped(
+        self, action: str, outcome: Outcome
+    ) -> tuple[Observation, float, bool, bool, Info]:
+        self._over = outcome.terminated or outcome.truncated
+        if self._log is not None:
+            self._log.turns.append((action, outcome.text))
+        info = self._info(outcome)
+        if outcome.invalid_action is not None:
+            info["invalid_action"] = outcome.invalid_action
+        if self._over:
+            ended = StopReason.TERMINATED if outcome.terminated else StopReason.TRUNCATED_ENV
+            info["stop_reason"] = ended.value
+            info.setdefault("score", self.score())
+        observation = _observation(outcome)
+        return observation, outcome.reward, outcome.terminated, outcome.truncated, info
+
+    def _info(self, outcome: Outcome) -> Info:
+        info: Info = {"task_id": self.current_task.id, **outcome.info}
+        if (legal := self.legal_actions()) is not None:
+            info["legal_actions"] = [] if self._over else legal
+        if (anchor := self.anchor()) is not None:
+            info["anchor"] = anchor
+        return info
+
+    def _clone(self) -> Self:
+        args, kwargs = self._constructor
+        clone = type(self)(*args, **kwargs)
+        if isinstance(clone, gymnasium.Env) and isinstance(self, gymnasium.Env):
+            clone.spec = self.spec
+        return clone
+
+    def _rng_state(self) -> Mapping[str, Any]:
+        return copy.deepcopy(self.np_random.bit_generator.state)
+
+    def _snapshot(self) -> Snapshot:
+        if not self._started:
+            raise SnapshotError(f"{self.name}: nothing to snapshot before reset")
+        exact = self.snapshot_kind == "exact"
+        return Snapshot(
+            kind=self.snapshot_kind,
+            env=self.name,
+            task=self._task,
+            state=self.get_state() if exact else copy.deepcopy(self._log),
+            rng_state=self._rng_state(),
+            bookkeeping={"over": self._over},
+        )
+
+    def _check_snapshot(self, snapshot: Snapshot) -> None:
+        if (snapshot.env, snapshot.kind) != (self.name, self.snapshot_kind):
+            raise SnapshotError(
+                f"{self.name}: this is a {snapshot.kind!r} snapshot of {snapshot.env!r}, "
+                f"wanted a {self.snapshot_kind!r} one of {self.name!r}"
+            )
+
+    def _restore_exact(self, snapshot: Snapshot) -> None:
+        self._task, self._started = snapshot.task, True
+        self.set_state(snapshot.state)
+        self._set_rng(snapshot.rng_state)
+        self._over = bool(snapshot.bookkeeping["over"])
+
+    def _set_rng(self, state: Mapping[str, Any]) -> None:
+        generator = np.random.PCG64()
+        generator.state = copy.deepcopy(dict(state))
+        self.np_random = np.random.Generator(generator)
+
+    def _compare(self, turn: int, wanted: str, observation: Observation) -> None:
+        if observation["text"] != wanted:
+            raise SnapshotError(
+                f"{self.name}: replay differs at turn {turn}: saw "
+                f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
+            )
+
+
+class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
+    """One episode of one task, one agent message a turn.
+
+    Write ``begin`` and ``turn``; set ``action_format``, ``rules`` and, if the state can be copied,
+    ``snapshot_kind = "exact"`` with ``get_state`` and ``set_state``. ``check_turn_env`` and
+    ``check_fork`` test what this class promises.
+
+    Action: any text; ``action_format`` says what is understood.
+    Observation: ``{"text": str}``, and ``"image"`` where the environment is visual.
+    Start: ``reset(seed=..., options={"task": Task | task_id})``; without a task, one is drawn from
+    the ``split`` option (default ``"train"``).
+    End: ``info["stop_reason"]`` says why.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+
+    def __init__(self, *, render_mode: str | None = None) -> None:
+        self.observation_space = text_observation_space()
+        self.action_space = Unicode()
+        self.render_mode = render_mode
+        self._last_text = ""
+
+    @abstractmethod
+    def begin(self, task: Task) -> Outcome:
+        """Make the problem of ``task`` and return what the agent sees first."""
+
+    @abstractmethod
+    def turn(self, action: Action) -> Outcome:
+        """Carry out one action."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode. The same seed and options give the same episode."""
+        task = self._open(seed, options)
+        outcome = self.begin(task)
+        self._last_text = outcome.text
+        return self._opened(outcome)
+
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, Info]:
+        """Carry out what the agent said. An action that is not understood is part of the episode.
+
+        Raises:
+            ResetNeeded: The episode is over.
+        """
+        parsed = self._parse(action)
+        outcome = parsed if isinstance(parsed, Outcome) else self.turn(parsed)
+        self._last_text = outcome.text
+        return self._stepped(action, outcome)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return the last observation's text in render mode ``"ansi"``."""
+        return self._last_text if self.render_mode == "ansi" else None
+
+    def snapshot(self) -> Snapshot:
+        """Return the state of the episode; taking it changes nothing."""
+        return self._snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to ``snapshot``, which may come from another equal environment.
+
+        Raises:
+            SnapshotError: It belongs to another environment, or replaying it gave other
+                observations.
+        """
+        self._check_snapshot(snapshot)
+        if snapshot.kind == "exact":
+            self._restore_exact(snapshot)
+            return
+        log: _EpisodeLog = snapshot.state
+        self._set_rng(log.rng_state)
+        observation, _ = self.reset(seed=log.seed, options=log.options)
+        self._compare(0, log.opening, observation)
+        for number, (action, wanted) in enumerate(log.turns, start=1):
+            self._compare(number, wanted, self.step(action)[0])
+        self._set_rng(snapshot.rng_state)
+
+    def fork(self, n: int) -> list[Self]:
+        """Return ``n`` independent environments in the state of this one."""
+        snapshot = self._snapshot()
+        children = [self._clone() for _ in range(n)]
+        for child in children:
+            child.restore(snapshot)
+        return children
+
+
+class AsyncTurnEnv(EpisodeCore):
+    """``TurnEnv`` with coroutines, for environments that wait on I/O.
+
+    One instance serves one task at a time. ``as_sync`` makes a ``gymnasium.Env`` of it.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+
+    def __init__(self, *, render_mode: str | None = None) -> None:
+        self.observation_space = text_observation_space()
+        self.action_space = Unicode()
+        self.render_mode = render_mode
+        self.np_random, _ = seeding.np_random()
+
+    @abstractmethod
+    async def begin(self, task: Task) -> Outcome:
+        """Make the problem of ``task`` and return what the agent sees first."""
+
+    @abstractmethod
+    async def turn(self, action: Action) -> Outcome:
+        """Carry out one action."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode, as ``TurnEnv.reset``."""
+        task = self._open(seed, options)
+        return self._opened(await self.begin(task))
+
+    async def step(self, action: str) -> tuple[Observation, float, bool, bool, Info]:
+        """Carry out what the agent said, as ``TurnEnv.step``."""
+        parsed = self._parse(action)
+        outcome = parsed if isinstance(parsed, Outcome) else await self.turn(parsed)
+        return self._stepped(action, outcome)
+
+    async def close(self) -> None:
+        """Release what the environment holds. Safe to call twice."""
+
+    async def snapshot(self) -> Snapshot:
+        """Return the state of the episode, as ``TurnEnv.snapshot``."""
+        return self._snapshot()
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Go back to ``snapshot``, as ``TurnEnv.restore``."""
+        self._check_snapshot(snapshot)
+        if snapshot.kind == "exact":
+            self._restore_exact(snapshot)
+            return
+        log: _EpisodeLog = snapshot.state
+        self._set_rng(log.rng_state)
+        observation, _ = await self.reset(seed=log.seed, options=log.options)
+        self._compare(0, log.opening, observation)
+        for number, (action, wanted) in enumerate(log.turns, start=1):
+            self._compare(number, wanted, (await self.step(action))[0])
+        self._set_rng(snapshot.rng_state)
+
+    async def fork(self, n: int) -> list[Self]:
+        """Return ``n`` independent environments in the state of this one."""
+        snapshot = await self.snapshot()
+        children = [self._clone() for _ in range(n)]
+        for child in children:
+            await child.restore(snapshot)
+        return children
+
+
+def _observation(outcome: Outcome) -> Observation:
+    if outcome.image is None:
+        return {"text": outcome.text}
+    return {"text": outcome.text, "image": outcome.image}

@@ -1,0 +1,80 @@
+"""Register environments with Gymnasium and with our catalogue, and make them by either name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from turngym import registry
+from turngym.environments.base import SnapshotKind
+from turngym.registry import EnvEntry
+
+TURN_LIMIT = "turngym.environments.wrappers:TurnLimit"
+
+
+def register(
+    id: str,
+    entry_point: str,
+    *,
+    family: str,
+    max_turns: int,
+    kwargs: Mapping[str, Any] | None = None,
+    snapshot_kind: SnapshotKind = "replay",
+    extra: str | None = None,
+    modules: Sequence[str] = (),
+    programs: Sequence[str] = (),
+) -> None:
+    """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
+
+    Args:
+        id: ``"<namespace>/<Name>-v<N>"``. The version goes up when results change.
+        entry_point: ``"package.module:Class"``, imported when the environment is first made.
+        family: Group for listings, for example ``"text"``.
+        max_turns: Turns after which an episode is truncated (a ``TurnLimit`` wrapper).
+        kwargs: Arguments of the class.
+        snapshot_kind: What the class declares.
+        extra: Extra that installs what is needed, for the hint when something is missing.
+        modules: Python modules that must be importable.
+        programs: Programs that must be on the PATH.
+
+    Raises:
+        ConfigError: The id is malformed or already taken.
+    """
+    entry = EnvEntry(
+        id=id,
+        family=family,
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        max_turns=max_turns,
+        snapshot_kind=snapshot_kind,
+        extra=extra,
+        modules=tuple(modules),
+        programs=tuple(programs),
+    )
+    registry.add(entry)
+    limit = gymnasium.envs.registration.WrapperSpec("TurnLimit", TURN_LIMIT, {"max_turns": max_turns})
+    gymnasium.register(
+        id=id,
+        entry_point=entry_point,
+        kwargs=dict(entry.kwargs),
+        additional_wrappers=(limit,),
+        disable_env_checker=True,
+    )
+
+
+def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return a new environment by id or short name.
+
+    Args:
+        name: ``"turngym/Maze-v0"`` or ``"text/maze"``.
+        kwargs: Arguments of the environment's class; they override the registered ones.
+
+    Raises:
+        UnknownNameError: There is none of that name; the message names the nearest.
+        MissingExtraError: It needs something that is not installed.
+    """
+    entry = registry.find(name)
+    entry.require()
+    return gymnasium.make(entry.id, **kwargs)

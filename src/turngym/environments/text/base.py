@@ -1,0 +1,94 @@
+"""What the text games share: a picklable state, exact snapshots, a split by content."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from turngym.environments.actions import Commands, JsonTools
+from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.errors import ConfigError, unknown_name
+from turngym.tasks.base import Split, Task
+
+ActionStyle = Literal["commands", "tools"]
+
+_TEST_SHARE = 5
+"""One problem in so many belongs to the test split."""
+
+
+class TextGame(TurnEnv):
+    """A turn-based game in pure Python over ``self.state``.
+
+    Write ``new_game`` and ``turn``; set ``commands``, ``rules`` and ``difficulties``. A problem
+    belongs to the test split by its own content (``instance_key``), so no problem is ever in both.
+
+    Args:
+        difficulty: A key of ``difficulties``; its settings are in ``self.settings``.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
+    commands: ClassVar[Commands]
+    difficulties: ClassVar[dict[str, dict[str, Any]]] = {"easy": {}}
+
+    def __init__(
+        self,
+        *,
+        difficulty: str = "easy",
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if difficulty not in self.difficulties:
+            raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        self.settings = self.difficulties[difficulty]
+        self.name = f"{self.name}-{difficulty}"
+        self.action_format = (
+            self.commands if action_style == "commands" else JsonTools(self.commands.tools())
+        )
+        self.state: Any = None
+
+    @abstractmethod
+    def new_game(self, rng: np.random.Generator) -> Any:
+        """Return the state of a random new problem; deep-copyable and picklable."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what the agent sees at the start."""
+
+    def instance_key(self) -> str:
+        """Return what makes the problem in ``self.state`` this one; decides its split."""
+        return repr(self.state)
+
+    def begin(self, task: Task) -> Outcome:
+        """Draw problems from the task's seed until one belongs to the task's split."""
+        rng = np.random.default_rng(task.seed)
+        for _ in range(1000):
+            self.state = self.new_game(rng)
+            if _split_of(self.instance_key()) == task.split:
+                return Outcome(text=self.describe(), info=self.opening_info())
+        raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 draws")
+
+    def opening_info(self) -> dict[str, Any]:
+        """Return more ``info`` for the reset, for example ``ground_truth``."""
+        return {}
+
+    def get_state(self) -> Any:
+        """Return a deep copy of ``self.state``."""
+        return copy.deepcopy(self.state)
+
+    def set_state(self, state: Any) -> None:
+        """Take a deep copy of ``state``."""
+        self.state = copy.deepcopy(state)
+
+
+def _split_of(key: str) -> Split:
+    digest = hashlib.sha256(key.encode()).digest()
+    return "test" if digest[0] % _TEST_SHARE == 0 else "train"

@@ -1,0 +1,153 @@
+"""A maze in words: fetch the key, then reach the door."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from turngym.environments.actions import Action, Commands
+from turngym.environments.base import Outcome
+from turngym.environments.text.base import TextGame
+
+Cell = tuple[int, int]
+
+MOVES: dict[str, Cell] = {"north": (-1, 0), "east": (0, 1), "south": (1, 0), "west": (0, -1)}
+
+
+@dataclass
+class MazeState:
+    """Walls are the blocked pairs of neighbouring cells; cells are (row, column)."""
+
+    size: int
+    walls: frozenset[tuple[Cell, Cell]]
+    at: Cell
+    key: Cell
+    door: Cell
+    has_key: bool = False
+    done: bool = False
+
+
+class MazeEnv(TextGame):
+    """Walk through a grid of rooms to a key and then to a door.
+
+    Action: ``go north|east|south|west``.
+    Observation: which way the goal lies and which exits the room has.
+    Reward: 1 for reaching the door with the key, else 0.
+    Start: a random maze in which key and door can be reached.
+    End: terminated at the door; the registered turn limit truncates.
+    """
+
+    name = "maze"
+    rules = (
+        "You are in a maze of rooms. Find the key, then leave through the door. "
+        "You are told which way the key or the door lies and which exits are open."
+    )
+    commands = Commands({"go": "go {direction:north|east|south|west}"})
+    difficulties: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"size": 4, "walls": 0.03},
+        "medium": {"size": 6, "walls": 0.15},
+        "hard": {"size": 9, "walls": 0.3},
+    }
+
+    state: MazeState
+
+    def new_game(self, rng: np.random.Generator) -> MazeState:
+        """Draw walls, start, key and door until everything can be reached."""
+        size = int(self.settings["size"])
+        cells = [(row, column) for row in range(size) for column in range(size)]
+        while True:
+            walls = frozenset(
+                pair for pair in _pairs(size) if rng.random() < self.settings["walls"]
+            )
+            at, key, door = (cells[i] for i in rng.choice(len(cells), size=3, replace=False))
+            state = MazeState(size, walls, at, key, door)
+            if _path(state, at, key) is not None and _path(state, key, door) is not None:
+                return state
+
+    def instance_key(self) -> str:
+        """Return walls in a fixed order and the three places."""
+        s = self.state
+        return repr((s.size, sorted(s.walls), s.at, s.key, s.door))
+
+    def describe(self) -> str:
+        """Return the way to the goal and the exits."""
+        s = self.state
+        goal, name = (s.door, "door") if s.has_key else (s.key, "key")
+        exits = " ".join(move for move in MOVES if _next(s, s.at, move) is not None)
+        return f"{name} {_bearing(s.at, goal)}. exits {exits}."
+
+    def turn(self, action: Action) -> Outcome:
+        """Walk one room."""
+        s = self.state
+        there = _next(s, s.at, str(action.arguments["direction"]))
+        if there is None:
+            return Outcome(text="wall. " + self.describe(), invalid_action="There is a wall.")
+        s.at = there
+        if s.has_key and there == s.door:
+            s.done = True
+            return Outcome(text="you are out.", reward=1.0, terminated=True)
+        found = not s.has_key and there == s.key
+        s.has_key = s.has_key or found
+        return Outcome(text=("got key. " if found else "") + self.describe())
+
+    def score(self) -> float:
+        """Return 1 when the door was reached."""
+        return float(self.state.done)
+
+    def legal_actions(self) -> list[str]:
+        """Return one ``go`` per open exit."""
+        s = self.state
+        return [f"go {move}" for move in MOVES if _next(s, s.at, move) is not None]
+
+    def anchor(self) -> str:
+        """Return place and possession in this maze."""
+        s = self.state
+        return f"{s.at} {s.has_key} {s.key} {s.door}"
+
+    def oracle_action(self) -> str:
+        """Return the first move of a shortest path."""
+        s = self.state
+        path = _path(s, s.at, s.door if s.has_key else s.key)
+        return f"go {path[0]}" if path else "go north"
+
+
+def _pairs(size: int) -> list[tuple[Cell, Cell]]:
+    across = [((r, c), (r, c + 1)) for r in range(size) for c in range(size - 1)]
+    down = [((r, c), (r + 1, c)) for r in range(size - 1) for c in range(size)]
+    return across + down
+
+
+def _next(state: MazeState, cell: Cell, move: str) -> Cell | None:
+    row, column = cell[0] + MOVES[move][0], cell[1] + MOVES[move][1]
+    there = (row, column)
+    if not (0 <= row < state.size and 0 <= column < state.size):
+        return None
+    return None if (min(cell, there), max(cell, there)) in state.walls else there
+
+
+def _path(state: MazeState, start: Cell, goal: Cell) -> list[str] | None:
+    """Return the moves of a shortest path, or None when there is none."""
+    paths: dict[Cell, list[str]] = {start: []}
+    queue = deque([start])
+    while queue:
+        cell = queue.popleft()
+        if cell == goal:
+            return paths[cell]
+        for move in MOVES:
+            there = _next(state, cell, move)
+            if there is not None and there not in paths:
+                paths[there] = [*paths[cell], move]
+                queue.append(there)
+    return None
+
+
+def _bearing(at: Cell, goal: Cell) -> str:
+    words = []
+    if goal[0] != at[0]:
+        words.append("north" if goal[0] < at[0] else "south")
+    if goal[1] != at[1]:
+        words.append("east" if goal[1] > at[1] else "west")
+    return " ".join(words) or "here"

@@ -1,0 +1,90 @@
+"""Every exception of turngym.
+
+    TurnGymError
+    ├── ConfigError(ValueError)            fix the settings and start again
+    │   ├── UnknownNameError(KeyError)     an id, key or preset that does not exist
+    │   └── MissingExtraError(ImportError) something optional is not installed
+    ├── EpisodeError(RuntimeError)         drop this episode, keep the run
+    │   ├── EnvironmentFault               the environment broke; never a reward of 0
+    │   ├── PolicyFault                    the policy or its engine broke
+    │   └── SnapshotError                  a snapshot could not be taken or does not reproduce
+    ├── TrainingError(RuntimeError)        stop the run
+    │   └── CheckpointError                a checkpoint is broken or could not be written
+    └── RecordError(ValueError)            a file of trajectories cannot be read
+
+Each class also inherits the built-in it refines, and survives pickling.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TurnGymError(Exception):
+    """Base of all errors that turngym raises on purpose."""
+
+
+class ConfigError(TurnGymError, ValueError):
+    """The settings are wrong; the message says where and what to do."""
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """A name that is not known; the message names the nearest one."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class MissingExtraError(ConfigError, ImportError):
+    """An optional part is not installed; the message holds the install line."""
+
+
+class EpisodeError(TurnGymError, RuntimeError):
+    """One episode cannot go on; others can."""
+
+
+class EnvironmentFault(EpisodeError):
+    """The environment or its infrastructure broke. The episode has no reward."""
+
+
+class PolicyFault(EpisodeError):
+    """The policy or its engine broke. The episode has no reward."""
+
+
+class SnapshotError(EpisodeError):
+    """A snapshot cannot be taken, or replaying it gave something else."""
+
+
+class TrainingError(TurnGymError, RuntimeError):
+    """The run cannot go on."""
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint is unreadable, or could not be written (the previous one is intact)."""
+
+
+class RecordError(TurnGymError, ValueError):
+    """A trajectory file is unreadable or of a newer format."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
+    """Return the error for a name that is not among ``known``, with the nearest match.
+
+    Args:
+        kind: What the name stands for, for example ``"environment"``.
+        name: What was asked for.
+        known: What exists.
+        hint: Said instead of a list of names when nothing is near.
+    """
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in names}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    if near:
+        return UnknownNameError(f"unknown {kind} {name!r}. Did you mean {lowered[near[0]]!r}?")
+    return UnknownNameError(f"unknown {kind} {name!r}. {hint or 'Known: ' + ', '.join(names)}")
+
+
+def missing_extra(what: str, extra: str) -> MissingExtraError:
+    """Return the error for an optional part that is not installed, with the install line."""
+    return MissingExtraError(f"{what} needs the extra {extra!r}: pip install 'turngym[{extra}]'")

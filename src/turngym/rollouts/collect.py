@@ -1,0 +1,104 @@
+"""Many episodes at once, and groups of attempts at one task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from turngym.agents.base import Policy
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, rollout
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+from turngym.types import Trajectory, TrajectoryGroup
+
+MakeEnv = Callable[[], AnyEnv]
+OnEpisode = Callable[[Trajectory], None]
+
+
+def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
+    """Return the attempts of one group: one environment seed, ``group_size`` policy seeds.
+
+    Args:
+        env_id: Name of the environment.
+        task: The task all attempts share.
+        seed: Root of the group's place in the seed tree.
+        group_size: Number of attempts, 1 or more.
+    """
+    return [
+        EpisodeSpec(
+            env_id=env_id,
+            task=task,
+            env_seed=derive_seed(seed, task.id, "env"),
+            policy_seed=derive_seed(seed, task.id, "policy", attempt),
+            attempt=attempt,
+        )
+        for attempt in range(group_size)
+    ]
+
+
+async def collect(
+    make_env: MakeEnv,
+    policy: Policy,
+    specs: Sequence[EpisodeSpec],
+    *,
+    concurrency: int,
+    timeout_s: float | None = None,
+    on_episode: OnEpisode | None = None,
+) -> list[Trajectory]:
+    """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
+
+    Environments are made once per slot and used again. An episode that breaks is returned with its
+    ``error_*`` stop reason, and its environment is replaced.
+
+    Args:
+        make_env: Makes one environment; called at most ``concurrency`` times plus once per fault.
+        policy: Who acts in all of them.
+        specs: The episodes.
+        concurrency: Episodes alive at once, 1 or more.
+        timeout_s: Wall-clock limit of one episode in seconds.
+        on_episode: Called after each episode, for progress.
+    """
+    results: list[Trajectory | None] = [None] * len(specs)
+    todo = iter(enumerate(specs))
+
+    async def work() -> None:
+        env: AnyEnv | None = None
+        try:
+            for index, spec in todo:
+                env = env if env is not None else make_env()
+                trajectory = await rollout(env, policy, spec, timeout_s=timeout_s)
+                results[index] = trajectory
+                if on_episode is not None:
+                    on_episode(trajectory)
+                if trajectory.stop_reason.is_error:
+                    await _close(env)
+                    env = None
+        finally:
+            if env is not None:
+                await _close(env)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, len(specs))):
+            group.create_task(work())
+    return [trajectory for trajectory in results if trajectory is not None]
+
+
+def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    """Return the groups among ``trajectories``, in order of first appearance."""
+    groups: dict[tuple[str, str, int], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        key = (trajectory.env_id, trajectory.task_id, trajectory.env_seed)
+        groups.setdefault(key, []).append(trajectory)
+    return [
+        TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
+        for (_, task_id, seed), members in groups.items()
+    ]
+
+
+async def _close(env: Any) -> None:
+    with suppress(Exception):  # a broken environment may not close; it is dropped either way
+        result = env.close()
+        if asyncio.iscoroutine(result):
+            await result

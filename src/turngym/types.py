@@ -1,0 +1,216 @@
+"""The data that crosses package borders, and its invariants.
+
+    Message, ToolCall        what is said
+    TokenSpan                tokens that share one source, with log-probs when they were sampled
+    Turn                     one action of the agent and what came of it
+    Trajectory               one episode, with its StopReason
+    TrajectoryGroup          attempts at one task that share the environment seed
+
+Everything is frozen. ``turngym.records`` writes and reads it as JSON lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. The prefix says how a trainer must treat it.
+
+    ``terminated``: the environment reached an end of its own. ``truncated_*``: a limit cut the
+    episode, so the value of the last state is not 0. ``error_*``: infrastructure broke; the
+    episode has no reward and is left out of its group.
+    """
+
+    TERMINATED = "terminated"
+    TRUNCATED_TURNS = "truncated_turns"
+    TRUNCATED_TOKENS = "truncated_tokens"
+    TRUNCATED_CONTEXT = "truncated_context"
+    TRUNCATED_TIME = "truncated_time"
+    TRUNCATED_TOOL_CALLS = "truncated_tool_calls"
+    TRUNCATED_INVALID = "truncated_invalid"
+    TRUNCATED_ENV = "truncated_env"
+    ERROR_ENV = "error_env"
+    ERROR_POLICY = "error_policy"
+    ERROR_REWARD = "error_reward"
+
+    @property
+    def is_error(self) -> bool:
+        """True when the episode must be masked, never scored."""
+        return self.value.startswith("error_")
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when a limit ended the episode."""
+        return self.value.startswith("truncated_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of one tool with JSON arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One entry of a conversation."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSpan:
+    """Consecutive tokens that all come from one source.
+
+    Shapes: ``token_ids`` [L]; ``logprobs`` [L] if sampled, else [0].
+    """
+
+    token_ids: tuple[int, ...]
+    sampled: bool
+    """True: drawn from the policy and trained on. False: prompt, template or observation."""
+    logprobs: tuple[float, ...] = ()
+    """Natural-log probability of each token under the distribution it was drawn from."""
+    policy_version: int | None = None
+    """Version of the weights that drew the tokens; None exactly when ``sampled`` is False."""
+
+    def __post_init__(self) -> None:
+        expected = len(self.token_ids) if self.sampled else 0
+        if len(self.logprobs) != expected:
+            raise ValueError(
+                f"TokenSpan(sampled={self.sampled}) needs {expected} logprobs for "
+                f"{len(self.token_ids)} tokens, got {len(self.logprobs)}"
+            )
+        if self.sampled != (self.policy_version is not None):
+            raise ValueError(
+                f"TokenSpan(sampled={self.sampled}) has policy_version={self.policy_version}; "
+                "sampled tokens carry a version, others carry None"
+            )
+        if any(logprob > 1e-4 or math.isnan(logprob) for logprob in self.logprobs):
+            raise ValueError("TokenSpan.logprobs must be at most 0 and not NaN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One action of the agent, what it saw before and what followed."""
+
+    observation: tuple[Message, ...]
+    """Messages the agent had not seen before this turn."""
+    action: Message
+    spans: tuple[TokenSpan, ...] = ()
+    """Tokens this turn appended, in order: observation first, then the action. Empty when the
+    policy has no tokens (scripted, human, remote without token ids)."""
+    reward: float = 0.0
+    """Reward of ``env.step`` for this action."""
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    """Named parts of the reward; when given they sum to ``reward``."""
+    invalid_action: str | None = None
+    """Why the action could not be carried out, or None when it could."""
+    anchor: str | None = None
+    """History-free key of the state in which the action was chosen."""
+    starts_segment: bool = False
+    """True when the history was rewritten, so earlier tokens are not a prefix of this turn."""
+
+    def __post_init__(self) -> None:
+        if self.action.role != "assistant":
+            raise ValueError(f"Turn.action must be an assistant message, got {self.action.role!r}")
+        if not math.isfinite(self.reward):
+            raise ValueError(f"Turn.reward must be finite, got {self.reward}")
+        if self.reward_parts and not math.isclose(
+            sum(self.reward_parts.values()), self.reward, rel_tol=1e-6, abs_tol=1e-6
+        ):
+            raise ValueError(
+                f"Turn.reward_parts sum to {sum(self.reward_parts.values())}, "
+                f"not to the reward {self.reward}"
+            )
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Number of tokens the policy drew in this turn."""
+        return sum(len(span.token_ids) for span in self.spans if span.sampled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """Everything one episode produced."""
+
+    env_id: str
+    task_id: str
+    env_seed: int
+    policy_seed: int
+    turns: tuple[Turn, ...]
+    stop_reason: StopReason
+    attempt: int = 0
+    """Place inside the group, 0-based."""
+    final_observation: tuple[Message, ...] = ()
+    """What the environment answered to the last action; the agent never saw it."""
+    score: float | None = None
+    """Success in [0, 1] as the task judges it; None means not scored, which is not 0."""
+    error: str | None = None
+    """What broke, exactly when ``stop_reason.is_error``."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """For people; no code reads it."""
+
+    def __post_init__(self) -> None:
+        if self.stop_reason.is_error != (self.error is not None):
+            raise ValueError(
+                f"Trajectory with stop_reason {self.stop_reason.value!r} and error={self.error!r}: "
+                "an error text belongs to an error_* stop reason and to no other"
+            )
+        if self.stop_reason.is_error and self.score is not None:
+            raise ValueError("a trajectory that ended by an error has no score")
+        if self.score is not None and not 0.0 <= self.score <= 1.0:
+            raise ValueError(f"Trajectory.score must lie in [0, 1], got {self.score}")
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of the turn rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def is_success(self) -> bool:
+        """True when the task is fully solved."""
+        return self.score is not None and self.score >= 1.0
+
+    @property
+    def spans(self) -> tuple[TokenSpan, ...]:
+        """All token spans in the order the engine saw them."""
+        return tuple(span for turn in self.turns for span in turn.spans)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Number of tokens the policy drew in the episode."""
+        return sum(turn.num_sampled_tokens for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryGroup:
+    """Attempts at one task that share the environment seed and differ in the policy seed."""
+
+    group_id: str
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        keys = {(t.env_id, t.task_id, t.env_seed) for t in self.trajectories}
+        if len(keys) > 1:
+            raise ValueError(
+                f"group {self.group_id!r} mixes {len(keys)} tasks or environment seeds; "
+                "members must share both"
+            )
+        seeds = [t.policy_seed for t in self.trajectories]
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"group {self.group_id!r} repeats a policy seed")
+
+    @property
+    def usable(self) -> tuple[Trajectory, ...]:
+        """Members that have a reward: everything that did not end by an error."""
+        return tuple(t for t in self.trajectories if not t.stop_reason.is_error)
