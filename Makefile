@@ -1,0 +1,67 @@
+# Every target first brings .venv up to what it needs: scripts/bootstrap.py, a no-op when it is there.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
+GAMES := textworld alfworld babyai scienceworld textarena
+# For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
+PYTEST_ARGS ?=
+ARGS ?=
+
+# Two OpenMP threads on a busy machine can be twenty times slower than one.
+export OMP_NUM_THREADS ?= 1
+# No command here may reach a model hub.
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help demo test check format bench results extras docs lock clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: ## Train the small default policy and watch its success rise
+	@$(BOOTSTRAP) core train
+	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
+
+test: ## Everything that CI runs: the checks, then all tests with all game engines
+	@$(BOOTSTRAP) core train lora dev $(GAMES)
+	@$(MAKE) check
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: ## Format, lint, types and import layers
+	@$(BOOTSTRAP) core train lora dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: ## Rewrite the code as the checks want it
+	@$(BOOTSTRAP) core lint
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: ## Measure speed
+	@$(BOOTSTRAP) core train lora
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+results: ## Train again what the published tables and plots show
+	@$(BOOTSTRAP) core train lora
+	@$(BIN)/python benchmarks/results.py $(ARGS)
+
+extras: ## Install every optional part
+	@$(BOOTSTRAP) core train lora dev $(GAMES)
+
+docs: ## Build the documentation into site/
+	@$(BOOTSTRAP) core docs
+	@$(BIN)/zensical build --clean
+
+lock: ## Resolve every dependency anew and rewrite constraints.txt
+	@$(BOOTSTRAP) --lock
+
+clean: ## Remove .venv, caches and build products; runs/ stays
+	@rm -rf .venv .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
