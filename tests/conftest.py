@@ -1,0 +1,95 @@
+"""Rules for the whole suite: no network, no surprise, and a skip is never taken for a pass.
+
+A test of an optional game engine carries `@pytest.mark.extra(...)`, naming what it needs, modules
+or programs alike:
+
+    @pytest.mark.extra("scienceworld", "java")
+
+Where one of them is missing the test is skipped. Every such skip is listed at the end as `NOT RUN:
+<reason>`, and makes the session fail when CI=true.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports torch or a hub client.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+IN_CI = os.environ.get("CI") == "true"
+
+# Examples are timed by pytest-timeout; a deadline per example fails on a busy machine.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if IN_CI else "local")
+
+not_run = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the list of what did not run."""
+    config.stash[not_run] = []
+    config.pluginmanager.register(NotRun(config), "turngym-not-run")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose `extra` marker names something that this machine lacks."""
+    for marker in item.iter_markers("extra"):
+        missing = [need for need in marker.args if not is_there(need)]
+        if missing:
+            pytest.skip(f"needs {', '.join(missing)}: make extras")
+
+
+def is_there(need: str) -> bool:
+    """Say whether `need` is a module that can be found or a program on PATH."""
+    return find_spec(need) is not None or shutil.which(need) is not None
+
+
+class NotRun:
+    """Collects skips of `extra` tests and of whole modules, reports them, and fails them in CI.
+
+    Works under pytest-xdist: reports reach the main process, which alone prints and decides.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.reasons = config.stash[not_run]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a skipped test that carries the marker."""
+        if report.skipped and "extra" in report.keywords and not hasattr(report, "wasxfail"):
+            self.reasons.append(f"{report.nodeid}: {reason_of(report)}")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a module that skipped itself, where no marker can be seen."""
+        if report.skipped:
+            self.reasons.append(f"{report.nodeid}: {reason_of(report)}")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Turn a pass with parts that did not run into a failure, in CI."""
+        if self.reasons and IN_CI and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """List what did not run, above the closing line."""
+        if not self.reasons:
+            return
+        terminalreporter.section("not run")
+        for reason in sorted(set(self.reasons)):
+            terminalreporter.write_line(f"NOT RUN: {reason}")
+        if IN_CI:
+            terminalreporter.write_line("CI=true: a part that did not run fails the session.")
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the reason of a skip, without the location and the word before it."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
