@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 
-from turngym.environments.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.environments.info import Info
 from turngym.environments.spaces import Unicode, text_observation_space
 from turngym.errors import ConfigError, SnapshotError
@@ -189,6 +189,8 @@ class EpisodeCore:
             self._log.opening = outcome.text
         info = self._info(outcome)
         info["instructions"] = self.instructions
+        if isinstance(self.action_format, JsonTools):
+            info["tools"] = self.action_format.tools()
         return observation, info
 
     def _parse(self, action: str) -> Action | Outcome:

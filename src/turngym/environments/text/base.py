@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from turngym.environments.actions import Commands, JsonTools
+from turngym.environments.actions import Action, Commands, JsonTools
 from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Split, Task
@@ -79,6 +79,10 @@ class TextGame(TurnEnv):
     def opening_info(self) -> dict[str, Any]:
         """Return more ``info`` for the reset, for example ``ground_truth``."""
         return {}
+
+    def say(self, command: str, **arguments: Any) -> str:
+        """Return the text that does ``command`` in the action style of this environment."""
+        return self.action_format.render(Action(name=command, arguments=arguments))
 
     def get_state(self) -> Any:
         """Return a deep copy of ``self.state``."""

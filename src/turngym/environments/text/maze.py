@@ -100,7 +100,7 @@ class MazeEnv(TextGame):
     def legal_actions(self) -> list[str]:
         """Return one ``go`` per open exit."""
         s = self.state
-        return [f"go {move}" for move in MOVES if _next(s, s.at, move) is not None]
+        return [self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None]
 
     def anchor(self) -> str:
         """Return place and possession in this maze."""
@@ -111,7 +111,7 @@ class MazeEnv(TextGame):
         """Return the first move of a shortest path."""
         s = self.state
         path = _path(s, s.at, s.door if s.has_key else s.key)
-        return f"go {path[0]}" if path else "go north"
+        return self.say("go", direction=path[0] if path else "north")
 
 
 def _pairs(size: int) -> list[tuple[Cell, Cell]]:
