@@ -37,7 +37,7 @@ check: ## Format, lint, types and import layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 format: ## Rewrite the code as the checks want it
 	@$(BOOTSTRAP) core lint

@@ -163,7 +163,8 @@ def pip_install(venv: Path, *arguments: str, constraints: Path = CONSTRAINTS) ->
     # First on PATH, because the build script of fast-downward-textworld calls `python`.
     path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {**os.environ, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=True)
+    # The child inherits the lock too: a pip that outlives a killed bootstrap keeps others waiting.
+    subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=True, close_fds=False)
 
 
 def missing_programs(part: str) -> str:
@@ -212,6 +213,7 @@ def one_at_a_time() -> Iterator[None]:
     """Hold the lock on `.venv`; another make that wants it waits."""
     with (ROOT / ".venv.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        os.set_inheritable(lock.fileno(), True)
         yield
 
 
