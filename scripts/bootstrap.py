@@ -189,7 +189,7 @@ def missing_programs(part: str) -> str:
         )
         if result.returncode != 0 and arguments[0] == "install":
             return f"{line}; apt-get exit status {result.returncode}"
-    return ""
+    return "" if all(map(shutil.which, missing)) else line
 
 
 def state_key() -> str:
