@@ -1,0 +1,280 @@
+"""Settings: strict frozen models from TOML files and ``key.path=value``, merged once."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from turngym.errors import ConfigError, unknown_name
+
+ConfigT = TypeVar("ConfigT", bound="StrictModel")
+Tree = dict[str, Any]
+
+_OVERRIDE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)$", re.DOTALL)
+
+
+class StrictModel(BaseModel):
+    """Base of every config: immutable, no guessing of types, and an unknown key is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    preset_folder: ClassVar[Traversable | None] = None
+    """Folder of TOML files; the bare name of one may stand for the whole block (``algo=grpo``)."""
+
+
+def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, Any]]) -> ConfigT:
+    """Merge ``sources`` left to right and validate once.
+
+    A table is merged key by key; a table whose ``type`` changes, and a block that is set to the
+    name of a preset, replace what was there.
+
+    Args:
+        cls: The config type.
+        sources: Each is a TOML file, a mapping, or ``key.path=value``. A value that is valid JSON
+            is read as JSON, anything else is text, and the field's type decides what it means.
+
+    Raises:
+        ConfigError: A source is malformed, a key is unknown or a value is out of range. One line
+            for each finding, ``path: message (got x)``.
+    """
+    merged: Tree = {}
+    raw_texts: dict[tuple[str, ...], str] = {}
+    for source in sources:
+        if isinstance(source, str) and (found := _OVERRIDE.match(source)):
+            path = _key_path(source, found["key"])
+            tree = _override(path, found["value"])
+            raw_texts[path] = found["value"]
+        else:
+            tree = dict(source) if isinstance(source, Mapping) else _read(Path(source))
+        _merge(merged, _expand(cls, tree))
+    _fill_types(cls, merged)
+    return _validate(cls, merged, raw_texts)
+
+
+def to_toml(config: BaseModel) -> str:
+    """Return ``config`` as TOML that ``load_config`` reads back, without fields that are None."""
+    return "\n".join(_toml_table(config.model_dump(mode="json"), "")).strip() + "\n"
+
+
+class _Replace(dict[str, Any]):
+    """A table that takes the place of what was there instead of being merged into it."""
+
+
+def _key_path(source: str, key: str) -> tuple[str, ...]:
+    path = tuple(key.split("."))
+    if not all(path):
+        raise ConfigError(f"override {source!r}: wanted key.path=value")
+    return path
+
+
+def _override(path: Sequence[str], text: str) -> Tree:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def _read(path: Path) -> Tree:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        hint = ""
+        if path.suffix != ".toml":
+            hint = "; an override is written key.path=value"
+        elif near := _near(path.name, (p.name for p in path.parent.glob("*.toml"))):
+            hint = f". Did you mean {str(path.with_name(near))!r}?"
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}){hint}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _merge(base: Tree, new: Mapping[str, Any]) -> None:
+    """Deep merge in place. A changed ``type`` replaces the block instead of mixing variants."""
+    if "type" in new and new["type"] != base.get("type", new["type"]):
+        base.clear()
+    for key, value in new.items():
+        old = base.get(key)
+        if isinstance(value, dict) and isinstance(old, dict) and not isinstance(value, _Replace):
+            _merge(old, value)
+        elif isinstance(value, dict):
+            base[key] = {}
+            _merge(base[key], value)
+        else:
+            base[key] = value
+
+
+def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
+    """Put presets in place of their names."""
+    expanded: Tree = {}
+    for key, value in tree.items():
+        expanded[key] = value
+        for model in _models(cls.model_fields[key].annotation) if key in cls.model_fields else ():
+            if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
+                expanded[key] = _Replace(_preset(key, value, model.preset_folder))
+            elif isinstance(value, Mapping):
+                expanded[key] = _expand(model, value)
+                break
+    return expanded
+
+
+def _fill_types(cls: type[BaseModel], tree: Tree) -> None:
+    """Say the type of a block that is only partly set, where its default has one."""
+    for key, value in tree.items():
+        if key not in cls.model_fields or not isinstance(value, dict):
+            continue
+        default = cls.model_fields[key].get_default(call_default_factory=True, validated_data={})
+        if isinstance(default, BaseModel):
+            if "type" not in value and "type" in type(default).model_fields:
+                value["type"] = default.type  # type: ignore[attr-defined]
+            _fill_types(type(default), value)
+
+
+def _preset(kind: str, name: str, folder: Traversable) -> Tree:
+    files = {
+        file.name.removesuffix(".toml"): file
+        for file in folder.iterdir()
+        if file.name.endswith(".toml")
+    }
+    if name not in files:
+        raise unknown_name(f"{kind} preset", name, files)
+    return tomllib.loads(files[name].read_text(encoding="utf-8"))
+
+
+def _validate(cls: type[ConfigT], tree: Tree, raw_texts: Mapping[tuple[str, ...], str]) -> ConfigT:
+    """Validate as JSON, so that a list may fill a tuple while ``"8"`` still is no number."""
+    try:
+        return cls.model_validate_json(json.dumps(tree, default=str))
+    except ValidationError as error:
+        retyped = False
+        for found in error.errors():
+            path = _path(tree, found["loc"])
+            if found["type"] == "string_type" and path in raw_texts:
+                _merge(tree, _nested(path, raw_texts[path]))
+                retyped = True
+        if retyped:  # JSON by chance, such as a folder called 2024
+            return _validate(cls, tree, {})
+        lines = (_explain(cls, tree, found) for found in error.errors())
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _nested(path: Sequence[str], value: Any) -> Tree:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
+    """Return one finding as one line: dotted path, what is wrong, what was found."""
+    path, kind = _path(tree, found["loc"]), found["type"]
+    where = ".".join(path)
+    if kind == "extra_forbidden":
+        known = _known_keys(cls, tree, path[:-1])
+        near = _near(path[-1], known)
+        hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(known)}"
+        return f"{where}: unknown key. {hint}"
+    context = found.get("ctx", {})
+    if kind == "union_tag_invalid":
+        tags = [tag.strip().strip("'") for tag in str(context["expected_tags"]).split(",")]
+        return f"{where}.type: {unknown_name('type', str(context['tag']), tags)}"
+    if kind == "union_tag_not_found":
+        return f"{where}.type: is missing, so it is not known which kind of {path[-1]} this is"
+    message = str(found["msg"]).removeprefix("Value error, ")
+    got = found["input"]
+    if kind == "value_error" or kind == "missing" or isinstance(got, dict):
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message} (got {json.dumps(got, default=str)})"
+
+
+def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
+    """Return ``loc`` without the tags of unions, which name no key."""
+    path: list[str] = []
+    here: Any = tree
+    parts = list(loc)
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if isinstance(here, dict) and part not in here and (not last or part == here.get("type")):
+            continue
+        path.append(str(part))
+        if isinstance(here, dict):
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int):
+            here = here[part]
+    return tuple(path)
+
+
+def _known_keys(cls: type[BaseModel], tree: Any, path: Sequence[str]) -> list[str]:
+    """Return the keys of the block at ``path``, following the chosen member of each union."""
+    model: type[BaseModel] = cls
+    for key in path:
+        tree = tree.get(key, {}) if isinstance(tree, dict) else {}
+        members = _models(model.model_fields[key].annotation) if key in model.model_fields else []
+        if not members:
+            return []
+        chosen = tree.get("type") if isinstance(tree, dict) else None
+        model = next((m for m in members if chosen in _type_tags(m)), members[0])
+    return sorted(model.model_fields)
+
+
+def _type_tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("type")
+    return get_args(field.annotation) if field is not None else ()
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models an annotation may hold directly: itself, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+        return [model for part in get_args(annotation) for model in _models(part)]
+    return []
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+
+
+def _toml_table(table: Mapping[str, Any], prefix: str) -> list[str]:
+    given = {key: value for key, value in table.items() if value is not None}
+    lines = [
+        f"{_toml_key(key)} = {_toml_value(value)}"
+        for key, value in given.items()
+        if not isinstance(value, dict)
+    ]
+    for key, value in given.items():
+        if isinstance(value, dict):
+            name = f"{prefix}{_toml_key(key)}"
+            lines += ["", f"[{name}]", *_toml_table(value, f"{name}.")]
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        items = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items() if v is not None)
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
