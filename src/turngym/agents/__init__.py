@@ -1,0 +1,1 @@
+"""Who acts: policies, engines, rendering, scripted experts."""

@@ -36,7 +36,7 @@ class PolicyTurn:
     starts_segment: bool = False
 
 
-class ContextOverflow(Exception):  # noqa: N818 - an end of the episode, not an error
+class ContextOverflow(Exception):
     """The conversation no longer fits the context; ends the episode as TRUNCATED_CONTEXT."""
 
 

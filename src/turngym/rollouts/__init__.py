@@ -1,0 +1,1 @@
+"""Joins environments and policies: one episode, groups, many at once, evaluation."""

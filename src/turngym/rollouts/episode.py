@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import gymnasium
 
@@ -21,8 +20,6 @@ from turngym.environments.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
-
-T = TypeVar("T")
 
 
 class AnyEnv(Protocol):
@@ -144,7 +141,7 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
             action, seen = turn.action.content, info
             observation, reward, terminated, truncated, info = await _env_call(
                 "step",
-                lambda action=action: env.step(action),  # type: ignore[misc]
+                lambda action=action: env.step(action),
             )
             record.add(turn, seen, float(reward), info)
             record.last_text = observation["text"]
@@ -160,7 +157,7 @@ async def _env_call(phase: str, call: Any) -> Any:
     """Run one call of the environment; whatever it raises becomes an ``EnvironmentFault``."""
     try:
         result = call()
-        return await cast("Awaitable[Any]", result) if inspect.isawaitable(result) else result
+        return await result if inspect.isawaitable(result) else result
     except (ConfigError, EnvironmentFault, TimeoutError):
         raise
     except Exception as error:  # the border where faults are attributed

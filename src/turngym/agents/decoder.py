@@ -1,0 +1,365 @@
+"""Decoders: a causal language model that remembers, row by row, what it has read.
+
+``CachedDecoder`` runs Llama- and Qwen-shaped models on its own copy of their weights, with one
+key-value cache whose rows each stand at their own position. ``ReplayDecoder`` runs any causal model
+of ``transformers``; it keeps a cache only while the same rows go on one token at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from turngym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_LEAN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
+_SHARE_FOR_VIEW = 0.6
+"""Above this share of wanted rows, all rows up to the highest are computed, without copying."""
+
+
+class Decoder(Protocol):
+    """Rows of tokens that grow; each extension gives the logits after its last token."""
+
+    context: int
+    """Longest row in tokens."""
+
+    def open_row(self) -> int:
+        """Return a free, empty row."""
+        ...
+
+    def close_row(self, row: int) -> None:
+        """Free a row."""
+        ...
+
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Append tokens to rows and return the logits after each row's last token.
+
+        Args:
+            rows: R different open rows.
+            tokens: R non-empty sequences.
+
+        Returns:
+            Logits, fp32, shape [R, V].
+        """
+        ...
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Take over new weights. Rows keep what they computed with the old ones."""
+        ...
+
+
+def make_decoder(model: PreTrainedModel, *, context: int) -> Decoder:
+    """Return the fastest decoder that can run ``model``.
+
+    Args:
+        model: A causal language model; its weights are copied.
+        context: Longest row in tokens.
+
+    Raises:
+        ConfigError: ``context`` is more than the model was made for.
+    """
+    longest = getattr(model.config, "max_position_embeddings", context)
+    if context > longest:
+        raise ConfigError(f"context {context} is more than the model's {longest} positions")
+    if _is_lean(model):
+        return CachedDecoder(model, context=context)
+    return ReplayDecoder(model, context=context)
+
+
+def _is_lean(model: PreTrainedModel) -> bool:
+    config = model.config
+    windowed = any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ())
+    rope = getattr(model.model, "rotary_emb", None) if hasattr(model, "model") else None
+    plain_rope = getattr(rope, "rope_type", "default") == "default"
+    return (
+        config.model_type in _LEAN_ARCHITECTURES
+        and config.hidden_act == "silu"
+        and plain_rope
+        and not windowed
+    )
+
+
+class _Layer:
+    """One transformer layer's weights, query-key-value and gate-up fused."""
+
+    def __init__(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        def get(name: str) -> Tensor | None:
+            found = state.get(prefix + name)
+            return None if found is None else found.detach().to(torch.float32)
+
+        def fuse(names: Sequence[str], kind: str) -> Tensor | None:
+            parts = [get(f"{name}.{kind}") for name in names]
+            found = [part for part in parts if part is not None]
+            return torch.cat(found) if found else None
+
+        qkv = [f"self_attn.{name}_proj" for name in "qkv"]
+        gate_up = ["mlp.gate_proj", "mlp.up_proj"]
+        self.norm_in, self.norm_mlp = (
+            _clone(get("input_layernorm.weight")),
+            _clone(get("post_attention_layernorm.weight")),
+        )
+        self.qkv, self.qkv_bias = fuse(qkv, "weight"), fuse(qkv, "bias")
+        self.out = _clone(get("self_attn.o_proj.weight"))
+        self.out_bias = _clone(get("self_attn.o_proj.bias"))
+        self.q_norm, self.k_norm = (
+            _clone(get("self_attn.q_norm.weight")),
+            _clone(get("self_attn.k_norm.weight")),
+        )
+        self.gate_up, self.gate_up_bias = fuse(gate_up, "weight"), fuse(gate_up, "bias")
+        self.down = _clone(get("mlp.down_proj.weight"))
+        self.down_bias = _clone(get("mlp.down_proj.bias"))
+
+
+class CachedDecoder:
+    """A Llama- or Qwen-shaped model with a key-value cache of many rows.
+
+    The cache is [layer][row, head, slot, width]; slot ``p`` of a row holds its token ``p``. Rows of
+    different lengths run together: a shorter row's padding writes to slots beyond its end, which
+    its next real tokens overwrite, and the mask hides every slot after a token's own.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, context: int) -> None:
+        config = model.config
+        self.context = context
+        self._layers_n = int(config.num_hidden_layers)
+        self._heads = int(config.num_attention_heads)
+        self._kv_heads = int(config.num_key_value_heads)
+        default_width = config.hidden_size // config.num_attention_heads
+        self._width = int(getattr(config, "head_dim", None) or default_width)
+        self._eps = float(config.rms_norm_eps)
+        self._tied = bool(config.tie_word_embeddings)
+        rope: Any = model.model.rotary_emb
+        angles = torch.outer(torch.arange(context, dtype=torch.float32), rope.inv_freq.float())
+        angles = torch.cat((angles, angles), dim=-1)
+        self._cos = angles.cos() * rope.attention_scaling
+        self._sin = angles.sin() * rope.attention_scaling
+        self._free: list[int] = []
+        self._lengths: list[int] = []
+        self._rows_capacity, self._slots = 0, 0
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self.load_weights(model.state_dict())
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Copy new weights out of a state dict of the model."""
+        with torch.no_grad():
+            self._embed = state["model.embed_tokens.weight"].detach().float().clone()
+            self._norm = state["model.norm.weight"].detach().float().clone()
+            head = None if self._tied else state.get("lm_head.weight")
+            self._head = self._embed if head is None else head.detach().float().clone()
+            self._layers = [_Layer(state, f"model.layers.{i}.") for i in range(self._layers_n)]
+
+    def open_row(self) -> int:
+        """Return the lowest free row, so that used rows stay close together."""
+        row = heapq.heappop(self._free) if self._free else len(self._lengths)
+        if row == len(self._lengths):
+            self._lengths.append(0)
+        self._lengths[row] = 0
+        return row
+
+    def close_row(self, row: int) -> None:
+        """Free a row."""
+        self._lengths[row] = 0
+        heapq.heappush(self._free, row)
+
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Append tokens to rows and return the logits after each row's last token."""
+        hidden, last = self._read(rows, tokens)
+        picked = hidden[torch.arange(len(rows)), last]
+        return F.linear(self._rms(picked, self._norm), self._head)
+
+    def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
+        rows = [self.open_row() for _ in tokens]
+        try:
+            hidden, _ = self._read(rows, tokens)
+        finally:
+            for row in rows:
+                self.close_row(row)
+        results = []
+        for index, ids in enumerate(tokens):
+            logits = F.linear(self._rms(hidden[index, : len(ids) - 1], self._norm), self._head)
+            targets = torch.tensor(list(ids[1:]))[:, None]
+            results.append(logits.log_softmax(-1).gather(-1, targets)[:, 0])
+        return results
+
+    @torch.inference_mode()
+    def _read(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Run the layers over new tokens; return hidden states [R, Q, H] and last indices [R]."""
+        counts = [len(ids) for ids in tokens]
+        width = max(counts)
+        top = max(rows) + 1
+        view = len(rows) >= _SHARE_FOR_VIEW * top
+        lanes = list(range(top)) if view else list(rows)
+        self._grow(top, max(self._lengths[row] for row in lanes) + width)
+        place = {row: lane for lane, row in enumerate(lanes)}
+        ids = torch.zeros((len(lanes), width), dtype=torch.long)
+        for row, new in zip(rows, tokens, strict=True):
+            ids[place[row], : len(new)] = torch.tensor(new)
+        starts = torch.tensor([self._lengths[row] for row in lanes])
+        index = None if view else torch.tensor(lanes)
+        hidden = self._layers_forward(ids, starts, index)
+        for row, count in zip(rows, counts, strict=True):
+            self._lengths[row] += count
+        wanted = torch.tensor([place[row] for row in rows])
+        return hidden[wanted], torch.tensor(counts) - 1
+
+    def _layers_forward(self, ids: Tensor, starts: Tensor, index: Tensor | None) -> Tensor:
+        lanes, width = ids.shape
+        positions = starts[:, None] + torch.arange(width)  # [R, Q]
+        slots = int(positions.max()) + 1
+        mask = torch.arange(slots) <= positions[:, None, :, None]  # [R, 1, Q, S]
+        rope_at = positions.clamp(max=self.context - 1)
+        cos, sin = self._cos[rope_at][:, None], self._sin[rope_at][:, None]
+        into = torch.arange(lanes) if index is None else index
+        x = self._embed[ids]
+        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
+            q, k, v = self._project(layer, self._rms(x, layer.norm_in))
+            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+            keys[into[:, None], :, positions] = k.transpose(1, 2)
+            values[into[:, None], :, positions] = v.transpose(1, 2)
+            seen_k, seen_v = keys[:, :, :slots], values[:, :, :slots]
+            if index is None:
+                seen_k, seen_v = seen_k[:lanes], seen_v[:lanes]
+            else:
+                seen_k, seen_v = seen_k.index_select(0, index), seen_v.index_select(0, index)
+            mixed = F.scaled_dot_product_attention(
+                q, seen_k, seen_v, attn_mask=mask, enable_gqa=self._heads != self._kv_heads
+            )
+            mixed = mixed.transpose(1, 2).reshape(lanes, width, -1)
+            x = x + F.linear(mixed, layer.out, layer.out_bias)  # type: ignore[arg-type]
+            x = x + self._mlp(layer, self._rms(x, layer.norm_mlp))
+        return x
+
+    def _project(self, layer: _Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lanes, width, _ = x.shape
+        qkv = F.linear(x, layer.qkv, layer.qkv_bias)  # type: ignore[arg-type]
+        heads = self._heads + 2 * self._kv_heads
+        parts = qkv.view(lanes, width, heads, self._width).transpose(1, 2)
+        q, k, v = torch.split(parts, [self._heads, self._kv_heads, self._kv_heads], dim=1)
+        if layer.q_norm is not None:
+            q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
+        return q, k, v
+
+    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
+        gate, up = F.linear(x, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)  # type: ignore[arg-type]
+        return F.linear(F.silu(gate) * up, layer.down, layer.down_bias)  # type: ignore[arg-type]
+
+    def _rms(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
+
+    def _grow(self, rows: int, slots: int) -> None:
+        """Make the cache at least ``rows`` by ``slots``, doubling so that growth is rare."""
+        if rows <= self._rows_capacity and slots <= self._slots:
+            return
+        new_rows = max(self._rows_capacity, _doubled(rows, 8))
+        new_slots = max(self._slots, _doubled(slots, 64))
+        shape = (new_rows, self._kv_heads, new_slots, self._width)
+        for cache in (self._keys, self._values):
+            fresh = [torch.zeros(shape) for _ in range(self._layers_n)]
+            for old, new in zip(cache, fresh, strict=False):
+                new[: old.shape[0], :, : old.shape[2]] = old
+            cache[:] = fresh
+        self._rows_capacity, self._slots = new_rows, new_slots
+
+
+class ReplayDecoder:
+    """Any causal model of ``transformers``, reading a row again when it cannot be continued.
+
+    While the same rows each grow by one token, the model's own cache is used; otherwise all wanted
+    rows are read from their start, padded on the right. Slower than ``CachedDecoder`` over many
+    turns, and right for every architecture.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, context: int) -> None:
+        import copy
+
+        self.context = context
+        self._model = copy.deepcopy(model).eval()
+        self._texts: dict[int, list[int]] = {}
+        self._next = 0
+        self._cache: Any = None
+        self._cached: list[tuple[int, int]] = []
+
+    def load_weights(self, state: Mapping[str, Tensor]) -> None:
+        """Copy new weights out of a state dict of the model."""
+        self._model.load_state_dict(state)
+        self._cache = None
+
+    def open_row(self) -> int:
+        """Return a new row."""
+        self._next += 1
+        self._texts[self._next] = []
+        return self._next
+
+    def close_row(self, row: int) -> None:
+        """Forget a row."""
+        self._texts.pop(row, None)
+
+    @torch.inference_mode()
+    def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Append tokens to rows and return the logits after each row's last token."""
+        before = [(row, len(self._texts[row])) for row in rows]
+        for row, new in zip(rows, tokens, strict=True):
+            self._texts[row] += list(new)
+        one_each = all(len(new) == 1 for new in tokens)
+        if self._cache is not None and one_each and before == self._cached:
+            logits = self._go_on(rows)
+        else:
+            logits = self._read_again(rows)
+        self._cached = [(row, len(self._texts[row])) for row in rows]
+        return logits
+
+    def _read_again(self, rows: Sequence[int]) -> Tensor:
+        texts = [self._texts[row] for row in rows]
+        longest = max(len(text) for text in texts)
+        # Left padding keeps the last tokens aligned, so that decoding can go on from one cache.
+        ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts])
+        self._mask = torch.tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
+        return self._forward(ids, self._positions()[:, -longest:], cache=None)
+
+    def _go_on(self, rows: Sequence[int]) -> Tensor:
+        ids = torch.tensor([[self._texts[row][-1]] for row in rows])
+        self._mask = F.pad(self._mask, (0, 1), value=1)
+        return self._forward(ids, self._positions()[:, -1:], cache=self._cache)
+
+    def _positions(self) -> Tensor:
+        return (self._mask.cumsum(-1) - 1).clamp(min=0)
+
+    def _forward(self, ids: Tensor, positions: Tensor, *, cache: Any) -> Tensor:
+        output = self._model(
+            input_ids=ids,
+            attention_mask=self._mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._cache = output.past_key_values
+        logits: Tensor = output.logits[:, -1].float()
+        return logits
+
+
+def _clone(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()
+
+
+def _doubled(wanted: int, least: int) -> int:
+    size = least
+    while size < wanted:
+        size *= 2
+    return size
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + turned * sin

@@ -1,0 +1,159 @@
+"""From a conversation to token ids through a chat template, append only.
+
+A template is asked for the text that new messages add to a conversation, and only that text is
+encoded; what was sampled stays as it was sampled. The mask of what to train on follows from the
+spans and is never searched for in text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turngym.errors import ConfigError
+from turngym.types import Message, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PROBE_USER = Message(role="user", content="probe question")
+_PROBE_ANSWER = Message(role="assistant", content="probe answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedEpisode:
+    """An episode as tokens, for imitation. All sequences have one length [L]."""
+
+    token_ids: tuple[int, ...]
+    action_mask: tuple[bool, ...]
+    """True on the tokens of assistant messages, the end token included."""
+    turn_ids: tuple[int, ...]
+    """0-based turn of an action token, -1 elsewhere."""
+
+
+class Renderer:
+    """Encodes what is new in a conversation with the tokenizer's own chat template.
+
+    Works with every template that only appends: rendering more messages extends the text of fewer.
+    That is probed once, when the renderer is built.
+
+    Args:
+        tokenizer: With a chat template and an end-of-sequence token that the template puts after
+            each assistant message.
+
+    Raises:
+        ConfigError: The tokenizer has no template, or its template rewrites history.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"tokenizer {tokenizer.name_or_path!r} has no chat template; "
+                "use an instruct model or set tokenizer.chat_template"
+            )
+        self.tokenizer = tokenizer
+        self._control_tokens = [t for t in tokenizer.get_added_vocab() if len(t) > 1]
+        self.end_ids = self._end_ids()
+        self.vocab_size = len(tokenizer)
+        self._base = self._text([_PROBE_USER, _PROBE_ANSWER])
+        start = self._base.rfind(_PROBE_ANSWER.content)
+        self._after_answer = self._base[start + len(_PROBE_ANSWER.content) :]
+        end_text = str(tokenizer.eos_token)
+        if not self._after_answer.startswith(end_text):
+            raise ConfigError(
+                f"chat template of {tokenizer.name_or_path!r}: an assistant message is followed by "
+                f"{self._after_answer[:20]!r}, not by the end token {end_text!r}"
+            )
+        self._after_end = self._after_answer[len(end_text) :]
+        self._check_append_only()
+
+    def opening(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens of a conversation's first messages, up to where the agent speaks."""
+        return self._encode(self._text(messages, generate=True))
+
+    def continuation(self, messages: Sequence[Message], *, ended: bool) -> tuple[int, ...]:
+        """Return the tokens between one sampled action and the next.
+
+        Args:
+            messages: What is new since the action.
+            ended: The action closed with the end token; when False it is added here, unsampled.
+        """
+        longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
+        new = longer[len(self._base) :]
+        return self._encode((self._after_end if ended else self._after_answer) + new)
+
+    def action(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of an action with its end token, as if it had been sampled."""
+        return (*self._encode(text), self.tokenizer.eos_token_id)
+
+    def decode_action(self, token_ids: Sequence[int]) -> str:
+        """Return the text of sampled tokens without special tokens."""
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def render_episode(
+        self, trajectory: Trajectory, instructions: str | None = None
+    ) -> RenderedEpisode:
+        """Return a whole episode as tokens, as ``LocalPolicy`` would have fed and sampled them.
+
+        Args:
+            trajectory: Its messages are used; token spans, if any, are not.
+            instructions: Text of a system message before the first observation, or None.
+        """
+        ids: list[int] = []
+        turn_ids: list[int] = []
+        for number, turn in enumerate(trajectory.turns):
+            if number == 0:
+                prompt = self.opening(with_system(instructions, turn.observation))
+            else:
+                prompt = self.continuation(turn.observation, ended=True)
+            action = self.action(turn.action.content)
+            ids += [*prompt, *action]
+            turn_ids += [-1] * len(prompt) + [number] * len(action)
+        return RenderedEpisode(
+            token_ids=tuple(ids),
+            action_mask=tuple(turn >= 0 for turn in turn_ids),
+            turn_ids=tuple(turn_ids),
+        )
+
+    def _text(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+        rows: list[dict[str, Any]] = [
+            {"role": m.role, "content": self._defused(m.content)} for m in messages
+        ]
+        text: str = self.tokenizer.apply_chat_template(
+            rows, tokenize=False, add_generation_prompt=generate
+        )
+        return text
+
+    def _defused(self, content: str) -> str:
+        """Return ``content`` with control tokens broken up: a page must not speak as the agent."""
+        for token in self._control_tokens:
+            if token in content:
+                content = content.replace(token, f"{token[0]} {token[1:]}")
+        return content
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _end_ids(self) -> tuple[int, ...]:
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(f"tokenizer {self.tokenizer.name_or_path!r} has no end token")
+        return (int(self.tokenizer.eos_token_id),)
+
+    def _check_append_only(self) -> None:
+        more = [_PROBE_USER, _PROBE_ANSWER, _PROBE_USER]
+        grown = self._text(more, generate=True)
+        even_more = self._text([*more, _PROBE_ANSWER])
+        if not grown.startswith(self._base) or not even_more.startswith(self._text(more)):
+            raise ConfigError(
+                f"chat template of {self.tokenizer.name_or_path!r} rewrites earlier messages; "
+                "sampled tokens could not be kept. Use a template that only appends"
+            )
+
+
+def with_system(instructions: str | None, observation: Sequence[Message]) -> tuple[Message, ...]:
+    """Return ``observation`` behind a system message, when there are instructions."""
+    if not instructions:
+        return tuple(observation)
+    return (Message(role="system", content=instructions), *observation)

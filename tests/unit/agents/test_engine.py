@@ -1,0 +1,281 @@
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.models import model, tokenizer
+from turngym.agents.base import ContextOverflow
+from turngym.agents.decoder import CachedDecoder, ReplayDecoder
+from turngym.agents.engine import EngineSession, Generation, LocalEngine, Sampling, _uniform
+from turngym.errors import ConfigError, PolicyFault
+
+PROMPT = [7, 30, 60, 12, 99]
+NEVER_ENDS = {"max_new_tokens": 8}
+
+
+def engine(**kwargs: Any) -> LocalEngine:
+    return LocalEngine(model(), tokenizer(), **kwargs)
+
+
+def draw(session: EngineSession, ids: Sequence[int], **sampling: Any) -> Generation:
+    return asyncio.run(session.generate(ids, Sampling(**{**NEVER_ENDS, **sampling})))
+
+
+def full_logprobs(ids: Sequence[int], *, temperature: float = 1.0, of: Any = None) -> torch.Tensor:
+    with torch.no_grad():
+        logits = (of or model())(torch.tensor([list(ids)])).logits[0]
+    return (logits / temperature).log_softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kv_heads"), [("llama", None), ("llama", 1), ("qwen2", 2), ("qwen3", 1)]
+)
+def test_logprobs_over_three_turns_equal_one_full_forward_pass(
+    architecture: Any, kv_heads: int | None
+) -> None:
+    tested = model(architecture, kv_heads=kv_heads)
+    session = LocalEngine(tested, tokenizer()).open(seed=3)
+    ids: list[int] = []
+    drawn: list[tuple[int, float]] = []
+    for turn in range(3):
+        ids += PROMPT[turn:]
+        result = draw(session, PROMPT[turn:])
+        for token, logprob in zip(result.token_ids, result.logprobs, strict=True):
+            drawn.append((len(ids), logprob))
+            ids.append(token)
+    expected = full_logprobs(ids, of=tested)
+    for place, logprob in drawn:
+        assert logprob == pytest.approx(expected[place - 1, ids[place]].item(), abs=1e-4)
+
+
+def test_replay_decoder_gives_the_logits_of_the_cached_one() -> None:
+    cached = CachedDecoder(model(), context=128)
+    replay = ReplayDecoder(model(), context=128)
+    rows_a, rows_b = (
+        [cached.open_row() for _ in range(3)],
+        [replay.open_row() for _ in range(3)],
+    )
+    steps = [
+        ([0, 1, 2], [[5, 6, 7], [8], [9, 10]]),
+        ([0, 1, 2], [[1], [2], [3]]),
+        ([0, 2], [[4], [5]]),
+        ([2, 0], [[4], [5]]),
+        ([1], [[11, 12, 13, 14]]),
+    ]
+    for which, tokens in steps:
+        a = cached.extend([rows_a[i] for i in which], tokens)
+        b = replay.extend([rows_b[i] for i in which], tokens)
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_row_reused_after_close_remembers_nothing() -> None:
+    decoder = CachedDecoder(model(), context=64)
+    fresh = decoder.extend([decoder.open_row()], [[5, 6]])
+    old = decoder.open_row()
+    decoder.extend([old], [[9] * 30])
+    decoder.close_row(old)
+    again = decoder.open_row()
+    assert again == old
+    torch.testing.assert_close(decoder.extend([again], [[5, 6]]), fresh)
+
+
+async def test_draws_do_not_depend_on_who_else_is_decoding() -> None:
+    alone = await engine().open(seed=11).generate(PROMPT, Sampling(**NEVER_ENDS))
+    crowded = engine()
+    others = [crowded.open(seed) for seed in range(20)]
+    mine = crowded.open(seed=11)
+    results = await asyncio.gather(
+        *(
+            s.generate(PROMPT[: 1 + i % 4], Sampling(max_new_tokens=3 + i))
+            for i, s in enumerate(others)
+        ),
+        mine.generate(PROMPT, Sampling(**NEVER_ENDS)),
+    )
+    assert results[-1].token_ids == alone.token_ids
+    np.testing.assert_allclose(results[-1].logprobs, alone.logprobs, atol=1e-5)
+
+
+def test_different_seeds_draw_differently_and_equal_seeds_alike() -> None:
+    draws = {draw(engine().open(seed), PROMPT).token_ids for seed in (1, 2, 3)}
+    assert len(draws) == 3
+    assert draw(engine().open(1), PROMPT) == draw(engine().open(1), PROMPT)
+
+
+def test_temperature_zero_takes_the_likeliest_token() -> None:
+    result = draw(engine().open(1), PROMPT, temperature=0.0)
+    ids = [*PROMPT, *result.token_ids]
+    expected = full_logprobs(ids).argmax(-1)
+    for place in range(len(PROMPT), len(ids)):
+        assert ids[place] == expected[place - 1]
+    assert set(result.logprobs) == {0.0}
+
+
+def test_logprobs_are_those_of_the_tempered_distribution() -> None:
+    result = draw(engine().open(1), PROMPT, temperature=0.5)
+    ids = [*PROMPT, *result.token_ids]
+    expected = full_logprobs(ids, temperature=0.5)
+    for i, logprob in enumerate(result.logprobs):
+        place = len(PROMPT) + i
+        assert logprob == pytest.approx(expected[place - 1, ids[place]].item(), abs=1e-4)
+
+
+def test_top_p_draws_only_likely_tokens_and_renormalises() -> None:
+    plain = full_logprobs(PROMPT)[-1].exp()
+    order = plain.argsort(descending=True)
+    size = int((plain[order].cumsum(0) < 0.3).sum()) + 1
+    nucleus = {int(i) for i in order[:size]}
+    share = plain[order[:size]].sum().item()
+    for seed in range(40):
+        result = draw(engine().open(seed), PROMPT, top_p=0.3, max_new_tokens=1)
+        [token] = result.token_ids
+        assert token in nucleus
+        expected = np.log(plain[token].item() / share)
+        assert result.logprobs[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_drawn_frequencies_follow_the_probabilities() -> None:
+    shared = engine()
+    expected = full_logprobs(PROMPT)[-1].exp().double().numpy()
+
+    async def many(n: int) -> list[int]:
+        sampling = Sampling(max_new_tokens=1)
+        sessions = [shared.open(seed) for seed in range(n)]
+        results = await asyncio.gather(*(s.generate(PROMPT, sampling) for s in sessions))
+        return [r.token_ids[0] for r in results]
+
+    drawn = asyncio.run(many(1000))
+    likeliest = expected.argsort()[::-1][:145]
+    share = np.isin(drawn, likeliest).mean()
+    assert share == pytest.approx(expected[likeliest].sum(), abs=0.06)
+
+
+def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
+    numbers = _uniform(
+        np.repeat(np.arange(100, dtype=np.uint64), 100),
+        np.tile(np.arange(100, dtype=np.uint64), 100),
+    )
+    assert 0 < numbers.min() < numbers.max() < 1
+    counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
+    assert np.abs(counts - 500).max() < 100
+    assert len(set(numbers.tolist())) == numbers.size
+
+
+def test_weights_swapped_in_the_middle_show_in_versions_and_logprobs() -> None:
+    first, second = model(), model("llama", context=255)
+    other = {name: value + 0.05 for name, value in second.state_dict().items()}
+    used = LocalEngine(first, tokenizer(), context=200)
+    session = used.open(seed=2)
+
+    async def run() -> Generation:
+        request = asyncio.create_task(session.generate(PROMPT, Sampling(max_new_tokens=8)))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        used.load_weights(other, version=1)
+        return await request
+
+    result = asyncio.run(run())
+    assert set(result.versions) == {0, 1}
+    assert list(result.versions) == sorted(result.versions)
+    ids = [*PROMPT, *result.token_ids]
+    old = full_logprobs(ids)
+    for i, version in enumerate(result.versions):
+        place = len(PROMPT) + i
+        same = abs(result.logprobs[i] - old[place - 1, ids[place]].item()) < 1e-4
+        assert same == (version == 0)
+
+
+def test_engine_works_on_its_own_copy_of_the_weights() -> None:
+    import copy
+
+    mine = copy.deepcopy(model())
+    used = LocalEngine(mine, tokenizer())
+    before = draw(used.open(1), PROMPT)
+    with torch.no_grad():
+        for parameter in mine.parameters():
+            parameter.add_(1.0)
+    assert draw(used.open(1), PROMPT) == before
+
+
+def test_stop_text_ends_the_action_and_stays_in_it() -> None:
+    free = draw(engine().open(4), PROMPT, max_new_tokens=12)
+    text = tokenizer().decode(free.token_ids)
+    stop = tokenizer().decode(free.token_ids[:5])[-2:]
+    result = draw(engine().open(4), PROMPT, max_new_tokens=12, stop=(stop,))
+    assert result.finish == "stop"
+    assert text.startswith(tokenizer().decode(result.token_ids))
+    assert stop in tokenizer().decode(result.token_ids)
+
+
+def test_full_context_cuts_the_action_and_then_overflows() -> None:
+    session = engine(context=10).open(seed=1)
+    result = draw(session, PROMPT, max_new_tokens=50)
+    assert result.finish == "length"
+    assert len(result.token_ids) == 5
+    with pytest.raises(ContextOverflow):
+        draw(session, [1])
+
+
+def test_kept_cache_spares_the_tokens_of_earlier_turns() -> None:
+    used = engine()
+    session = used.open(seed=1)
+    draw(session, PROMPT)
+    draw(session, [5, 6])
+    assert used.stats.read_tokens == len(PROMPT) + 1 + 2
+    assert used.stats.reused_tokens == len(PROMPT) + 7
+
+
+async def test_cancelled_request_leaves_the_others_running() -> None:
+    used = engine()
+    victim, survivor = used.open(1), used.open(2)
+    doomed = asyncio.create_task(victim.generate(PROMPT, Sampling(max_new_tokens=100)))
+    living = asyncio.create_task(survivor.generate(PROMPT, Sampling(max_new_tokens=20)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    doomed.cancel()
+    result = await living
+    assert result.token_ids == draw_in_thread(2, 20)
+    victim.close()
+    assert used._active == []
+
+
+def draw_in_thread(seed: int, tokens: int) -> tuple[int, ...]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(
+            lambda: draw(engine().open(seed), PROMPT, max_new_tokens=tokens).token_ids
+        ).result()
+
+
+def test_broken_decoder_is_a_policy_fault_for_everyone_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = engine()
+    monkeypatch.setattr(used._decoder, "extend", lambda rows, tokens: 1 / 0)
+    with pytest.raises(PolicyFault, match="ZeroDivisionError"):
+        draw(used.open(1), PROMPT)
+
+
+def test_score_gives_the_model_s_own_logprobs() -> None:
+    sequences = [PROMPT, [*PROMPT, 3, 4, 5], [9, 9]]
+    for ids, scored in zip(sequences, engine().score(sequences), strict=True):
+        expected = full_logprobs(ids)
+        wanted = [expected[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+        np.testing.assert_allclose(scored, wanted, atol=1e-4)
+
+
+def test_too_many_sessions_and_bad_sampling_are_refused_in_one_line() -> None:
+    used = engine(max_sessions=1)
+    session = used.open(1)
+    with pytest.raises(ConfigError, match="1 sessions are open"):
+        used.open(2)
+    session.close()
+    session.close()
+    used.open(3)
+    with pytest.raises(ConfigError, match="top_p=0"):
+        Sampling(top_p=0.0)
+    with pytest.raises(ConfigError, match="positions"):
+        engine(context=100_000)

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.models import tokenizer
+from turngym.agents.models import (
+    TinyModelConfig,
+    build_tiny_model,
+    load_model_dir,
+    save_model_dir,
+)
+from turngym.errors import ConfigError
+
+SMALL = TinyModelConfig(hidden=32, layers=1, heads=2, context=64)
+
+
+def test_seed_alone_decides_the_weights_and_global_state_stays() -> None:
+    before = torch.random.get_rng_state()
+    first, second, other = (build_tiny_model(SMALL, tokenizer(), seed=s) for s in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for a, b in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(first.model.embed_tokens.weight, other.model.embed_tokens.weight)
+
+
+def test_saved_model_comes_back_equal(tmp_path: Path) -> None:
+    model = build_tiny_model(SMALL, tokenizer(), seed=1)
+    save_model_dir(model, tokenizer(), tmp_path)
+    loaded, loaded_tokenizer = load_model_dir(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value)
+    assert loaded_tokenizer.chat_template == tokenizer().chat_template
+    assert loaded_tokenizer.encode("go north") == tokenizer().encode("go north")
+
+
+def test_widths_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ConfigError, match="multiple of 2"):
+        build_tiny_model(TinyModelConfig(hidden=33, heads=2), tokenizer(), seed=1)
+
+
+def test_missing_model_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+        load_model_dir(tmp_path / "nothing")
+    assert "\n" not in str(caught.value)

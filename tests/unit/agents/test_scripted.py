@@ -1,0 +1,72 @@
+import asyncio
+
+import pytest
+
+import turngym
+from turngym.agents.base import EpisodeContext, Policy
+from turngym.agents.scripted import (
+    FunctionPolicy,
+    HumanPolicy,
+    NoopPolicy,
+    OraclePolicy,
+    RandomPolicy,
+)
+from turngym.errors import ConfigError
+from turngym.rollouts.collect import collect, group_specs
+from turngym.types import Trajectory
+
+
+def play(policy: Policy, *, episodes: int = 1) -> list[Trajectory]:
+    task = turngym.make("text/maze").unwrapped.task("test", 0)
+    specs = group_specs("text/maze", task, seed=1, group_size=episodes)
+    return asyncio.run(collect(lambda: turngym.make("text/maze"), policy, specs, concurrency=2))
+
+
+def actions(trajectory: Trajectory) -> list[str]:
+    return [turn.action.content for turn in trajectory.turns]
+
+
+def test_oracle_solves_and_noise_makes_it_err() -> None:
+    [clean] = play(OraclePolicy())
+    noisy = play(OraclePolicy(noise=1.0), episodes=8)
+    assert clean.is_success
+    assert len({tuple(actions(t)) for t in noisy}) > 1
+    assert not all(t.is_success for t in noisy)
+
+
+def test_random_actions_are_legal_and_follow_the_policy_seed() -> None:
+    first, second = play(RandomPolicy(), episodes=2)
+    again, _ = play(RandomPolicy(), episodes=2)
+    assert actions(first) == actions(again) != actions(second)
+    assert all(turn.invalid_action is None for turn in first.turns)
+
+
+def test_noop_never_solves_and_every_turn_is_invalid() -> None:
+    [trajectory] = play(NoopPolicy())
+    assert trajectory.score == 0.0
+    assert all(turn.invalid_action for turn in trajectory.turns)
+
+
+def test_function_sees_observation_and_info() -> None:
+    [trajectory] = play(FunctionPolicy(lambda seen, info: info["legal_actions"][len(seen) - 1]))
+    assert actions(trajectory)[0].startswith("go ")
+
+
+def test_person_answers_the_observation_they_were_shown() -> None:
+    shown: list[str] = []
+
+    def ask(prompt: str) -> str:
+        shown.append(prompt)
+        return "go north"
+
+    [trajectory] = play(HumanPolicy(ask))
+    assert len(shown) == len(trajectory.turns)
+    assert trajectory.turns[0].observation[0].content in shown[0]
+
+
+def test_wrong_noise_and_missing_oracle_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"noise must lie in \[0, 1\], got 2"):
+        OraclePolicy(noise=2)
+    context = EpisodeContext(env_id="x/y", task_id="t", seed=0, instructions="")
+    with pytest.raises(ConfigError, match="'x/y' has no oracle"):
+        OraclePolicy().start(context)
