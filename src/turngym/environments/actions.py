@@ -54,6 +54,12 @@ class ActionFormat(Protocol):
 
 _SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
 _FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
+_LEAD = re.compile(r"^(?:action\s*:|>)\s*", re.IGNORECASE)
+_OBJECT = re.compile(r"\{\s*[\"}]")
+
+# Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
+_MAX_LINE_CHARS = 10_000
+_MAX_BROKEN_OBJECTS = 1_000
 
 
 class Commands:
@@ -83,7 +89,9 @@ class Commands:
         self.templates = dict(templates)
         self.help = dict(help or {})
         self.keep_case = keep_case
-        self._patterns = {name: _compile(name, text) for name, text in self.templates.items()}
+        self._patterns = [
+            (name, _compile(name, text), _slots(text)) for name, text in self.templates.items()
+        ]
 
     def instructions(self) -> str:
         """Return the list of commands, one a line."""
@@ -98,10 +106,13 @@ class Commands:
         line = _last_line(text)
         if not line:
             return InvalidAction(reason="The answer was empty. " + self._hint())
-        for name, pattern in self._patterns.items():
+        if len(line) > _MAX_LINE_CHARS:
+            reason = f"The last line is longer than {_MAX_LINE_CHARS} characters. "
+            return InvalidAction(reason=reason + self._hint())
+        for name, pattern, slots in self._patterns:
             match = pattern.fullmatch(line)
             if match is not None:
-                return Action(name=name, arguments=self._arguments(name, match))
+                return Action(name=name, arguments=self._arguments(slots, match))
         return InvalidAction(reason=f"Not a command: {line[:80]!r}. " + self._hint())
 
     def render(self, action: Action) -> str:
@@ -119,14 +130,14 @@ class Commands:
     def _hint(self) -> str:
         return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
 
-    def _arguments(self, name: str, match: re.Match[str]) -> dict[str, Any]:
+    def _arguments(self, slots: Sequence[tuple[str, bool]], match: re.Match[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for slot in _SLOT.finditer(self.templates[name]):
-            raw = match[slot["name"]]
-            if slot["kind"] == "int":
-                values[slot["name"]] = int(raw)
+        for name, is_int in slots:
+            raw = match[name]
+            if is_int:
+                values[name] = int(raw)
             else:
-                values[slot["name"]] = raw if self.keep_case else raw.lower()
+                values[name] = raw if self.keep_case else raw.lower()
         return values
 
 
@@ -163,10 +174,12 @@ class JsonTools:
             return InvalidAction(reason=f"Unknown tool {name!r}. " + self._hint())
         if not isinstance(arguments, dict):
             return InvalidAction(reason=f"The arguments of {name!r} must be a JSON object.")
+        if not _is_unicode(arguments):
+            return InvalidAction(reason=f"The arguments of {name!r} hold half of a unicode pair.")
         problem = self._schema_problem(name, arguments)
         if problem is not None:
             return InvalidAction(reason=problem)
-        return Action(name=name, arguments=arguments)
+        return Action(name=name, arguments=self._with_ints(name, arguments))
 
     def render(self, action: Action) -> str:
         """Return the JSON of a call of ``action``."""
@@ -179,8 +192,7 @@ class JsonTools:
 
     def _hint(self) -> str:
         return (
-            f"Tools: {', '.join(self._schemas)}. "
-            'Form: {"name": "<tool>", "arguments": {...}}.'
+            f'Tools: {", ".join(self._schemas)}. Form: {{"name": "<tool>", "arguments": {{...}}}}.'
         )
 
     def _schema_problem(self, name: str, arguments: dict[str, Any]) -> str | None:
@@ -192,10 +204,26 @@ class JsonTools:
         where = ".".join(str(part) for part in error.absolute_path) or "arguments"
         return f"Tool {name!r}, {where}: {error.message[:200]}"
 
+    def _with_ints(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return ``arguments`` with 3.0 as 3 where the schema says integer, which admits both."""
+        properties = self._schemas[name].get("properties", {})
+        return {
+            key: int(value)
+            if isinstance(value, float) and properties.get(key, {}).get("type") == "integer"
+            else value
+            for key, value in arguments.items()
+        }
+
     @cached_property
     def _validators(self) -> dict[str, Any]:
         from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
 
+        for name, schema in self._schemas.items():
+            try:
+                Draft202012Validator.check_schema(schema)
+            except SchemaError as error:
+                raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
         return {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
 
 
@@ -204,7 +232,15 @@ def _compile(name: str, template: str) -> re.Pattern[str]:
     for slot in _SLOT.finditer(template):
         pattern += _words(template[end : slot.start()]) + _slot_pattern(name, slot)
         end = slot.end()
-    return re.compile(pattern + _words(template[end:]), re.IGNORECASE)
+    try:
+        return re.compile(pattern + _words(template[end:]), re.IGNORECASE)
+    except re.error as error:
+        raise ConfigError(f"command {name!r}: template {template!r}: {error}") from error
+
+
+def _slots(template: str) -> list[tuple[str, bool]]:
+    """Return name and whether it is an integer, per slot."""
+    return [(slot["name"], slot["kind"] == "int") for slot in _SLOT.finditer(template)]
 
 
 def _slot_pattern(name: str, slot: re.Match[str]) -> str:
@@ -223,7 +259,8 @@ def _slot_pattern(name: str, slot: re.Match[str]) -> str:
 
 
 def _words(text: str) -> str:
-    return re.sub(r"\\?\s+", r"\\s+", re.escape(text))
+    """Return a pattern for fixed words; the line that it is matched with has single blanks."""
+    return re.sub(r"(?:\\?\s)+", " ", re.escape(text))
 
 
 def _shown(template: str) -> str:
@@ -235,27 +272,46 @@ def _shown(template: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    fences = _FENCE.findall(text)
-    lines = [line.strip() for line in (fences[-1] if fences else text).splitlines()]
-    lines = [line for line in lines if line]
-    if not lines:
-        return ""
-    line = re.sub(r"^(?:action\s*:|>)\s*", "", lines[-1], flags=re.IGNORECASE)
-    return line.strip().strip("`").strip()
+    """Return the last non-empty line, without a lead or code marks, with single blanks."""
+    if "```" in text:
+        fences = _FENCE.findall(text)
+        text = fences[-1] if fences else text
+    line = next((line for line in reversed(text.splitlines()) if line and not line.isspace()), "")
+    line = _LEAD.sub("", line.strip()).strip().strip("`")
+    return " ".join(line.split())
 
 
 def _last_call(text: str) -> dict[str, Any] | None:
-    decoder, found, position = json.JSONDecoder(), None, text.find("{")
-    while position >= 0:
+    """Return the last JSON object in ``text`` that has a name, or None."""
+    found, broken = None, 0
+    start = _OBJECT.search(text)
+    while start is not None and broken < _MAX_BROKEN_OBJECTS:
         try:
-            value, end = decoder.raw_decode(text, position)
+            value, end = _DECODER.raw_decode(text, start.start())
         except (ValueError, RecursionError):
-            end = position + 1
+            end = start.start() + 1
+            broken += 1
         else:
-            if isinstance(value, dict) and isinstance(value.get("name"), str):
+            if isinstance(value.get("name"), str):
                 found = value
-        position = text.find("{", end)
+        start = _OBJECT.search(text, end)
     return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _is_unicode(value: Any) -> bool:
+    """Return False when a text in ``value`` holds a lone surrogate, which no file can store."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tool(name: str, template: str, description: str) -> dict[str, Any]:
