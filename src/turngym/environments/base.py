@@ -8,6 +8,7 @@ and the record that snapshots by replay need. ``AsyncTurnEnv`` is the same with 
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ Observation = dict[str, Any]
 """``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
 
 SnapshotKind = Literal["exact", "fs", "replay"]
-"""How a state is kept: a copy of it, a copy of its files, or the actions that led to it."""
+"""How a state is kept: a copy of it, a copy with its files, or the actions that led to it."""
 
 _MAX_TASK_INDEX = 1 << 31
 
@@ -59,7 +60,7 @@ class Snapshot:
     """Which environment it belongs to."""
     task: Task | None
     state: Any
-    """``exact``: a copy of the state. ``replay``: the record of the episode."""
+    """``exact`` and ``fs``: what ``get_state`` gave. ``replay``: the record of the episode."""
     rng_state: Mapping[str, Any]
     bookkeeping: Mapping[str, Any]
 
@@ -91,6 +92,9 @@ class EpisodeCore:
     _log: _EpisodeLog | None = None
     _over: bool = True
     _started: bool = False
+    _last_text: str = ""
+    render_mode: str | None = None
+    _np_random_seed: int | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the arguments, so that ``fork`` can build an equal environment."""
@@ -119,12 +123,16 @@ class EpisodeCore:
         raise ConfigError(f"environment {self.name!r} has no oracle")
 
     def get_state(self) -> Any:
-        """Return a copy of the state, independent of the environment (``exact`` only)."""
-        raise SnapshotError(f"{self.name}: snapshot_kind is 'exact' but get_state is missing")
+        """Return a copy of the state, independent of the environment (not for ``replay``)."""
+        raise SnapshotError(
+            f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but get_state is missing"
+        )
 
     def set_state(self, state: Any) -> None:
-        """Take over a copy of what ``get_state`` returned (``exact`` only)."""
-        raise SnapshotError(f"{self.name}: snapshot_kind is 'exact' but set_state is missing")
+        """Take over a copy of what ``get_state`` returned (not for ``replay``)."""
+        raise SnapshotError(
+            f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but set_state is missing"
+        )
 
     # What users call.
 
@@ -152,18 +160,21 @@ class EpisodeCore:
         """
         return parse_task_id(self.name, task_id)
 
+    def render(self) -> str | None:
+        """Return the last observation's text in render mode ``"ansi"``."""
+        return self._last_text if self.render_mode == "ansi" else None
+
     # Bookkeeping shared by the sync and the async class.
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> Task:
         rng_state = self._rng_state()
         if seed is not None:
-            self.np_random, _ = seeding.np_random(seed)
+            self.np_random, self._np_random_seed = seeding.np_random(seed)
         self._task = self._choose_task(dict(options or {}))
         self._log = None
-        if self.snapshot_kind != "exact":
+        if self.snapshot_kind == "replay":
             self._log = _EpisodeLog(rng_state, seed, options, "")
-        self._over = False
-        self._started = True
+        self._over, self._started = True, False  # until the opening is there
         return self._task
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
@@ -185,6 +196,8 @@ class EpisodeCore:
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
         observation = _observation(outcome)
+        self._last_text = outcome.text
+        self._over, self._started = False, True
         if self._log is not None:
             self._log.opening = outcome.text
         info = self._info(outcome)
@@ -201,11 +214,13 @@ class EpisodeCore:
         parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
             return Outcome(text=parsed.reason, invalid_action=parsed.reason)
+        self._over = True  # stays so when the turn fails or is cancelled: only a reset helps then
         return parsed
 
     def _stepped(
         self, action: str, outcome: Outcome
     ) -> tuple[Observation, float, bool, bool, Info]:
+        self._last_text = outcome.text
         self._over = outcome.terminated or outcome.truncated
         if self._log is not None:
             self._log.turns.append((action, outcome.text))
@@ -215,16 +230,22 @@ class EpisodeCore:
         if self._over:
             ended = StopReason.TERMINATED if outcome.terminated else StopReason.TRUNCATED_ENV
             info["stop_reason"] = ended.value
-            info.setdefault("score", self.score())
+            score = info["score"] if "score" in info else self.score()
+            info["score"] = None if score is None else float(score)
         observation = _observation(outcome)
-        return observation, outcome.reward, outcome.terminated, outcome.truncated, info
+        return observation, float(outcome.reward), outcome.terminated, outcome.truncated, info
 
     def _info(self, outcome: Outcome) -> Info:
         info: Info = {"task_id": self.current_task.id, **outcome.info}
-        if (legal := self.legal_actions()) is not None:
-            info["legal_actions"] = [] if self._over else legal
+        if self._over:
+            if type(self).legal_actions is not EpisodeCore.legal_actions:
+                info["legal_actions"] = []
+        elif (legal := self.legal_actions()) is not None:
+            info["legal_actions"] = legal
         if (anchor := self.anchor()) is not None:
             info["anchor"] = anchor
+        if "reward_parts" in info:
+            info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
         return info
 
     def _clone(self) -> Self:
@@ -235,19 +256,21 @@ class EpisodeCore:
         return clone
 
     def _rng_state(self) -> Mapping[str, Any]:
-        return copy.deepcopy(self.np_random.bit_generator.state)
+        return self.np_random.bit_generator.state  # a fresh copy each time
 
-    def _snapshot(self) -> Snapshot:
+    def _state(self) -> Any:
         if not self._started:
             raise SnapshotError(f"{self.name}: nothing to snapshot before reset")
-        exact = self.snapshot_kind == "exact"
+        return copy.deepcopy(self._log) if self.snapshot_kind == "replay" else self.get_state()
+
+    def _snapshot(self, state: Any) -> Snapshot:
         return Snapshot(
             kind=self.snapshot_kind,
             env=self.name,
             task=self._task,
-            state=self.get_state() if exact else copy.deepcopy(self._log),
+            state=state,
             rng_state=self._rng_state(),
-            bookkeeping={"over": self._over},
+            bookkeeping={"over": self._over, "last_text": self._last_text},
         )
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
@@ -257,19 +280,27 @@ class EpisodeCore:
                 f"wanted a {self.snapshot_kind!r} one of {self.name!r}"
             )
 
-    def _restore_exact(self, snapshot: Snapshot) -> None:
-        self._task, self._started = snapshot.task, True
-        self.set_state(snapshot.state)
+    def _begin_restore(self, snapshot: Snapshot) -> None:
+        self._check_snapshot(snapshot)
+        self._task = snapshot.task
+        self._over = True  # until it is there
+        if snapshot.kind == "replay":
+            self._set_rng(snapshot.state.rng_state)
+
+    def _end_restore(self, snapshot: Snapshot) -> None:
         self._set_rng(snapshot.rng_state)
+        self._started = True
         self._over = bool(snapshot.bookkeeping["over"])
+        self._last_text = snapshot.bookkeeping["last_text"]
 
     def _set_rng(self, state: Mapping[str, Any]) -> None:
-        generator = np.random.PCG64()
-        generator.state = copy.deepcopy(dict(state))
-        self.np_random = np.random.Generator(generator)
+        bits: np.random.BitGenerator = getattr(np.random, str(state["bit_generator"]))()
+        bits.state = state
+        self.np_random = np.random.Generator(bits)
 
     def _compare(self, turn: int, wanted: str, observation: Observation) -> None:
         if observation["text"] != wanted:
+            self._over = True
             raise SnapshotError(
                 f"{self.name}: replay differs at turn {turn}: saw "
                 f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
@@ -296,7 +327,6 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         self.observation_space = text_observation_space()
         self.action_space = Unicode()
         self.render_mode = render_mode
-        self._last_text = ""
 
     @abstractmethod
     def begin(self, task: Task) -> Outcome:
@@ -310,10 +340,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode. The same seed and options give the same episode."""
-        task = self._open(seed, options)
-        outcome = self.begin(task)
-        self._last_text = outcome.text
-        return self._opened(outcome)
+        return self._opened(self.begin(self._open(seed, options)))
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, Info]:
         """Carry out what the agent said. An action that is not understood is part of the episode.
@@ -323,16 +350,11 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         """
         parsed = self._parse(action)
         outcome = parsed if isinstance(parsed, Outcome) else self.turn(parsed)
-        self._last_text = outcome.text
         return self._stepped(action, outcome)
-
-    def render(self) -> str | None:  # type: ignore[override]
-        """Return the last observation's text in render mode ``"ansi"``."""
-        return self._last_text if self.render_mode == "ansi" else None
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode; taking it changes nothing."""
-        return self._snapshot()
+        return self._snapshot(self._state())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to ``snapshot``, which may come from another equal environment.
@@ -341,24 +363,32 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             SnapshotError: It belongs to another environment, or replaying it gave other
                 observations.
         """
-        self._check_snapshot(snapshot)
-        if snapshot.kind == "exact":
-            self._restore_exact(snapshot)
-            return
-        log: _EpisodeLog = snapshot.state
-        self._set_rng(log.rng_state)
-        observation, _ = self.reset(seed=log.seed, options=log.options)
-        self._compare(0, log.opening, observation)
-        for number, (action, wanted) in enumerate(log.turns, start=1):
-            self._compare(number, wanted, self.step(action)[0])
-        self._set_rng(snapshot.rng_state)
+        self._begin_restore(snapshot)
+        if snapshot.kind == "replay":
+            log: _EpisodeLog = snapshot.state
+            observation, _ = self.reset(seed=log.seed, options=log.options)
+            self._compare(0, log.opening, observation)
+            for number, (action, wanted) in enumerate(log.turns, start=1):
+                self._compare(number, wanted, self.step(action)[0])
+        else:
+            self.set_state(snapshot.state)
+        self._end_restore(snapshot)
 
     def fork(self, n: int) -> list[Self]:
-        """Return ``n`` independent environments in the state of this one."""
-        snapshot = self._snapshot()
-        children = [self._clone() for _ in range(n)]
-        for child in children:
-            child.restore(snapshot)
+        """Return ``n`` independent environments in the state of this one.
+
+        Raises:
+            SnapshotError: A child does not get there; those made so far are closed.
+        """
+        snapshot, children = self.snapshot(), []
+        try:
+            for _ in range(n):
+                children.append(self._clone())
+                children[-1].restore(snapshot)
+        except BaseException:
+            for child in children:
+                child.close()
+            raise
         return children
 
 
@@ -374,7 +404,7 @@ class AsyncTurnEnv(EpisodeCore):
         self.observation_space = text_observation_space()
         self.action_space = Unicode()
         self.render_mode = render_mode
-        self.np_random, _ = seeding.np_random()
+        self.np_random, self._np_random_seed = seeding.np_random()
 
     @abstractmethod
     async def begin(self, task: Task) -> Outcome:
@@ -401,29 +431,34 @@ class AsyncTurnEnv(EpisodeCore):
         """Release what the environment holds. Safe to call twice."""
 
     async def snapshot(self) -> Snapshot:
-        """Return the state of the episode, as ``TurnEnv.snapshot``."""
-        return self._snapshot()
+        """Return the state of the episode; ``get_state`` may be a coroutine here."""
+        state = self._state()
+        return self._snapshot(await state if inspect.isawaitable(state) else state)
 
     async def restore(self, snapshot: Snapshot) -> None:
-        """Go back to ``snapshot``, as ``TurnEnv.restore``."""
-        self._check_snapshot(snapshot)
-        if snapshot.kind == "exact":
-            self._restore_exact(snapshot)
-            return
-        log: _EpisodeLog = snapshot.state
-        self._set_rng(log.rng_state)
-        observation, _ = await self.reset(seed=log.seed, options=log.options)
-        self._compare(0, log.opening, observation)
-        for number, (action, wanted) in enumerate(log.turns, start=1):
-            self._compare(number, wanted, (await self.step(action))[0])
-        self._set_rng(snapshot.rng_state)
+        """Go back to ``snapshot``, as ``TurnEnv.restore``; ``set_state`` may be a coroutine."""
+        self._begin_restore(snapshot)
+        if snapshot.kind == "replay":
+            log: _EpisodeLog = snapshot.state
+            observation, _ = await self.reset(seed=log.seed, options=log.options)
+            self._compare(0, log.opening, observation)
+            for number, (action, wanted) in enumerate(log.turns, start=1):
+                self._compare(number, wanted, (await self.step(action))[0])
+        elif inspect.isawaitable(done := self.set_state(snapshot.state)):  # type: ignore[func-returns-value]
+            await done
+        self._end_restore(snapshot)
 
     async def fork(self, n: int) -> list[Self]:
-        """Return ``n`` independent environments in the state of this one."""
-        snapshot = await self.snapshot()
-        children = [self._clone() for _ in range(n)]
-        for child in children:
-            await child.restore(snapshot)
+        """Return ``n`` independent environments in the state of this one, as ``TurnEnv.fork``."""
+        snapshot, children = await self.snapshot(), []
+        try:
+            for _ in range(n):
+                children.append(self._clone())
+                await children[-1].restore(snapshot)
+        except BaseException:
+            for child in children:
+                await child.close()
+            raise
         return children
 
 
