@@ -58,28 +58,46 @@ def info_problems(
     problems = []
     if not isinstance(info.get("task_id"), str):
         problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
-    for key in ("anchor", "invalid_action", "instructions"):
-        if key in info and not isinstance(info[key], str):
-            problems.append(f"{key} must be a str when present, got {info[key]!r}")
-    legal = info.get("legal_actions")
-    if legal is not None and (
-        not isinstance(legal, list) or not all(isinstance(action, str) for action in legal)
-    ):
-        problems.append("legal_actions must be a list of str")
-    problems += _reward_part_problems(info, reward)
+    problems += [
+        f"{key} must be a str when present, got {info[key]!r}"
+        for key in ("anchor", "invalid_action", "instructions")
+        if key in info and not isinstance(info[key], str)
+    ]
+    if not math.isfinite(reward):
+        problems.append(f"the reward must be finite, got {reward}")
+    problems += _legal_action_problems(info, over=over)
+    problems += _number_problems(info, reward)
     problems += _end_problems(info, over=over, truncated=truncated)
     return problems
 
 
-def _reward_part_problems(info: Mapping[str, Any], reward: float) -> list[str]:
-    parts = info.get("reward_parts")
-    if parts is None:
+def _legal_action_problems(info: Mapping[str, Any], *, over: bool) -> list[str]:
+    legal = info.get("legal_actions")
+    if legal is None:
         return []
-    if not isinstance(parts, Mapping):
-        return ["reward_parts must map names to floats"]
-    if not math.isclose(sum(parts.values()), reward, rel_tol=1e-6, abs_tol=1e-6):
-        return [f"reward_parts sum to {sum(parts.values())}, not to the reward {reward}"]
+    if not isinstance(legal, list) or not all(isinstance(action, str) for action in legal):
+        return ["legal_actions must be a list of str"]
+    if over and legal:
+        return [f"legal_actions must be empty when the episode is over, got {legal[:3]!r}"]
+    if not over and not legal:
+        return ["legal_actions must not be empty while the episode goes on"]
     return []
+
+
+def _number_problems(info: Mapping[str, Any], reward: float) -> list[str]:
+    problems = []
+    for key in ("reward_parts", "usage"):
+        numbers = info.get(key, {})
+        if not isinstance(numbers, Mapping) or not all(
+            isinstance(name, str) and isinstance(number, int | float)
+            for name, number in numbers.items()
+        ):
+            problems.append(f"{key} must map names to numbers, got {numbers!r}")
+        elif key == "reward_parts" and key in info:
+            total = sum(numbers.values())
+            if not math.isclose(total, reward, rel_tol=1e-6, abs_tol=1e-6):
+                problems.append(f"reward_parts sum to {total}, not to the reward {reward}")
+    return problems
 
 
 def _end_problems(info: Mapping[str, Any], *, over: bool, truncated: bool) -> list[str]:
@@ -90,9 +108,11 @@ def _end_problems(info: Mapping[str, Any], *, over: bool, truncated: bool) -> li
         reason = StopReason(info.get("stop_reason", ""))
     except ValueError:
         return [f"stop_reason must be a StopReason value, got {info.get('stop_reason')!r}"]
-    if reason.is_truncated != truncated:
+    if reason.is_error:
+        problems.append(f"stop_reason {reason.value!r}: a fault is raised, it is not a step")
+    elif reason.is_truncated != truncated:
         problems.append(f"stop_reason {reason.value!r} contradicts truncated={truncated}")
-    score = info.get("score")
-    if score is not None and not 0.0 <= float(score) <= 1.0:
+    score = info.get("score", "nothing")
+    if score is not None and not (isinstance(score, int | float) and 0.0 <= score <= 1.0):
         problems.append(f"score must lie in [0, 1] or be None, got {score!r}")
     return problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Unicode(Space[str]):
         """Return True when ``x`` is a str that is not too long."""
         return isinstance(x, str) and len(x) <= self.max_chars
 
-    def to_jsonable(self, sample_n: Sequence[str]) -> list[str]:
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
         """Return the samples as they are; text is JSON."""
         return list(sample_n)
 
