@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,8 @@ from turngym.types import Trajectory
 FORMAT = "turngym.trajectories"
 FORMAT_VERSION = 1
 
+_BLOCK = 1 << 16
+
 
 @cache
 def _adapter() -> Any:  # pydantic.TypeAdapter[Trajectory]; imported late, it is slow to load
@@ -23,12 +27,19 @@ def _adapter() -> Any:  # pydantic.TypeAdapter[Trajectory]; imported late, it is
 
 
 def to_json(trajectory: Trajectory) -> str:
-    """Return one trajectory as one line of JSON."""
-    text: str = _adapter().dump_json(trajectory).decode()
+    """Return one trajectory as one line of JSON.
+
+    Half of a unicode pair, which UTF-8 cannot hold, is written as a question mark.
+    """
+    try:
+        text: str = _adapter().dump_json(trajectory).decode()
+    except ValueError:
+        plain = json.dumps(_adapter().dump_python(trajectory), ensure_ascii=False, default=str)
+        text = plain.encode(errors="replace").decode()
     return text
 
 
-def from_json(line: str) -> Trajectory:
+def from_json(line: str | bytes) -> Trajectory:
     """Return the trajectory that ``to_json`` wrote.
 
     Raises:
@@ -52,9 +63,49 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     partial.replace(path)
 
 
+def append_trajectory(path: Path, trajectory: Trajectory) -> None:
+    """Add one trajectory to ``path``, which gets its header if it is new.
+
+    Several processes may append to one file: each holds a lock while it writes one whole line, and
+    first cuts off the half line that a killed writer left behind.
+
+    Raises:
+        RecordError: The file holds something else, or is of a newer version.
+    """
+    line = to_json(trajectory) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        start = file.readline()
+        if not _header().encode().startswith(start):
+            _check_header(path, start)
+        _cut_half_line(file)
+        if file.seek(0, os.SEEK_END) == 0:
+            line = _header() + line
+        file.write(line.encode())
+
+
 def write_header(file: IO[str]) -> None:
     """Write the line that names the format and its version."""
-    file.write(json.dumps({"format": FORMAT, "version": FORMAT_VERSION}) + "\n")
+    file.write(_header())
+
+
+def _header() -> str:
+    return json.dumps({"format": FORMAT, "version": FORMAT_VERSION}) + "\n"
+
+
+def _cut_half_line(file: IO[bytes]) -> None:
+    """Cut off what follows the last end of line of ``file``."""
+    size = start = file.seek(0, os.SEEK_END)
+    newline = -1
+    while start > 0 and newline < 0:
+        start = max(0, start - _BLOCK)
+        file.seek(start)
+        newline = file.read(_BLOCK).rfind(b"\n")
+    whole = start + newline + 1
+    if whole < size:
+        file.truncate(whole)
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
@@ -65,7 +116,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
             broken; the message names the file and the line.
     """
     try:
-        file = path.open(encoding="utf-8")
+        file = path.open("rb")
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     with file:
@@ -77,7 +128,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
                 raise RecordError(f"{path}:{number}: {error}") from error
 
 
-def _check_header(path: Path, line: str) -> None:
+def _check_header(path: Path, line: bytes) -> None:
     try:
         header = json.loads(line)
         found = (header["format"], int(header["version"]))

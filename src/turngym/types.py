@@ -95,8 +95,8 @@ class TokenSpan:
                 f"TokenSpan(sampled={self.sampled}) has policy_version={self.policy_version}; "
                 "sampled tokens carry a version, others carry None"
             )
-        if any(logprob > 1e-4 or math.isnan(logprob) for logprob in self.logprobs):
-            raise ValueError("TokenSpan.logprobs must be at most 0 and not NaN")
+        if not all(-math.inf < logprob <= 1e-4 for logprob in self.logprobs):
+            raise ValueError("TokenSpan.logprobs must be finite and at most 0: these were drawn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
