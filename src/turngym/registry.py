@@ -3,22 +3,27 @@
 ``turngym/<Name>-vN`` is the Gymnasium id; ``<family>/<name>`` is the short form of the command
 line (``text/maze-hard`` for ``turngym/Maze-hard-v0``). Packages add theirs through the entry-point
 group ``turngym.environments``: each entry point names a function without arguments that calls
-``register``.
+``register``. One that fails is named in a warning and in ``broken_plugins``; it hides no other.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import shutil
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from turngym.errors import ConfigError, missing_extra, unknown_name
 
 ENTRY_POINT_GROUP = "turngym.environments"
+OWN_NAMESPACE = "turngym"
+
+logger = logging.getLogger(__name__)
 
 _ID = re.compile(r"^(?P<namespace>[\w-]+)/(?P<name>[\w.-]+)-v(?P<version>\d+)$")
 
@@ -48,11 +53,20 @@ class EnvEntry:
         match = _ID.match(self.id)
         return f"{self.family}/{match['name'].lower() if match else self.id}"
 
+    @property
+    def version(self) -> int:
+        """The ``N`` of ``-vN``."""
+        match = _ID.match(self.id)
+        return int(match["version"]) if match else 0
+
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
         hints = []
-        if any(importlib.util.find_spec(name) is None for name in self.modules):
+        modules = self._missing_modules()
+        if modules and self.extra:
             hints.append(f"pip install 'turngym[{self.extra}]'")
+        elif modules:
+            hints.append(f"install the Python module {modules[0]!r}")
         hints += [
             f"install the program {name!r}" for name in self.programs if not shutil.which(name)
         ]
@@ -62,16 +76,29 @@ class EnvEntry:
         """Raise when something is missing.
 
         Raises:
-            MissingExtraError: With the install line.
+            MissingExtraError: A module of an extra, with the install line.
+            ConfigError: Something else, with what to install.
         """
-        if any(importlib.util.find_spec(name) is None for name in self.modules):
-            raise missing_extra(f"environment {self.short_name!r}", self.extra or "")
+        if self.extra and self._missing_modules():
+            raise missing_extra(f"environment {self.short_name!r}", self.extra)
         for hint in self.missing():
             raise ConfigError(f"environment {self.short_name!r}: {hint}")
 
+    def _missing_modules(self) -> list[str]:
+        return [name for name in self.modules if not _can_import(name)]
+
+
+def _can_import(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
+
 
 _entries: dict[str, EnvEntry] = {}
+_broken: list[str] = []
 _discovered = False
+_lock = threading.RLock()
 
 
 def add(entry: EnvEntry) -> None:
@@ -102,29 +129,66 @@ def find(name: str) -> EnvEntry:
     discover()
     if name in _entries:
         return _entries[name]
-    by_short = {entry.short_name: entry for entry in _entries.values()}
+    by_short = {entry.short_name: entry for entry in sorted(_entries.values(), key=_rank)}
     if name.lower() in by_short:
         return by_short[name.lower()]
     known = _entries if re.search(r"-v\d+$", name) else by_short
-    raise unknown_name("environment", name, known, hint="See 'turngym envs'.")
+    hint = " ".join(["See 'turngym envs'.", *_broken])
+    raise unknown_name("environment", name, known, hint=hint)
+
+
+def _rank(entry: EnvEntry) -> tuple[bool, int]:
+    """Order of entries that share a short name: ours and the newest last, which wins."""
+    return (entry.id.startswith(OWN_NAMESPACE + "/"), entry.version)
 
 
 def match(pattern: str) -> list[EnvEntry]:
-    """Return the environments that ``pattern`` names: one name, or ``<family>/*``."""
+    """Return the environments that ``pattern`` names: one name, or ``<family>/*``.
+
+    Of several names for one and the same environment, a family has the shortest only.
+    """
     if not pattern.endswith("/*"):
         return [find(pattern)]
     family = pattern.removesuffix("/*")
-    found = [entry for entry in entries() if entry.family == family]
+    found: list[EnvEntry] = []
+    for entry in entries():
+        if entry.family == family and not any(_is_same(entry, other) for other in found):
+            found.append(entry)
     if not found:
         raise unknown_name("family", family, {entry.family for entry in entries()})
     return found
 
 
+def _is_same(entry: EnvEntry, other: EnvEntry) -> bool:
+    return (entry.entry_point, entry.kwargs, entry.max_turns) == (
+        other.entry_point,
+        other.kwargs,
+        other.max_turns,
+    )
+
+
 def discover() -> None:
     """Load the entry points of other packages, once."""
-    global _discovered  # noqa: PLW0603
-    if _discovered:
-        return
-    _discovered = True
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    global _discovered
+    with _lock:
+        if _discovered:
+            return
+        _discovered = True  # first, since a plug-in may look around while it registers
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            _load(point)
+
+
+def broken_plugins() -> list[str]:
+    """Return one line per entry point that failed, naming its distribution and the reason."""
+    discover()
+    return list(_broken)
+
+
+def _load(point: EntryPoint) -> None:
+    try:
         point.load()()
+    except Exception as error:  # noqa: BLE001 - the border to code of others
+        owner = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        _broken.append(f"plug-in {point.name!r} of {owner} is broken: {reason}")
+        logger.warning("%s", _broken[-1])

@@ -22,6 +22,7 @@ def register(
     max_turns: int,
     kwargs: Mapping[str, Any] | None = None,
     snapshot_kind: SnapshotKind = "replay",
+    nondeterministic: bool = False,
     extra: str | None = None,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
@@ -35,6 +36,7 @@ def register(
         max_turns: Turns after which an episode is truncated (a ``TurnLimit`` wrapper).
         kwargs: Arguments of the class.
         snapshot_kind: What the class declares.
+        nondeterministic: The same seed does not give the same episode; checks then ask for less.
         extra: Extra that installs what is needed, for the hint when something is missing.
         modules: Python modules that must be importable.
         programs: Programs that must be on the PATH.
@@ -54,11 +56,14 @@ def register(
         programs=tuple(programs),
     )
     registry.add(entry)
-    limit = gymnasium.envs.registration.WrapperSpec("TurnLimit", TURN_LIMIT, {"max_turns": max_turns})
+    limit = gymnasium.envs.registration.WrapperSpec(
+        "TurnLimit", TURN_LIMIT, {"max_turns": max_turns}
+    )
     gymnasium.register(
         id=id,
         entry_point=entry_point,
         kwargs=dict(entry.kwargs),
+        nondeterministic=nondeterministic,
         additional_wrappers=(limit,),
         disable_env_checker=True,
     )
