@@ -1,0 +1,7 @@
+"""``python -m turngym.cli``."""
+
+import sys
+
+from turngym.cli.main import main
+
+sys.exit(main())

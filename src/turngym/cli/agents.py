@@ -1,0 +1,123 @@
+"""What ``--agent`` means: from a few words to a policy."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from turngym.agents.base import Policy
+from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.cli.keyboard import EndOfInput, ask
+from turngym.cli.needs import need_train_extra
+from turngym.cli.output import say
+from turngym.errors import ConfigError, unknown_name
+
+FORMS = "oracle | random | noop | human | hf:NAME_OR_PATH | run:FOLDER | module:function"
+HUMAN = "human"
+
+_SCRIPTED: Mapping[str, Callable[[], Policy]] = {
+    "oracle": OraclePolicy,
+    "random": RandomPolicy,
+    "noop": NoopPolicy,
+}
+_MAX_CONTEXT = 4096
+"""Longest conversation in tokens of a model that was made for longer ones."""
+_MAX_NEW_TOKENS = 256
+
+
+def make_policy(spec: str) -> Policy:
+    """Return the policy that ``spec`` describes; ``FORMS`` lists how.
+
+    Raises:
+        ConfigError: It describes none, or what it needs is missing.
+    """
+    if spec in _SCRIPTED:
+        return _SCRIPTED[spec]()
+    if spec == HUMAN:
+        return FunctionPolicy(_ask_person)
+    kind, colon, rest = spec.partition(":")
+    if not colon:
+        raise unknown_name("agent", spec, [*_SCRIPTED, HUMAN], hint=f"Wanted {FORMS}.")
+    if not rest:
+        raise ConfigError(f"agent {spec!r}: nothing after the colon; wanted {FORMS}")
+    if kind == "openai":
+        raise ConfigError(
+            f"agent {spec!r}: remote models come with the agents release and are not there yet; "
+            "use hf:NAME_OR_PATH or module:function"
+        )
+    if kind == "hf":
+        return _pretrained(spec, rest)
+    return _from_python(spec, kind, rest)
+
+
+def _ask_person(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+    if "instructions" in info:  # the first turn of an episode
+        say(f"\n{info['task_id']}: '?' lists actions, 'quit' stops.\n{info['instructions']}\n")
+    say(observation["text"])
+    try:
+        return ask("", info)
+    except EndOfInput:
+        raise ConfigError("agent 'human': the input ended before the episodes did") from None
+
+
+def _pretrained(spec: str, path: str) -> Policy:
+    need_train_extra(f"agent {spec!r}")
+    from turngym.agents.engine import LocalEngine, Sampling
+    from turngym.agents.local import LocalPolicy
+    from turngym.agents.models import load_model_dir
+    from turngym.agents.rendering import Renderer
+
+    model, tokenizer = load_model_dir(path)
+    longest = int(getattr(model.config, "max_position_embeddings", _MAX_CONTEXT))
+    engine = LocalEngine(model, tokenizer, context=min(longest, _MAX_CONTEXT))
+    sampling = Sampling(temperature=0.0, max_new_tokens=_MAX_NEW_TOKENS)
+    return LocalPolicy(engine, Renderer(tokenizer), sampling=sampling)
+
+
+def _from_python(spec: str, module_name: str, attribute: str) -> Policy:
+    """Return the policy of ``module:function``, or a ``Policy`` that the module holds."""
+    module = _import(spec, module_name)
+    if not hasattr(module, attribute):
+        functions = [f"{module_name}:{name}" for name in vars(module) if not name.startswith("_")]
+        raise unknown_name("agent", spec, functions, hint=f"{module_name!r} holds no such name.")
+    found = getattr(module, attribute)
+    if hasattr(found, "start") and not inspect.isclass(found):
+        policy: Policy = found
+        return policy
+    if not callable(found) or inspect.isclass(found) or inspect.iscoroutinefunction(found):
+        raise ConfigError(
+            f"agent {spec!r}: wanted a plain function of (observation, info) that returns a str, "
+            f"or a Policy object; found {_kind(found)}"
+        )
+    return FunctionPolicy(found)
+
+
+def _import(spec: str, name: str) -> Any:  # a module; its attributes are what the user wrote
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
+            raise ConfigError(
+                f"agent {spec!r}: no module {error.name!r} here or installed"
+            ) from error
+        raise ConfigError(f"agent {spec!r}: {error}") from error
+    except Exception as error:
+        raise ConfigError(
+            f"agent {spec!r}: importing {name!r} raised {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(here)
+
+
+def _kind(value: Any) -> str:
+    if inspect.isclass(value):
+        return f"the class {value.__name__!r}"
+    if inspect.iscoroutinefunction(value):
+        return f"the coroutine function {value.__name__!r}"
+    return f"a value of type {type(value).__name__!r}"

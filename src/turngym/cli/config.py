@@ -1,0 +1,40 @@
+"""``turngym config``: what a run would do, before it does it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from turngym.cli.needs import need_train_extra
+from turngym.cli.output import print_json
+
+app = typer.Typer(help="Look at the settings of runs.")
+
+SOURCES_HELP = "TOML files, and key.path=value to override; later ones win."
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``show`` a command of its own, though it is the only one."""
+
+
+@app.command()
+def show(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="CONFIG.toml [key.path=value]...", help=SOURCES_HELP)
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, which also has what is unset.")
+    ] = False,
+) -> None:
+    """Print every setting of a training run, defaults included, as TOML that can be used again."""
+    need_train_extra("'turngym config'")
+    from turngym.config import load_config, to_toml
+    from turngym.trainers.config import TrainConfig
+
+    config = load_config(TrainConfig, sources)
+    if as_json:
+        print_json(config.model_dump(mode="json"))
+    else:
+        print(to_toml(config), end="")

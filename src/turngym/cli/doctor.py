@@ -1,0 +1,158 @@
+"""``turngym doctor``: what works on this machine, and what to install for the rest."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from turngym import __version__, registry
+from turngym.cli.output import print_json, table
+from turngym.registry import EnvEntry
+
+Status = Literal["ok", "missing", "broken"]
+
+_CORE_ENV = "text/maze"
+_TRAIN_MODULES = ("torch", "transformers", "tokenizers", "safetensors", "jinja2")
+_LORA_MODULES = ("peft",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was found out about one part."""
+
+    name: str
+    status: Status
+    detail: str
+    fix: str | None = None
+    """What to do; None exactly when the status is ok."""
+    required: bool = False
+    """True for the core, without which nothing works."""
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Try every part on this machine; exit code 1 only when the core is broken."""
+    with redirect_stdout(sys.stderr):  # some packages greet whoever imports them
+        findings = [_core(), *_optional_parts()]
+    machine = _machine()
+    if as_json:
+        print_json({**machine, "checks": [asdict(finding) for finding in findings]})
+    else:
+        print("  ".join(f"{key} {value}" for key, value in machine.items()), end="\n\n")
+        rows = [[f.status, f.name, f"{f.detail}: {f.fix}" if f.fix else f.detail] for f in findings]
+        print(table(["STATUS", "PART", "FOUND"], rows))
+    if any(finding.required and finding.status != "ok" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _machine() -> dict[str, Any]:
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "turngym": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+    }
+
+
+def _core() -> Finding:
+    """Play an episode with the expert, as any installation must be able to."""
+    from turngym.environments.registration import make
+
+    try:
+        env = make(_CORE_ENV)
+        env.reset(seed=0)
+        oracle, turns, over = env.get_wrapper_attr("oracle_action"), 0, False
+        while not over:
+            _, _, terminated, truncated, info = env.step(oracle())
+            turns, over = turns + 1, terminated or truncated
+        env.close()
+        if info["score"] != 1.0:
+            raise RuntimeError(f"the expert failed in {_CORE_ENV} with score {info['score']}")
+    except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
+        return Finding(
+            name="core",
+            status="broken",
+            detail=_text(error),
+            fix="pip install --force-reinstall turngym",
+            required=True,
+        )
+    detail = f"played an episode of {_CORE_ENV} in {turns} turns"
+    return Finding(name="core", status="ok", detail=detail, required=True)
+
+
+def _optional_parts() -> list[Finding]:
+    findings = [_part("train", _TRAIN_MODULES), _part("lora", _LORA_MODULES)]
+    groups: dict[str, list[EnvEntry]] = {}
+    for entry in registry.entries():
+        if entry.modules or entry.programs:
+            groups.setdefault(entry.extra or entry.family, []).append(entry)
+    for name, entries in sorted(groups.items()):
+        modules = dict.fromkeys(module for entry in entries for module in entry.modules)
+        programs = dict.fromkeys(program for entry in entries for program in entry.programs)
+        findings.append(_part(name, modules, programs, extra=entries[0].extra is not None))
+    return findings + [_broken_plugin(line) for line in registry.broken_plugins()]
+
+
+def _part(
+    name: str, modules: Iterable[str], programs: Iterable[str] = (), *, extra: bool = True
+) -> Finding:
+    """Import every module and look for every program of one part, an extra of ours or not."""
+    found: list[str] = []
+    fixes: list[str] = []
+    broken = False
+    for module in modules:
+        package = f"'turngym[{name}]'" if extra else f"the package of {module!r}"
+        try:
+            found.append(_imported(module))
+        except ModuleNotFoundError as error:
+            found.append(f"no module {error.name}")
+            fixes.append(f"pip install {package}" if extra else f"install {package}")
+        except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
+            broken = True
+            found.append(f"{module}: {_text(error)}")
+            fixes.append(f"pip install --force-reinstall {package}" if extra else f"mend {package}")
+    for program in programs:
+        where = shutil.which(program)
+        found.append(where or f"no program {program}")
+        if where is None:
+            fixes.append(f"install the program {program!r}")
+    status: Status = "broken" if broken else "missing" if fixes else "ok"
+    fix = "; ".join(dict.fromkeys(fixes)) or None
+    return Finding(name=name, status=status, detail=", ".join(found), fix=fix)
+
+
+def _broken_plugin(line: str) -> Finding:
+    fix = "upgrade or uninstall that package"
+    return Finding(name="plug-in", status="broken", detail=line, fix=fix)
+
+
+def _imported(name: str) -> str:
+    module = importlib.import_module(name)
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        version = str(getattr(module, "__version__", ""))
+    if name != "torch":
+        return f"{name} {version}".strip()
+    device = "CUDA" if module.cuda.is_available() else "CPU only"
+    return f"torch {version} ({device}, {module.get_num_threads()} threads)"
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,62 @@
+"""A person who plays: shows what is seen on stdout, reads one action a line from stdin."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from turngym.cli.output import say
+
+HELP, QUIT = "?", "quit"
+
+
+class EndOfInput(Exception):
+    """The player closed stdin or said ``quit``: a wish, not an error."""
+
+
+def ask(instructions: str, info: Mapping[str, Any]) -> str:
+    """Return the next action that the player types, answering ``?`` on the way.
+
+    Args:
+        instructions: Shown on ``?`` when the legal actions cannot be listed.
+        info: Of the last reset or step.
+
+    Raises:
+        EndOfInput: The player wants to stop.
+    """
+    while True:
+        line = _read_line().strip()
+        if line.lower() == QUIT:
+            raise EndOfInput
+        if line != HELP:
+            return line
+        legal = info.get("legal_actions")
+        say("Legal actions:\n  " + "\n  ".join(legal) if legal else instructions)
+
+
+def _read_line() -> str:
+    with _interruptible():
+        if not sys.stdin.isatty():
+            line = sys.stdin.readline()
+            if not line:
+                raise EndOfInput
+            return line
+        with suppress(ImportError):  # gives input() line editing and a history
+            import readline  # noqa: F401
+        try:
+            return input("> ")
+        except EOFError:
+            raise EndOfInput from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the wait for a line at once, where asyncio would only take note of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,23 @@
+"""Say at once, with the install line, when an optional part is not installed."""
+
+from __future__ import annotations
+
+import importlib
+
+from turngym.errors import missing_extra
+
+
+def need_train_extra(what: str) -> None:
+    """Make sure that models can be loaded and trained.
+
+    Args:
+        what: What needs it, for the message.
+
+    Raises:
+        MissingExtraError: The extra ``train`` is not installed.
+    """
+    try:
+        for name in ("torch", "transformers", "safetensors"):
+            importlib.import_module(name)
+    except ImportError as error:
+        raise missing_extra(what, "train") from error

@@ -1,0 +1,66 @@
+"""Run the command line as a user does: a process with its own streams."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium.envs.registration
+import pytest
+
+import turngym as package
+from turngym import registry
+
+COMMAND = (sys.executable, "-m", "turngym.cli")
+SOURCE = str(Path(package.__file__).parents[1])
+"""Where the package under test is, whatever the working directory."""
+
+
+def turngym(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    stdin: str = "",
+    hide: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``turngym`` and return what it said and its exit code.
+
+    Args:
+        arguments: After the program's name.
+        cwd: Working directory; needed with ``hide``, which writes a file there.
+        stdin: What is typed.
+        hide: Modules that shall look as if they were not installed.
+        env: More environment variables.
+        timeout_s: Seconds after which the process is killed and the test fails.
+    """
+    paths = [SOURCE]
+    if hide:
+        assert cwd is not None
+        lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in hide)]
+        (cwd / "sitecustomize.py").write_text("\n".join(lines))
+        paths.insert(0, str(cwd))
+    variables = {**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        env=variables,
+        text=True,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def lab_environment(monkeypatch: pytest.MonkeyPatch, id: str, **changes: Any) -> None:
+    """Register a maze under ``id`` in the family "lab", for the length of one test."""
+    games = gymnasium.envs.registration.registry
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(games))
+    maze = "turngym.environments.text.maze:MazeEnv"
+    package.register(id, maze, family="lab", max_turns=14, **changes)

@@ -1,0 +1,95 @@
+"""What ``--agent`` understands, and what it says about everything else."""
+
+from pathlib import Path
+
+import pytest
+
+from turngym.agents.base import EpisodeContext
+from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.cli.agents import make_policy
+from turngym.errors import ConfigError, UnknownNameError
+
+CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=0, instructions="")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("spec", "policy"), [("oracle", OraclePolicy), ("random", RandomPolicy), ("noop", NoopPolicy)]
+)
+def test_scripted_agents_go_by_their_names(spec: str, policy: type) -> None:
+    assert isinstance(make_policy(spec), policy)
+
+
+async def test_a_function_of_a_module_in_the_working_folder_acts(module: Path) -> None:
+    (module / "north_agent.py").write_text("def act(seen, info): return 'go ' + seen['text']\n")
+    session = make_policy("north_agent:act").start(CONTEXT)
+    turn = await session.act({"text": "north"}, {})
+    assert turn.action.content == "go north"
+
+
+def test_a_policy_object_of_a_module_is_taken_as_it_is(module: Path) -> None:
+    code = "from turngym.agents.scripted import NoopPolicy\npolicy = NoopPolicy()\n"
+    (module / "policy_agent.py").write_text(code)
+    assert isinstance(make_policy("policy_agent:policy"), NoopPolicy)
+
+
+def test_a_near_miss_names_the_agent_that_was_meant() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown agent 'oracl'\. Did you mean 'oracle'\?"):
+        make_policy("oracl")
+
+
+def test_nonsense_lists_the_forms() -> None:
+    with pytest.raises(ConfigError, match=r"Wanted oracle \| random \| noop"):
+        make_policy("%%%%")
+
+
+def test_nothing_after_the_colon_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="nothing after the colon"):
+        make_policy("hf:")
+
+
+def test_remote_models_are_announced_and_refused() -> None:
+    with pytest.raises(ConfigError, match="come with the agents release"):
+        make_policy("openai:gpt-9")
+
+
+def test_a_missing_module_is_named() -> None:
+    with pytest.raises(ConfigError, match="no module 'no_such_module' here or installed"):
+        make_policy("no_such_module:act")
+
+
+def test_a_missing_module_inside_a_module_is_named(module: Path) -> None:
+    (module / "needy_agent.py").write_text("import no_such_dependency\n")
+    with pytest.raises(ConfigError, match="No module named 'no_such_dependency'"):
+        make_policy("needy_agent:act")
+
+
+def test_a_module_that_breaks_on_import_says_how(module: Path) -> None:
+    (module / "broken_agent.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="importing 'broken_agent' raised ZeroDivisionError"):
+        make_policy("broken_agent:act")
+
+
+def test_a_missing_function_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"'json:dmps'\. Did you mean 'json:dumps'\?"):
+        make_policy("json:dmps")
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("act = 3", "a value of type 'int'"),
+        ("class act: pass", "the class 'act'"),
+        ("async def act(seen, info): return ''", "the coroutine function 'act'"),
+    ],
+)
+def test_what_cannot_act_is_refused(module: Path, code: str, found: str) -> None:
+    name = f"odd_agent_{abs(hash(code))}"
+    (module / f"{name}.py").write_text(code)
+    with pytest.raises(ConfigError, match=f"wanted a plain function .* found {found}"):
+        make_policy(f"{name}:act")
