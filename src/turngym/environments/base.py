@@ -160,6 +160,14 @@ class EpisodeCore:
         """
         return parse_task_id(self.name, task_id)
 
+    def clone(self) -> Self:
+        """Return a new environment made with the same arguments; it needs a reset."""
+        args, kwargs = self._constructor
+        clone = type(self)(*args, **kwargs)
+        if isinstance(clone, gymnasium.Env) and isinstance(self, gymnasium.Env):
+            clone.spec = self.spec
+        return clone
+
     def render(self) -> str | None:
         """Return the last observation's text in render mode ``"ansi"``."""
         return self._last_text if self.render_mode == "ansi" else None
@@ -247,13 +255,6 @@ class EpisodeCore:
         if "reward_parts" in info:
             info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
         return info
-
-    def _clone(self) -> Self:
-        args, kwargs = self._constructor
-        clone = type(self)(*args, **kwargs)
-        if isinstance(clone, gymnasium.Env) and isinstance(self, gymnasium.Env):
-            clone.spec = self.spec
-        return clone
 
     def _rng_state(self) -> Mapping[str, Any]:
         return self.np_random.bit_generator.state  # a fresh copy each time
@@ -383,7 +384,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         snapshot, children = self.snapshot(), []
         try:
             for _ in range(n):
-                children.append(self._clone())
+                children.append(self.clone())
                 children[-1].restore(snapshot)
         except BaseException:
             for child in children:
@@ -453,7 +454,7 @@ class AsyncTurnEnv(EpisodeCore):
         snapshot, children = await self.snapshot(), []
         try:
             for _ in range(n):
-                children.append(self._clone())
+                children.append(self.clone())
                 await children[-1].restore(snapshot)
         except BaseException:
             for child in children:
