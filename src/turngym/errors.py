@@ -9,7 +9,8 @@
     │   ├── PolicyFault                    the policy or its engine broke
     │   └── SnapshotError                  a snapshot could not be taken or does not reproduce
     ├── TrainingError(RuntimeError)        stop the run
-    │   └── CheckpointError                a checkpoint is broken or could not be written
+    │   ├── CheckpointError                a checkpoint is broken or could not be written
+    │   └── Interrupted                    somebody asked the run to stop; its state is saved
     └── RecordError(ValueError)            a file of trajectories cannot be read
 
 Each class also inherits the built-in it refines, and survives pickling.
@@ -62,6 +63,13 @@ class TrainingError(TurnGymError, RuntimeError):
 
 class CheckpointError(TrainingError):
     """A checkpoint is unreadable, or could not be written (the previous one is intact)."""
+
+
+class Interrupted(TrainingError):
+    """Somebody asked the run to stop; its state is saved and it can be resumed."""
+
+    exit_code = 130
+    """What a shell reports for a program that was interrupted."""
 
 
 class RecordError(TurnGymError, ValueError):

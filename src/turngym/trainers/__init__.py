@@ -1,0 +1,1 @@
+"""Training: samples, turn credit, losses, the learner, checkpoints and the loop."""

@@ -1,0 +1,225 @@
+"""Checkpoints that are whole or not there, with a digest for each file.
+
+A checkpoint is a folder ``<number>-<phase>-<step>``:
+
+    manifest.json        format version, and size and SHA-256 of every other file
+    state.json           where the run stands
+    model/               weights and tokenizer, as ``load_model_dir`` reads them
+    optimizer.safetensors, and others that the trainer names
+
+It is written under another name, flushed to the disk and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from turngym.errors import CheckpointError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+MODEL = "model"
+
+_NAME = re.compile(r"^(\d{6,})-\w+-\d+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint whose files were all found intact."""
+
+    path: Path
+    state: Mapping[str, Any]
+    """What ``save_checkpoint`` was given."""
+    files: frozenset[str]
+    """Names of the files, relative to ``path``."""
+
+    @property
+    def model_dir(self) -> Path:
+        """Folder that ``load_model_dir`` reads."""
+        return self.path / MODEL
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors that were saved under ``name``, none when there were none.
+
+        Raises:
+            CheckpointError: They cannot be read.
+        """
+        file = self.path / f"{name}.safetensors"
+        if file.name not in self.files:
+            return {}
+        try:
+            tensors: dict[str, Tensor] = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{file}: cannot be read ({error})") from error
+        return tensors
+
+
+def save_checkpoint(
+    folder: Path,
+    label: str,
+    *,
+    state: Mapping[str, Any],
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    write_model: Callable[[Path], None],
+    keep: int,
+) -> Path:
+    """Write a checkpoint and drop old ones.
+
+    Args:
+        folder: Holds the checkpoints of one run.
+        label: ``"<phase>-<step>"``, for people.
+        state: JSON values.
+        tensors: Groups of tensors by name; an empty group is left out.
+        write_model: Writes model and tokenizer into a folder.
+        keep: Newest checkpoints that stay, this one included.
+
+    Returns:
+        Its path.
+
+    Raises:
+        CheckpointError: It could not be written, for example because the disk is full. Earlier
+            checkpoints are untouched.
+    """
+    earlier = _checkpoints(folder)
+    number = 1 + (int(earlier[-1].name.split("-")[0]) if earlier else 0)
+    path = folder / f"{number:06d}-{label}"
+    partial = folder / f".{path.name}.partial"
+    try:
+        for stale in folder.glob(".*.partial"):
+            shutil.rmtree(stale)
+        (partial / MODEL).mkdir(parents=True)
+        write_model(partial / MODEL)
+        for name, group in tensors.items():
+            if group:
+                contiguous = {key: tensor.contiguous() for key, tensor in group.items()}
+                save_file(contiguous, partial / f"{name}.safetensors")
+        _write_json(partial / "state.json", dict(state))
+        _write_json(partial / MANIFEST, {"version": FORMAT_VERSION, "files": _digests(partial)})
+        _flush(partial)
+        partial.rename(path)
+        _flush_folder(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CheckpointError(
+            f"{path}: could not be written ({reason}); earlier checkpoints are intact"
+        ) from error
+    for old in [*earlier, path][:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest checkpoint in ``folder``, or None when there is none."""
+    found = _checkpoints(folder)
+    return found[-1] if found else None
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Return a checkpoint after comparing every file with its digest.
+
+    Raises:
+        CheckpointError: A file is missing, damaged or of a newer format; the message names it.
+    """
+    manifest = _read_json(path / MANIFEST)
+    version = manifest.get("version")
+    if not isinstance(version, int) or not isinstance(manifest.get("files"), dict):
+        raise CheckpointError(f"{path / MANIFEST}: is not a manifest of a checkpoint")
+    if version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {version} is newer than {FORMAT_VERSION}; upgrade turngym"
+        )
+    for name, wanted in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{file}: is missing; {_advice(path)}")
+        if _digest(file) != wanted:
+            raise CheckpointError(f"{file}: differs from its SHA-256 digest; {_advice(path)}")
+    return Checkpoint(
+        path=path, state=_read_json(path / "state.json"), files=frozenset(manifest["files"])
+    )
+
+
+def find_model(path: Path) -> Path:
+    """Return the model folder of a run, of a checkpoint, or ``path`` itself when it is one.
+
+    Raises:
+        CheckpointError: There is no model here, or the newest checkpoint is broken.
+    """
+    if (path / "config.json").is_file() and (path / "tokenizer_config.json").is_file():
+        return path
+    chosen = path if (path / MANIFEST).is_file() else latest_checkpoint(path / "checkpoints")
+    if chosen is None:
+        raise CheckpointError(f"{path}: holds neither a run with a checkpoint nor a model")
+    return load_checkpoint(chosen).model_dir
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    named = [path for path in folder.iterdir() if _NAME.match(path.name)]
+    return sorted(named, key=lambda path: int(path.name.split("-")[0]))
+
+
+def _advice(path: Path) -> str:
+    others = [other for other in _checkpoints(path.parent) if other != path]
+    if others:
+        return f"delete {path} to go on from {others[-1].name}"
+    return f"delete {path.parent.parent} to start anew"
+
+
+def _digests(folder: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): _digest(file) for file in files}
+
+
+def _digest(file: Path) -> dict[str, Any]:
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": file.stat().st_size}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not JSON"
+        raise CheckpointError(
+            f"{path}: cannot be read ({reason}); {_advice(path.parent)}"
+        ) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _flush(folder: Path) -> None:
+    """Send every file and folder below ``folder``, and itself, to the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        else:
+            _flush_folder(path)
+    _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""The settings of one training run, every one of them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import ClassVar, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from turngym.agents.models import ModelConfig, TinyModelConfig
+from turngym.config import StrictModel
+from turngym.trainers.advantages import AdvantageConfig, GroupRelative
+from turngym.trainers.loss_config import LossConfig, PolicyGradient, RegularizerConfig
+from turngym.trainers.optimizer_config import LearnerConfig, WarmStartConfig
+
+
+class EnvConfig(StrictModel):
+    """Where the agent acts."""
+
+    id: str
+    """Environment, by id or short name, for example ``text/maze``."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments of the environment."""
+    num_train_tasks: int | None = Field(default=None, ge=1)
+    """Tasks of the train split, after which they come round again; None when they never end."""
+
+
+class AlgoConfig(StrictModel):
+    """Turn credit and loss. ``algo=NAME`` takes a preset: grpo, dr_grpo, rloo or turn_rtg."""
+
+    preset_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "presets"
+
+    name: str = "custom"
+    """For reports."""
+    advantage: AdvantageConfig = GroupRelative()
+    loss: LossConfig = LossConfig()
+
+
+class RolloutConfig(StrictModel):
+    """How episodes are played for training."""
+
+    groups_per_step: int = Field(default=16, ge=1)
+    """Tasks per update."""
+    group_size: int = Field(default=8, ge=1)
+    """Attempts at each task."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of sampling, in training and in sampled evaluations."""
+    max_new_tokens: int = Field(default=32, ge=1)
+    """Longest action in tokens."""
+    system_prompt: bool = False
+    """Begin each conversation with the environment's instructions. A small model that is trained
+    on one environment does without."""
+    concurrency: int = Field(default=128, ge=1)
+    """Episodes alive at once."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Wall-clock limit of one episode in seconds; makes results depend on the machine's speed."""
+    max_fault_fraction: float = Field(default=0.2, ge=0, le=1)
+    """The run stops when more of a step's episodes than this end by an error."""
+
+
+class EvaluationConfig(StrictModel):
+    """How progress is measured."""
+
+    every: int = Field(default=5, ge=1)
+    """Updates between evaluations on the validation tasks."""
+    validation_tasks: int = Field(default=64, ge=1)
+    """Tasks of the train split that are never trained on; they decide when to stop."""
+    target_success: float | None = Field(default=None, gt=0, le=1)
+    """Training ends early when sampled success on the validation tasks reaches this."""
+    held_out_tasks: int = Field(default=256, ge=1)
+    """Tasks of the test split, played before and after training, sampled and greedy."""
+
+
+class RunConfig(StrictModel):
+    """Length, randomness and bookkeeping."""
+
+    seed: int = Field(default=0, ge=0)
+    """Root of all randomness."""
+    steps: int = Field(default=30, ge=0)
+    """Most updates."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Updates between checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay on the disk."""
+    tensorboard: bool = True
+    """Also write TensorBoard event files."""
+    torch_threads: int = Field(default=1, ge=1)
+    """Threads of torch. More of them slow a small model down, and change the last bits."""
+
+
+class TrainConfig(StrictModel):
+    """One training run."""
+
+    env: EnvConfig
+    model: ModelConfig = TinyModelConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    algo: AlgoConfig = AlgoConfig()
+    regularizer: RegularizerConfig = RegularizerConfig()
+    learner: LearnerConfig = LearnerConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        loss, steps = self.algo.loss, self.learner.steps_per_batch
+        unbounded = isinstance(loss.surrogate, PolicyGradient)
+        if unbounded and steps > 1 and self.regularizer.kl_coefficient == 0:
+            raise ValueError(
+                f"algo.loss.surrogate.type='pg' has no trust region, but learner.num_epochs and "
+                f"num_minibatches make {steps} optimizer steps per batch; make it one, use "
+                "'ppo_clip', or set regularizer.kl_coefficient"
+            )
+        if self.rollout.group_size < 2 and self.algo.advantage.baseline != "none":
+            raise ValueError(
+                f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
+                "make it at least 2, or set algo.advantage.baseline='none'"
+            )
+        reserved, tasks = self.evaluation.validation_tasks, self.env.num_train_tasks
+        if tasks is not None and tasks <= reserved:
+            raise ValueError(
+                f"evaluation.validation_tasks={reserved} leaves none of "
+                f"env.num_train_tasks={tasks} to train on"
+            )
+        return self

@@ -1,0 +1,160 @@
+"""Log-probs of chosen tokens under a model: padding, micro-batches, and the head only where needed.
+
+Sequences are padded on the right. The models are causal, so no token sees the padding after it and
+no attention mask is needed.
+
+Axis letters: B row, T position, L position in one sequence, N chosen token, H width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_NEUTRAL = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
+"""Settings by which some architectures change logits after the head, and what means no change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Some sequences of a batch in one rectangle, and where their chosen tokens are."""
+
+    members: tuple[int, ...]
+    """Which sequences of the batch, row by row."""
+    masks: tuple[NDArray[np.bool_], ...]
+    """Their chosen tokens, one array [L] per row."""
+    token_ids_BT: Tensor
+    rows_N: Tensor
+    columns_N: Tensor
+    """The position before each chosen token, which predicts it."""
+    targets_N: Tensor
+
+    def gather(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
+        """Return what the batch's per-sequence ``arrays`` [L] hold at the chosen tokens, [N]."""
+        picked = [arrays[i][mask] for i, mask in zip(self.members, self.masks, strict=True)]
+        return torch.from_numpy(np.concatenate(picked)).to(self.targets_N.device)
+
+
+def micro_batches(
+    token_ids: Sequence[NDArray[np.int64]],
+    masks: Sequence[NDArray[np.bool_]],
+    *,
+    max_tokens: int,
+    device: torch.device,
+) -> list[MicroBatch]:
+    """Cut a batch into rectangles of at most ``max_tokens``, padding included.
+
+    Sequences of like length share a rectangle. A sequence without chosen tokens is left out; one
+    that is longer than ``max_tokens`` gets a rectangle of its own.
+
+    Args:
+        token_ids: Sequences, one array [L] each.
+        masks: Their chosen tokens, one array [L] each; never the first token of a sequence.
+        max_tokens: Budget of one rectangle, rows times width.
+        device: Where the tensors go.
+    """
+    wanted = [i for i, mask in enumerate(masks) if mask.any()]
+    ordered = sorted(wanted, key=lambda i: (-token_ids[i].size, i))
+    cut: list[list[int]] = []
+    for i in ordered:  # longest first, so the first of a rectangle gives its width
+        if cut and token_ids[cut[-1][0]].size * (len(cut[-1]) + 1) <= max_tokens:
+            cut[-1].append(i)
+        else:
+            cut.append([i])
+    return [_rectangle(members, token_ids, masks, device) for members in cut]
+
+
+def token_logprobs(
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    *,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probs of the chosen tokens, and the entropies of their distributions.
+
+    Args:
+        model: A causal language model, with adapters or without.
+        batch: The tokens.
+        temperature: Logits are divided by it first, as when the tokens were drawn; more than 0.
+        entropy_gradient: Let gradients flow through the entropies.
+
+    Returns:
+        Log-probs [N] and entropies [N] in nats, both fp32.
+    """
+    logits_NV = _logits(model, batch).float() / temperature
+    logprobs_NV = logits_NV.log_softmax(-1)
+    chosen_N = logprobs_NV.gather(-1, batch.targets_N[:, None])[:, 0]
+    watched_NV = logprobs_NV if entropy_gradient else logprobs_NV.detach()
+    entropies_N = -(watched_NV.exp() * watched_NV).sum(-1)
+    return chosen_N, entropies_N
+
+
+def score(
+    model: PreTrainedModel,
+    token_ids: Sequence[NDArray[np.int64]],
+    masks: Sequence[NDArray[np.bool_]],
+    *,
+    max_tokens: int,
+    temperature: float = 1.0,
+) -> list[NDArray[np.float32]]:
+    """Return log-probs without gradient, one array [L] per sequence, 0 where the mask is False."""
+    device = next(model.parameters()).device
+    results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
+    with torch.no_grad():
+        for batch in micro_batches(token_ids, masks, max_tokens=max_tokens, device=device):
+            values_N = token_logprobs(model, batch, temperature=temperature)[0].cpu().numpy()
+            sizes = [int(mask.sum()) for mask in batch.masks]
+            parts = np.split(values_N, np.cumsum(sizes)[:-1])
+            for i, mask, part in zip(batch.members, batch.masks, parts, strict=True):
+                results[i][mask] = part
+    return results
+
+
+def _rectangle(
+    members: Sequence[int],
+    token_ids: Sequence[NDArray[np.int64]],
+    masks: Sequence[NDArray[np.bool_]],
+    device: torch.device,
+) -> MicroBatch:
+    padded_BT = np.zeros((len(members), token_ids[members[0]].size), dtype=np.int64)
+    rows, columns, targets = [], [], []
+    for row, i in enumerate(members):
+        padded_BT[row, : token_ids[i].size] = token_ids[i]
+        at = np.flatnonzero(masks[i])
+        rows.append(np.full(at.shape, row))
+        columns.append(at - 1)
+        targets.append(token_ids[i][at])
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return MicroBatch(
+        members=tuple(members),
+        masks=tuple(masks[i] for i in members),
+        token_ids_BT=tensor(padded_BT),
+        rows_N=tensor(np.concatenate(rows)),
+        columns_N=tensor(np.concatenate(columns)),
+        targets_N=tensor(np.concatenate(targets)),
+    )
+
+
+def _logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+    """Return logits [N, V] of the positions that predict the chosen tokens."""
+    plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = plain.config.get_text_config()
+    if any(getattr(config, key, neutral) != neutral for key, neutral in _NEUTRAL.items()):
+        logits_BTV = plain(input_ids=batch.token_ids_BT, use_cache=False).logits
+        return torch.as_tensor(logits_BTV[batch.rows_N, batch.columns_N])
+    hidden_BTH = plain.base_model(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
+    logits_NV: Tensor = plain.get_output_embeddings()(hidden_BTH[batch.rows_N, batch.columns_N])
+    return logits_NV

@@ -1,0 +1,239 @@
+"""From samples to new weights: one update is one batch, in one or more optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turngym.seeding import generator
+from turngym.trainers.forward import MicroBatch, micro_batches, score, token_logprobs
+from turngym.trainers.loss_config import LossConfig, PpoClip, RegularizerConfig
+from turngym.trainers.losses import TokenTerms, aggregation_coefficients, policy_loss
+from turngym.trainers.metrics import MetricSums
+from turngym.trainers.optimizer import Optimizer
+from turngym.trainers.optimizer_config import LearnerConfig
+from turngym.trainers.samples import TrainingSample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Scores = list[NDArray[np.float32]]
+
+
+class Learner:
+    """Holds the policy that is trained, and its optimizer.
+
+    The model stays in evaluation mode: with dropout the ratio of a token to itself would not be 1.
+
+    Args:
+        model: A causal language model; its weights with ``requires_grad`` are trained in place.
+        config: Steps and sizes.
+        loss: What is minimised.
+        regularizer: What is added to it; None for nothing.
+        temperature: At which the episodes are drawn.
+        seed: Root of this learner's place in the seed tree; deals episodes to mini-batches.
+        reference: Frozen policy for the KL term; needed exactly when the term has a weight.
+        total_updates: Planned number of updates, for the learning-rate schedule.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: LearnerConfig,
+        loss: LossConfig,
+        regularizer: RegularizerConfig | None = None,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        reference: PreTrainedModel | None = None,
+        total_updates: int = 1,
+    ) -> None:
+        self._regularizer = regularizer or RegularizerConfig()
+        if self._regularizer.kl_coefficient > 0 and reference is None:
+            raise ValueError("kl_coefficient > 0 needs a reference policy")
+        self.model = model.eval()
+        self.config = config
+        self.updates = 0
+        """Updates done; the version of the weights."""
+        self.optimizer = Optimizer(
+            model, config, total_steps=total_updates * config.steps_per_batch
+        )
+        self._loss = loss
+        self._temperature = temperature
+        self._seed = seed
+        self._reference = reference
+
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Change the weights once for a batch of episodes.
+
+        Args:
+            samples: The whole batch. Without any drawn token the weights stay as they are.
+
+        Returns:
+            Metrics ``train/*``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
+        """
+        sums = MetricSums()
+        counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
+        tokens = sum(sample.num_action_tokens for sample in counted)
+        lr = self.optimizer.lr
+        if counted:
+            anchors, references = self._anchors(counted), self._references(counted)
+            for number, batch in enumerate(self._minibatches(counted)):
+                self._step(
+                    [counted[i] for i in batch],
+                    None if anchors is None else [anchors[i] for i in batch],
+                    None if references is None else [references[i] for i in batch],
+                    sums,
+                    is_first=number == 0,
+                )
+        self.updates += 1
+        return sums.result() | {
+            "train/samples": float(len(counted)),
+            "train/tokens": float(tokens),
+            "train/learning_rate": lr,
+        }
+
+    def logprobs(self, samples: Sequence[TrainingSample]) -> Scores:
+        """Return the current policy's log-probs of the drawn tokens, one array [L] per sample."""
+        return self._score(self.model, samples)
+
+    def _score(self, model: PreTrainedModel, samples: Sequence[TrainingSample]) -> Scores:
+        return score(
+            model,
+            [s.token_ids for s in samples],
+            [s.loss_mask for s in samples],
+            max_tokens=self.config.microbatch_tokens,
+            temperature=self._temperature,
+        )
+
+    def _anchors(self, samples: Sequence[TrainingSample]) -> Scores | None:
+        """Return the ratio's denominators, or None when they are the policy of the step itself."""
+        if not isinstance(self._loss.surrogate, PpoClip):
+            return None
+        if self._loss.ratio_anchor == "behaviour":
+            return [s.behaviour_logprobs for s in samples]
+        if self.config.steps_per_batch == 1:
+            return None
+        return self.logprobs(samples)
+
+    def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
+        if self._reference is None or self._regularizer.kl_coefficient == 0:
+            return None
+        return self._score(self._reference, samples)
+
+    def _minibatches(self, samples: Sequence[TrainingSample]) -> Iterator[list[int]]:
+        """Yield sample numbers for each optimizer step; segments of an episode stay together."""
+        episodes = sorted({sample.trajectory for sample in samples})
+        parts = min(self.config.num_minibatches, len(episodes))
+        for epoch in range(self.config.num_epochs):
+            order = episodes
+            if parts > 1:
+                rng = generator(self._seed, "minibatches", self.updates, epoch)
+                order = [episodes[i] for i in rng.permutation(len(episodes))]
+            for part in range(parts):
+                chosen = set(order[part::parts])
+                yield [i for i, sample in enumerate(samples) if sample.trajectory in chosen]
+
+    def _step(
+        self,
+        samples: Sequence[TrainingSample],
+        anchors: Scores | None,
+        references: Scores | None,
+        sums: MetricSums,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
+        coefficients = aggregation_coefficients(
+            samples, self._loss.aggregation, constant_length=self._loss.constant_length
+        )
+        self.optimizer.zero_grad()
+        loss, policy, kl = 0.0, 0.0, 0.0
+        for batch in micro_batches(
+            [s.token_ids for s in samples],
+            [s.loss_mask for s in samples],
+            max_tokens=self.config.microbatch_tokens,
+            device=self._device,
+        ):
+            terms = self._terms(batch, samples, coefficients, anchors, references)
+            parts = policy_loss(terms, self._loss, self._regularizer)
+            parts.total.backward()  # type: ignore[no-untyped-call]
+            loss += parts.total.item()
+            policy += parts.policy.item()
+            kl += parts.kl.item()
+            sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
+            self._watch(terms, batch, samples, sums, is_first=is_first)
+        norm = self.optimizer.step(loss, where=f"update {self.updates}")
+        sums.add_mean("train/loss", loss, 1)
+        sums.add_mean("train/policy_loss", policy, 1)
+        if references is not None:
+            sums.add_mean("train/kl_ref", kl, 1)
+        sums.add_mean("train/grad_norm", norm, 1)
+        sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
+
+    def _terms(
+        self,
+        batch: MicroBatch,
+        samples: Sequence[TrainingSample],
+        coefficients: Scores,
+        anchors: Scores | None,
+        references: Scores | None,
+    ) -> TokenTerms:
+        logprobs_N, entropies_N = token_logprobs(
+            self.model,
+            batch,
+            temperature=self._temperature,
+            entropy_gradient=self._regularizer.entropy_coefficient > 0,
+        )
+        return TokenTerms(
+            policy_logprobs=logprobs_N,
+            anchor_logprobs=logprobs_N.detach() if anchors is None else batch.gather(anchors),
+            advantages=batch.gather([s.advantages for s in samples]),
+            coefficients=batch.gather(coefficients),
+            ref_logprobs=None if references is None else batch.gather(references),
+            entropies=entropies_N,
+        )
+
+    def _watch(
+        self,
+        terms: TokenTerms,
+        batch: MicroBatch,
+        samples: Sequence[TrainingSample],
+        sums: MetricSums,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Add what is looked at but not trained on; gaps only while the weights are unchanged."""
+        count = len(batch.targets_N)
+        if terms.entropies is not None:
+            sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
+        if not is_first:
+            return
+        behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
+        gaps_N = (terms.policy_logprobs.detach() - behaviour_N).abs()
+        sums.add_mean("train/behaviour_gap_mean", gaps_N.sum().item(), count)
+        sums.add_max("train/behaviour_gap_max", gaps_N.max().item())
+        versions_N = batch.gather([s.policy_versions for s in samples])
+        sums.add_mean("train/policy_lag", (self.updates - versions_N).sum().item(), count)
+
+    @property
+    def _device(self) -> torch.device:
+        weight: Tensor = next(iter(self.model.parameters()))
+        return weight.device
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors; the weights are the model's own."""
+        return self.optimizer.state()
+
+    def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
+        """Take over what ``state`` returned after ``updates`` updates and ``steps`` steps."""
+        self.updates = updates
+        self.optimizer.load_state(tensors, steps=steps)

@@ -1,0 +1,171 @@
+"""Training on one screen: imitate, measure, reinforce, measure again.
+
+Every phase begins where ``RunState`` says, and the state changes only together with the weights,
+between two waits. So a run can be stopped at any wait, or killed at any time, and taken up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from turngym.errors import Interrupted
+from turngym.rollouts.evaluation import summarize
+from turngym.trainers.advantages import assign_credit
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.imitation import FAILED_START
+from turngym.trainers.interrupt import cancelled_by_signals
+from turngym.trainers.opening import open_run
+from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
+from turngym.trainers.rollout_metrics import rollout_metrics
+from turngym.trainers.run import Run
+from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.samples import batch_samples
+
+logger = logging.getLogger(__name__)
+
+
+def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> TrainResult:
+    """Train a policy, or go on with a run that was stopped.
+
+    Args:
+        config: What to do.
+        out: Folder of the run. The same settings in the same folder resume the run, to the bit; a
+            finished run is not repeated.
+        progress: Watches.
+
+    Returns:
+        What came of it, as in ``summary.json``.
+
+    Raises:
+        ConfigError: The settings do not fit, or the folder belongs to something else.
+        TrainingError: The run cannot go on: a loss that is not finite, too many broken episodes, a
+            checkpoint that could not be written.
+        Interrupted: SIGINT or SIGTERM arrived; the state is saved.
+    """
+    with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
+        if not folder.summary.exists():
+            asyncio.run(_train(config, folder, progress or Silent()))
+        return TrainResult.from_json(folder.path, folder.read_summary())
+
+
+async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> None:
+    run: Run | None = None
+    try:
+        with cancelled_by_signals():
+            progress.phase("expert episodes", None)
+            run = await open_run(config, folder)
+            await _imitate(run, progress)
+            await _measure(run, "before", progress)
+            await _reinforce(run, progress)
+            await _measure(run, "after", progress)
+            run.conclude()
+    except asyncio.CancelledError:
+        if run is None:
+            raise Interrupted(f"{folder.path}: interrupted; nothing to save yet") from None
+        run.save()
+        raise Interrupted(
+            f"{folder.path}: interrupted and saved; the same command resumes it"
+        ) from None
+    finally:
+        if run is not None:
+            run.close()
+
+
+async def _imitate(run: Run, progress: Progress) -> None:
+    """Imitate the expert until validation success reaches its target, or the steps are spent."""
+    state, imitator = run.state, run.imitator
+    if state.phase != "warm_start":
+        return
+    if imitator is not None:
+        progress.phase("warm start", run.config.warm_start.max_steps)
+        while not await _is_warm(run):
+            metrics = imitator.step()
+            run.log(state.warm_steps, metrics)
+            state.warm_steps += 1
+            progress.advance(state.warm_steps, metrics)
+            await asyncio.sleep(0)  # where a signal may stop the run
+        _judge_start(run, progress)
+    run.begin("before")
+
+
+async def _is_warm(run: Run) -> bool:
+    """Validate when it is due, and say whether imitation is over."""
+    config, state = run.config.warm_start, run.state
+    is_last = state.warm_steps >= config.max_steps
+    is_due = is_last or (state.warm_steps > 0 and state.warm_steps % config.evaluate_every == 0)
+    if is_due and state.validated != state.warm_steps:
+        state.warm_success = (await run.validate("warm_start", state.warm_steps)).success
+        run.save()
+    return is_last or (state.warm_success or 0.0) >= config.target_success
+
+
+async def _reinforce(run: Run, progress: Progress) -> None:
+    """Collect, assign credit, update, publish, until the target is reached or the steps spent."""
+    if run.state.phase != "train":
+        return
+    progress.phase("reinforcement", run.config.run.steps)
+    while not await _is_good(run):
+        groups = await run.arena.training_groups(run.sampled, run.state.step)
+        run.lap("rollout_s")
+        credits = [assign_credit(group, run.config.algo.advantage) for group in groups]
+        metrics = rollout_metrics(groups, credits) | run.update(batch_samples(credits))
+        run.finish_step(metrics, groups)
+        progress.advance(run.state.step, metrics)
+    run.begin("after")
+
+
+async def _is_good(run: Run) -> bool:
+    """Validate when it is due, and say whether reinforcement is over."""
+    config, state = run.config.evaluation, run.state
+    is_last = state.step >= run.config.run.steps
+    if (is_last or state.step % config.every == 0) and state.validated != state.step:
+        found = await run.validate("validation", state.step)
+        target = config.target_success
+        state.reached_target = target is not None and (found.success or 0.0) >= target
+        run.draw()
+    return is_last or state.reached_target
+
+
+async def _measure(run: Run, phase: Literal["before", "after"], progress: Progress) -> None:
+    """Play the held-out tasks, sampled and greedy."""
+    if run.state.phase != phase:
+        return
+    progress.phase(f"held-out tasks, {phase}", 2)
+    sampled = await run.arena.held_out_episodes(run.sampled)
+    progress.advance(1, {})
+    greedy = await run.arena.held_out_episodes(run.greedy)
+    run.finish_measure(HeldOut(sampled=summarize(sampled), greedy=summarize(greedy)), sampled)
+    progress.advance(2, {})
+
+
+def _judge_start(run: Run, progress: Progress) -> None:
+    """Say it aloud when the warm start is too weak for reinforcement to build on."""
+    success = run.state.warm_success or 0.0
+    is_failed = success < FAILED_START
+    run.log(run.state.warm_steps, {"warm_start/failed": float(is_failed)})
+    if is_failed:
+        text = (
+            f"the warm start reached {success:.0%} sampled success, below {FAILED_START:.0%}: "
+            "reinforcement will be slow. Try more warm_start.max_steps, a lower warm_start.lr or "
+            "another seed"
+        )
+        logger.warning(text)
+        progress.note(text)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

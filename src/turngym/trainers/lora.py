@@ -1,0 +1,64 @@
+"""Low-rank adapters: what the engine and other programs need is the model with them merged in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from turngym.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Say whether ``model`` carries adapters."""
+    return hasattr(model, "peft_config")
+
+
+def full_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the state dict of the plain model, with adapters merged into the weights they adapt.
+
+    The model itself is left alone: merging and unmerging in place would drift by rounding.
+    """
+    if not is_adapted(model):
+        return dict(model.state_dict())
+    adapted: Any = model
+    plain: Any = adapted.get_base_model()
+    state: dict[str, Tensor] = {}
+    with torch.no_grad():
+        deltas = {
+            f"{name}.weight": module.get_delta_weight(adapted.active_adapter)
+            for name, module in plain.named_modules()
+            if hasattr(module, "get_delta_weight")
+        }
+        for key, tensor in plain.state_dict().items():
+            if ".lora_" in key:
+                continue
+            name = key.replace(".base_layer.", ".")
+            state[name] = tensor + deltas[name] if name in deltas else tensor
+    return state
+
+
+def own_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights that training may change, by name: the adapters, or all without them."""
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+    if not is_adapted(model):
+        return weights
+    return {name: weight for name, weight in weights.items() if ".lora_" in name}
+
+
+def load_own_state(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Take over what ``own_state`` of an equal model returned.
+
+    Raises:
+        CheckpointError: It belongs to another model.
+    """
+    wanted = own_state(model)
+    if {k: v.shape for k, v in wanted.items()} != {k: v.shape for k, v in tensors.items()}:
+        raise CheckpointError("the weights belong to a model of another shape")
+    for name, weight in wanted.items():
+        weight.copy_(tensors[name])

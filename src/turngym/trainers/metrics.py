@@ -1,0 +1,128 @@
+"""Numbers of a run: how they add up over pieces, and where they are written.
+
+Names are ``area/quantity``. No file here holds a clock, except TensorBoard's own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class MetricSums:
+    """Means and maxima over pieces of a batch, kept as sum and count until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, float] = defaultdict(float)
+        self._maxima: dict[str, float] = {}
+
+    def add_mean(self, name: str, total: float, count: float) -> None:
+        """Add ``count`` values that sum to ``total``."""
+        self._sums[name] += total
+        self._counts[name] += count
+
+    def add_max(self, name: str, value: float) -> None:
+        """Add a value of which the largest counts; NaN wins."""
+        old = self._maxima.get(name, -math.inf)
+        self._maxima[name] = value if math.isnan(value) else max(old, value)
+
+    def result(self) -> dict[str, float]:
+        """Return the mean and the maximum of everything that was added."""
+        means = {name: self._sums[name] / n for name, n in self._counts.items() if n}
+        return means | self._maxima
+
+
+class MetricsLogger(Protocol):
+    """Receives the numbers of one step."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write ``metrics``; a value that is not finite is left out."""
+        ...
+
+    def close(self) -> None:
+        """Write what is pending. Safe to call twice."""
+        ...
+
+
+class JsonLinesLogger:
+    """One JSON object a line. The bytes depend on the numbers alone.
+
+    Args:
+        path: The file; created if missing.
+        offset: Bytes to keep of what is there, the rest is cut off; None keeps all.
+    """
+
+    def __init__(self, path: Path, *, offset: int | None = None) -> None:
+        path.touch()
+        if offset is not None:
+            os.truncate(path, offset)
+        self._file = path.open("a", encoding="utf-8")
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far, flushed to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line."""
+        row = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._file.write(json.dumps({"step": step, **row}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoardLogger:
+    """TensorBoard event files.
+
+    Args:
+        folder: Where they go; each process writes one of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write each finite value as a scalar."""
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class FanOut:
+    """Writes to several loggers."""
+
+    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
+        self._loggers = tuple(loggers)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write to each."""
+        for logger in self._loggers:
+            logger.log(step, metrics)
+
+    def close(self) -> None:
+        """Close each."""
+        for logger in self._loggers:
+            logger.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a metrics file; a last line that was cut off is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

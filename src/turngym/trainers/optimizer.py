@@ -1,0 +1,98 @@
+"""AdamW with gradient clipping, a learning rate that follows the step number, and plain state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from turngym.errors import CheckpointError, TrainingError
+from turngym.trainers.optimizer_config import OptimizerConfig
+
+
+class Optimizer:
+    """Steps the trainable weights of one model. Its state is tensors and a step count.
+
+    Args:
+        model: Weights with ``requires_grad`` are trained.
+        config: How.
+        total_steps: Planned last step, for the cosine schedule.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimizerConfig, *, total_steps: int) -> None:
+        self.config = config
+        self.steps = 0
+        self._total_steps = total_steps
+        self._weights = [p for p in model.parameters() if p.requires_grad]
+        self._adamw = torch.optim.AdamW(
+            self._weights,
+            lr=config.lr,
+            betas=(config.beta1, config.beta2),
+            weight_decay=config.weight_decay,
+            fused=False,
+        )
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step."""
+        config = self.config
+        if self.steps < config.lr_warmup_steps:
+            return config.lr * (self.steps + 1) / config.lr_warmup_steps
+        if config.lr_schedule == "constant":
+            return config.lr
+        planned = max(1, self._total_steps - config.lr_warmup_steps)
+        done = min(1.0, (self.steps - config.lr_warmup_steps) / planned)
+        return config.lr * (1 + math.cos(math.pi * done)) / 2
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def step(self, loss: float, *, where: str) -> float:
+        """Clip the gradients, step, and return their norm before clipping.
+
+        Args:
+            loss: Of the whole batch; checked, not used.
+            where: Names the step in errors, for example ``"step 7"``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; no weight has changed.
+        """
+        norm = float(nn.utils.clip_grad_norm_(self._weights, self.config.grad_clip))
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise TrainingError(
+                f"{where}: loss is {loss}, gradient norm is {norm}; weights were not changed. "
+                "Try a lower learning rate"
+            )
+        for group in self._adamw.param_groups:
+            group["lr"] = self.lr
+        self._adamw.step()
+        self.steps += 1
+        return norm
+
+    def state(self) -> dict[str, Tensor]:
+        """Return moments by weight number; empty before the first step."""
+        return {
+            f"{number}.{name}": torch.as_tensor(value)
+            for number, values in self._adamw.state_dict()["state"].items()
+            for name, value in values.items()
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
+        """Take over what ``state`` returned.
+
+        Raises:
+            CheckpointError: It belongs to another model.
+        """
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            number, _, name = key.partition(".")
+            moments.setdefault(int(number), {})[name] = tensor
+        shapes = {number: values["exp_avg"].shape for number, values in moments.items()}
+        if shapes and shapes != {i: weight.shape for i, weight in enumerate(self._weights)}:
+            raise CheckpointError("the optimizer state belongs to a model of another shape")
+        groups = self._adamw.state_dict()["param_groups"]
+        self._adamw.load_state_dict({"state": moments, "param_groups": groups})
+        self.steps = steps

@@ -1,0 +1,305 @@
+"""One run in memory: policy, engine, learner, where it stands, and how it is kept and taken up."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.local import LocalPolicy
+from turngym.agents.rendering import Renderer
+from turngym.rollouts.evaluation import Evaluation, summarize
+from turngym.seeding import derive_seed
+from turngym.trainers.arena import Arena
+from turngym.trainers.checkpoints import (
+    Checkpoint,
+    save_checkpoint,
+)
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.curve import draw_curve
+from turngym.trainers.imitation import Imitator
+from turngym.trainers.learner import Learner
+from turngym.trainers.lora import full_state, is_adapted, load_own_state, own_state
+from turngym.trainers.metrics import (
+    FanOut,
+    JsonLinesLogger,
+    MetricsLogger,
+    TensorBoardLogger,
+    read_metrics,
+)
+from turngym.trainers.model_files import read_model, write_model
+from turngym.trainers.progress import HeldOut, TrainResult
+from turngym.trainers.rollout_metrics import evaluation_metrics
+from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.samples import TrainingSample
+from turngym.types import Trajectory, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Phase = Literal["warm_start", "before", "train", "after", "done"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Where a run stands. With the weights and the optimizer, all that a resumption needs."""
+
+    phase: Phase = "warm_start"
+    warm_steps: int = 0
+    warm_success: float | None = None
+    step: int = 0
+    """Updates done; also the version of the weights."""
+    validated: int = -1
+    """Step of the phase that was validated last."""
+    optimizer_steps: int = 0
+    reached_target: bool = False
+    episodes: int = 0
+    faults: int = 0
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    metrics_bytes: int = 0
+    """Length of ``metrics.jsonl``; what a killed process wrote after that is cut off."""
+
+
+class Run:
+    """Everything one run holds. ``open_run`` makes it.
+
+    Args:
+        config: The settings.
+        folder: Where it is kept; owned by the caller.
+        arena: Plays the episodes.
+        tokenizer: Of the model.
+        model: The policy that is trained, with adapters or without.
+        engine: Draws tokens; made from the model without adapters.
+        state: Where the run stands.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        arena: Arena,
+        *,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
+        engine: LocalEngine,
+        state: RunState,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.arena = arena
+        self.model = model
+        self.state = state
+        self.imitator: Imitator | None = None
+        self.learner: Learner | None = None
+        self.reference: PreTrainedModel | None = None
+        self._tokenizer = tokenizer
+        self._engine = engine
+        renderer = Renderer(tokenizer)
+        self.sampled, self.greedy = (
+            LocalPolicy(
+                engine,
+                renderer,
+                sampling=Sampling(
+                    temperature=temperature, max_new_tokens=config.rollout.max_new_tokens
+                ),
+                system_prompt=config.rollout.system_prompt,
+            )
+            for temperature in (config.rollout.temperature, 0.0)
+        )
+        self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
+        loggers: list[MetricsLogger] = [self._metrics]
+        if config.run.tensorboard:
+            loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
+        self._logger = FanOut(loggers)
+        self._laps: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def close(self) -> None:
+        """Close what is open. Safe to call twice."""
+        self._logger.close()
+
+    def publish(self) -> None:
+        """Give the engine the model's weights, under the number of updates as their version."""
+        self._engine.load_weights(full_state(self.model), self.state.step)
+
+    def lap(self, name: str) -> None:
+        """Count the seconds since the last lap under ``name``."""
+        now = time.perf_counter()
+        self._laps[name] = self._laps.get(name, 0.0) + now - self._since
+        self._since = now
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write numbers, and apart from them the laps since the last time."""
+        self._logger.log(step, metrics)
+        if self._laps:
+            seconds = sum(self._laps.values())
+            row = {"phase": self.state.phase, "step": step, "seconds": seconds, **self._laps}
+            self.folder.add_timing(row)
+            self._laps.clear()
+
+    async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
+        """Play the validation tasks with the newest weights, log and keep what was seen."""
+        self.publish()
+        self.lap("update_s")
+        trajectories = await self.arena.validation_episodes(self.sampled, purpose, step)
+        self.lap("validation_s")
+        found = summarize(trajectories)
+        self.log(step, evaluation_metrics(purpose, found))
+        label = f"{step:06d}" if purpose == "validation" else f"{purpose}-{step:06d}"
+        self.folder.keep_trajectories(label, trajectories)
+        self.state.validated = step
+        return found
+
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Change the weights once and return ``train/*``."""
+        assert self.learner is not None
+        metrics = self.learner.update(samples)
+        self.lap("update_s")
+        return metrics
+
+    def finish_step(self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
+        """Close a step: log, count, publish the new weights, keep the run when it is due."""
+        state = self.state
+        self.log(state.step, metrics)
+        state.step += 1
+        state.episodes += sum(len(group.trajectories) for group in groups)
+        state.faults += sum(len(g.trajectories) - len(g.usable) for g in groups)
+        self.publish()
+        if state.step % self.config.run.checkpoint_every == 0:
+            self.save()
+
+    def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
+        """Close a held-out measurement and enter the next phase."""
+        state = self.state
+        self.lap("held_out_s")
+        self.log(
+            state.step,
+            evaluation_metrics("held_out/sampled", found.sampled)
+            | evaluation_metrics("held_out/greedy", found.greedy),
+        )
+        self.folder.keep_trajectories(f"held_out-{state.step:06d}", trajectories)
+        if state.phase == "before":
+            state.before = found.to_json()
+            self.begin("train")
+        else:
+            state.after = found.to_json()
+            self.begin("done")
+
+    def conclude(self) -> None:
+        """Write what came of a run that is done."""
+        self.draw()
+        self.folder.write_summary(self.result().to_json())
+
+    def draw(self) -> None:
+        """Draw the learning curve as far as it goes."""
+        state = self.state
+        held_out = {
+            step: HeldOut.from_json(content).sampled
+            for step, content in ((0, state.before), (state.step, state.after))
+            if content is not None
+        }
+        title = f"{self.config.env.id}, {self.config.algo.name}, seed {self.config.run.seed}"
+        draw_curve(
+            self.folder.curve, read_metrics(self.folder.metrics), title=title, held_out=held_out
+        )
+
+    def result(self) -> TrainResult:
+        """Return what came of a run that is done."""
+        state = self.state
+        assert state.before is not None
+        assert state.after is not None
+        return TrainResult(
+            folder=self.folder.path,
+            env=self.config.env.id,
+            algo=self.config.algo.name,
+            seed=self.config.run.seed,
+            updates=state.step,
+            episodes=state.episodes,
+            faults=state.faults,
+            warm_start_steps=state.warm_steps,
+            warm_start_success=state.warm_success,
+            reached_target=state.reached_target,
+            before=HeldOut.from_json(state.before),
+            after=HeldOut.from_json(state.after),
+            seconds=self.folder.seconds(),
+        )
+
+    def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator:
+        """Make what the warm start needs."""
+        renderer = self.sampled.renderer
+        rendered = [renderer.render_episode(e, self.arena.instructions) for e in episodes]
+        seed = derive_seed(self.config.run.seed, "warm_start")
+        self.imitator = Imitator(self.model, rendered, self.config.warm_start, seed=seed)
+        return self.imitator
+
+    def start_learning(self) -> Learner:
+        """Make what reinforcement needs; the policy as it is now becomes the reference."""
+        if self.config.regularizer.kl_coefficient > 0:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+        self.learner = Learner(
+            self.model,
+            self.config.learner,
+            self.config.algo.loss,
+            self.config.regularizer,
+            temperature=self.config.rollout.temperature,
+            seed=derive_seed(self.config.run.seed, "learner"),
+            reference=self.reference,
+            total_updates=self.config.run.steps,
+        )
+        return self.learner
+
+    def begin(self, phase: Phase) -> None:
+        """Enter a phase and keep the run."""
+        self.state.phase = phase
+        self.state.validated = -1
+        if phase == "train":
+            self.imitator = None
+            self.start_learning()
+        self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: It could not be written; earlier ones are intact.
+        """
+        state, trainer = self.state, self.learner or self.imitator
+        state.metrics_bytes = self._metrics.offset
+        state.optimizer_steps = 0 if trainer is None else trainer.optimizer.steps
+        tensors: dict[str, Mapping[str, Tensor]] = {}
+        if trainer is not None:
+            tensors["optimizer"] = trainer.state()
+        if is_adapted(self.model):
+            tensors["adapter"] = own_state(self.model)
+        if self.reference is not None:
+            tensors["reference"] = own_state(self.reference)
+        step = state.warm_steps if state.phase == "warm_start" else state.step
+        save_checkpoint(
+            self.folder.checkpoints,
+            f"{state.phase}-{step}",
+            state={"run": asdict(state), "config": self.config.model_dump(mode="json")},
+            tensors=tensors,
+            write_model=lambda path: write_model(self.model, self._tokenizer, path),
+            keep=self.config.run.keep_checkpoints,
+        )
+
+    def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
+        """Take up weights and optimizer where ``checkpoint`` left them."""
+        if is_adapted(self.model):
+            load_own_state(self.model, checkpoint.tensors("adapter"))
+        else:
+            self.model.load_state_dict(read_model(checkpoint.model_dir)[0].state_dict())
+        steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
+        if self.state.phase == "warm_start" and episodes:
+            self.start_imitation(episodes).load_state(moments, steps=steps)
+        elif self.state.phase == "train":
+            learner = self.start_learning()
+            learner.load_state(moments, updates=self.state.step, steps=steps)
+            if self.reference is not None:
+                load_own_state(self.reference, checkpoint.tensors("reference"))
+        self.publish()

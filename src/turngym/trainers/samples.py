@@ -1,0 +1,146 @@
+"""The one place where trajectories become token arrays with a loss mask and advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.errors import TrainingError
+from turngym.trainers.advantages import FloatArray, GroupCredit
+from turngym.types import Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingSample:
+    """Tokens that the policy saw in one piece, and what is learned from them.
+
+    An episode is one sample, or one for each segment when its history was rewritten. All arrays
+    have one length [L]; where ``loss_mask`` is False the other numbers are 0 (or -1).
+    """
+
+    token_ids: NDArray[np.int64]
+    loss_mask: NDArray[np.bool_]
+    """True on the tokens that the policy drew."""
+    turn_ids: NDArray[np.int64]
+    """0-based turn of a drawn token, -1 elsewhere."""
+    behaviour_logprobs: NDArray[np.float32]
+    """Log-prob each token was drawn with."""
+    advantages: NDArray[np.float32]
+    policy_versions: NDArray[np.int64]
+    """Weights that drew each token, -1 elsewhere."""
+    trajectory: int
+    """Which episode of the batch this is a part of; segments of one episode share it."""
+    weight: float = 1.0
+    """Multiplies the sample's loss; 0 leaves it out of every count as well."""
+
+    def __post_init__(self) -> None:
+        shapes = {array.shape for array in self._arrays()}
+        if len(shapes) != 1 or self.token_ids.ndim != 1:
+            raise ValueError(f"TrainingSample arrays must share one shape [L], got {shapes}")
+        if self.loss_mask.size and self.loss_mask[0]:
+            raise ValueError("TrainingSample: the first token cannot be drawn from nothing")
+        if not np.array_equal(self.loss_mask, self.turn_ids >= 0):
+            raise ValueError("TrainingSample: loss_mask and turn_ids disagree")
+        if not np.isfinite(self.advantages).all():
+            raise ValueError("TrainingSample: advantages must be finite")
+
+    def _arrays(self) -> tuple[NDArray[np.generic], ...]:
+        return (
+            self.token_ids,
+            self.loss_mask,
+            self.turn_ids,
+            self.behaviour_logprobs,
+            self.advantages,
+            self.policy_versions,
+        )
+
+    @property
+    def num_action_tokens(self) -> int:
+        """Number of tokens that are trained on."""
+        return int(self.loss_mask.sum())
+
+
+def to_samples(
+    trajectory: Trajectory, advantages_T: FloatArray, *, index: int
+) -> list[TrainingSample]:
+    """Return the samples of one episode, one for each segment.
+
+    Token ids are taken from the spans as they are; text is never encoded again. The loss mask is
+    True exactly on sampled spans. Segments in which nothing was drawn are left out.
+
+    Args:
+        trajectory: An episode of a policy that keeps its tokens.
+        advantages_T: One number per turn, shape [T].
+        index: Place of the episode in the batch.
+
+    Raises:
+        TrainingError: A turn has no sampled tokens to learn from.
+        ValueError: ``advantages_T`` has another length than the episode.
+    """
+    if advantages_T.shape != (len(trajectory.turns),):
+        raise ValueError(
+            f"{trajectory.task_id}: {len(trajectory.turns)} turns but advantages of shape "
+            f"{advantages_T.shape}"
+        )
+    for number, turn in enumerate(trajectory.turns):
+        if not turn.num_sampled_tokens:
+            raise TrainingError(
+                f"{trajectory.task_id}, turn {number}: has no sampled tokens; only a policy that "
+                "returns token ids and log-probs can be trained"
+            )
+    return [_sample(segment, advantages_T, index=index) for segment in _segments(trajectory.turns)]
+
+
+def batch_samples(credits: Sequence[GroupCredit]) -> list[TrainingSample]:
+    """Return the samples of all groups, numbering their episodes from 0."""
+    episodes = [
+        pair
+        for credit in credits
+        for pair in zip(credit.trajectories, credit.advantages, strict=True)
+    ]
+    return [
+        sample
+        for index, (trajectory, advantages_T) in enumerate(episodes)
+        for sample in to_samples(trajectory, advantages_T, index=index)
+    ]
+
+
+def _segments(turns: Sequence[Turn]) -> Iterator[list[tuple[int, Turn]]]:
+    segment: list[tuple[int, Turn]] = []
+    for number, turn in enumerate(turns):
+        if turn.starts_segment and segment:
+            yield segment
+            segment = []
+        segment.append((number, turn))
+    if segment:
+        yield segment
+
+
+def _sample(
+    segment: Sequence[tuple[int, Turn]], advantages_T: FloatArray, *, index: int
+) -> TrainingSample:
+    token_ids: list[int] = []
+    turn_ids: list[int] = []
+    logprobs: list[float] = []
+    versions: list[int] = []
+    for number, turn in segment:
+        for span in turn.spans:
+            length = len(span.token_ids)
+            token_ids += span.token_ids
+            turn_ids += [number if span.sampled else -1] * length
+            logprobs += span.logprobs if span.sampled else [0.0] * length
+            versions += [-1 if span.policy_version is None else span.policy_version] * length
+    turns_L = np.array(turn_ids, dtype=np.int64)
+    mask_L = turns_L >= 0
+    return TrainingSample(
+        token_ids=np.array(token_ids, dtype=np.int64),
+        loss_mask=mask_L,
+        turn_ids=turns_L,
+        behaviour_logprobs=np.array(logprobs, dtype=np.float32),
+        advantages=np.where(mask_L, advantages_T[turns_L], 0.0).astype(np.float32),
+        policy_versions=np.array(versions, dtype=np.int64),
+        trajectory=index,
+    )
