@@ -9,6 +9,7 @@ import gymnasium
 
 from turngym import registry
 from turngym.environments.base import SnapshotKind
+from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 
 TURN_LIMIT = "turngym.environments.wrappers:TurnLimit"
@@ -79,7 +80,14 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     Raises:
         UnknownNameError: There is none of that name; the message names the nearest.
         MissingExtraError: It needs something that is not installed.
+        ConfigError: It has no argument of that name.
     """
     entry = registry.find(name)
     entry.require()
-    return gymnasium.make(entry.id, **kwargs)
+    try:
+        return gymnasium.make(entry.id, **kwargs)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        reason = str(error).split(" was raised from ")[0]
+        raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
