@@ -19,6 +19,38 @@ COMMAND = (sys.executable, "-m", "turngym.cli")
 SOURCE = str(Path(package.__file__).parents[1])
 """Where the package under test is, whatever the working directory."""
 
+TINY_RUN = """
+[env]
+id = "text/maze"
+
+[model]
+hidden = 16
+layers = 1
+heads = 1
+context = 256
+vocab_size = 270
+
+[warm_start]
+episodes = 16
+max_steps = 6
+evaluate_every = 3
+
+[rollout]
+groups_per_step = 2
+group_size = 2
+max_new_tokens = 8
+
+[evaluation]
+validation_tasks = 4
+held_out_tasks = 4
+
+[run]
+steps = 2
+checkpoint_every = 1
+tensorboard = false
+"""
+"""Settings of a run of a second or two, which learns nothing."""
+
 
 def turngym(
     *arguments: str | Path,

@@ -14,7 +14,7 @@ from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, Ra
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import CheckpointError, ConfigError, unknown_name
 
 FORMS = "oracle | random | noop | human | hf:NAME_OR_PATH | run:FOLDER | module:function"
 HUMAN = "human"
@@ -51,6 +51,8 @@ def make_policy(spec: str) -> Policy:
         )
     if kind == "hf":
         return _pretrained(spec, rest)
+    if kind == "run":
+        return _trained(spec, Path(rest))
     return _from_python(spec, kind, rest)
 
 
@@ -71,11 +73,23 @@ def _pretrained(spec: str, path: str) -> Policy:
     from turngym.agents.models import load_model_dir
     from turngym.agents.rendering import Renderer
 
-    model, tokenizer = load_model_dir(path)
+    if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
+        raise ConfigError(f"agent {spec!r}: there is no such folder")
+    model, tokenizer = load_model_dir(Path(path).expanduser())
     longest = int(getattr(model.config, "max_position_embeddings", _MAX_CONTEXT))
     engine = LocalEngine(model, tokenizer, context=min(longest, _MAX_CONTEXT))
     sampling = Sampling(temperature=0.0, max_new_tokens=_MAX_NEW_TOKENS)
     return LocalPolicy(engine, Renderer(tokenizer), sampling=sampling)
+
+
+def _trained(spec: str, path: Path) -> Policy:
+    need_train_extra(f"agent {spec!r}")
+    from turngym.trainers.opening import load_policy
+
+    try:
+        return load_policy(path.expanduser())
+    except CheckpointError as error:  # of the user's choice, not of a run in progress
+        raise ConfigError(f"agent {spec!r}: {error}") from error
 
 
 def _from_python(spec: str, module_name: str, attribute: str) -> Policy:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from turngym.cli.needs import need_train_extra
 from turngym.cli.output import print_json
 
 app = typer.Typer(help="Look at the settings of runs.")
 
+SOURCES = "CONFIG.toml [key.path=value]..."
 SOURCES_HELP = "TOML files, and key.path=value to override; later ones win."
 
 
@@ -21,15 +21,12 @@ def _group() -> None:
 
 @app.command()
 def show(
-    sources: Annotated[
-        list[str], typer.Argument(metavar="CONFIG.toml [key.path=value]...", help=SOURCES_HELP)
-    ],
+    sources: Annotated[list[str], typer.Argument(metavar=SOURCES, help=SOURCES_HELP)],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, which also has what is unset.")
     ] = False,
 ) -> None:
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
-    need_train_extra("'turngym config'")
     from turngym.config import load_config, to_toml
     from turngym.trainers.config import TrainConfig
 

@@ -139,7 +139,7 @@ def _watch(entry: EnvEntry, plan: _Plan) -> Iterator[Callable[[Trajectory], None
         def count(trajectory: Trajectory) -> None:
             nonlocal solved, done
             solved, done = solved + trajectory.is_success, done + 1
-            advance(f"{solved}/{done} solved")
+            advance(done, f"{solved}/{done} solved")
 
         yield count
 

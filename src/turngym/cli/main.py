@@ -17,7 +17,8 @@ from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
-from turngym.errors import ConfigError, RecordError, TurnGymError
+from turngym.cli.train import train
+from turngym.errors import ConfigError, Interrupted, RecordError, TurnGymError
 
 FINE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command("envs")(envs)
 app.command("play")(play)
 app.command("eval")(evaluate)
+app.command("train")(train)
 app.add_typer(config_app, name="config")
 app.command("doctor")(doctor)
 
@@ -113,7 +115,7 @@ def _exit_code(error: BaseException) -> int | None:
     """Return the exit code for an error that needs no traceback, or None."""
     if isinstance(error, ConfigError | RecordError | _UsageError):
         return WRONG_INPUT
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort | Interrupted):
         return INTERRUPTED
     if isinstance(error, TurnGymError | OSError | _ClickError):
         return FAILED

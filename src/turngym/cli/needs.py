@@ -8,7 +8,7 @@ from turngym.errors import missing_extra
 
 
 def need_train_extra(what: str) -> None:
-    """Make sure that models can be loaded and trained.
+    """Make sure that models can be loaded and trained, without progress bars of their own.
 
     Args:
         what: What needs it, for the message.
@@ -21,3 +21,6 @@ def need_train_extra(what: str) -> None:
             importlib.import_module(name)
     except ImportError as error:
         raise missing_extra(what, "train") from error
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one for each file that is read or written

@@ -13,8 +13,8 @@ from typing import Any
 
 from turngym.errors import ConfigError
 
-Advance = Callable[[str], None]
-"""Counts one unit of work; the text, which may be empty, is shown beside the bar."""
+Advance = Callable[[int, str], None]
+"""Told how many units of work are done; the text, which may be empty, is shown beside the bar."""
 
 _SECONDS_BETWEEN_LINES = 15.0
 """How often progress is told where there is no terminal."""
@@ -57,12 +57,12 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int) -> Iterator[Advance]:
+def progress(label: str, total: int | None) -> Iterator[Advance]:
     """Show how far a piece of work is: a bar on a terminal, now and then a line elsewhere.
 
     Args:
         label: What is being done.
-        total: Units of work in all.
+        total: Units of work in all; None when that is not known.
     """
     if sys.stderr.isatty():
         with _bar(label, total) as advance:
@@ -72,7 +72,7 @@ def progress(label: str, total: int) -> Iterator[Advance]:
 
 
 @contextmanager
-def _bar(label: str, total: int) -> Iterator[Advance]:
+def _bar(label: str, total: int | None) -> Iterator[Advance]:
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import (
@@ -94,18 +94,18 @@ def _bar(label: str, total: int) -> Iterator[Advance]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(label), total=total, note="")
-        yield lambda note: bar.update(task, advance=1, note=escape(note))
+        yield lambda done, note: bar.update(task, completed=done, note=escape(note))
 
 
-def _lines(label: str, total: int) -> Advance:
-    done, spoke = 0, time.monotonic()
+def _lines(label: str, total: int | None) -> Advance:
+    spoke = time.monotonic()
 
-    def advance(note: str) -> None:
-        nonlocal done, spoke
-        done += 1
-        if done < total and time.monotonic() - spoke >= _SECONDS_BETWEEN_LINES:
+    def advance(done: int, note: str) -> None:
+        nonlocal spoke
+        if done != total and time.monotonic() - spoke >= _SECONDS_BETWEEN_LINES:
             spoke = time.monotonic()
-            say(f"{label}: {done}/{total} {note}".rstrip())
+            amount = str(done) if total is None else f"{done}/{total}"
+            say(f"{label}: {amount} {note}".rstrip())
 
     return advance
 

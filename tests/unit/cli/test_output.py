@@ -40,8 +40,8 @@ def test_short_work_says_nothing_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with output.progress("maze", 3) as advance:
-        for _ in range(3):
-            advance("")
+        for done in (1, 2, 3):
+            advance(done, "")
     assert capsys.readouterr() == ("", "")
 
 
@@ -51,9 +51,9 @@ def test_long_work_says_a_line_now_and_then(
     seconds = iter([0.0, 1.0, 16.0, 16.0, 20.0])
     monkeypatch.setattr(output.time, "monotonic", lambda: next(seconds))
     with output.progress("maze", 9) as advance:
-        for number in range(3):
-            advance(f"{number} solved")
-    assert capsys.readouterr().err == "maze: 2/9 1 solved\n"
+        for done in (1, 2, 3):
+            advance(done, f"{done} solved")
+    assert capsys.readouterr().err == "maze: 2/9 2 solved\n"
 
 
 def test_a_terminal_gets_a_bar_that_disappears(
@@ -63,8 +63,8 @@ def test_a_terminal_gets_a_bar_that_disappears(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with output.progress("maze [x]", 2) as advance:
-        advance("1/1 solved")
-        advance("1/2 solved")
+        advance(1, "1/1 solved")
+        advance(2, "1/2 solved")
     assert "maze [x]" in terminal.getvalue()
     assert "2/2" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")  # the line is erased

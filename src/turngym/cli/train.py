@@ -1,0 +1,146 @@
+"""``turngym train``: train a policy, or go on with a run that was stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from turngym.cli.config import SOURCES, SOURCES_HELP
+from turngym.cli.needs import need_train_extra
+from turngym.cli.output import Advance, percent, print_json, progress, say, table
+from turngym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from turngym.trainers.progress import TrainResult
+
+_RUNS = Path("runs")
+_SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
+"""What stands beside the bar: metric to label."""
+
+
+def train(
+    sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help=SOURCES_HELP)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/<name of the TOML> by default.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train a policy and print its success on held-out tasks before and after.
+
+    The same command again goes on with a run that was stopped.
+    """
+    need_train_extra("'turngym train'")
+    from turngym.config import load_config
+    from turngym.trainers.config import TrainConfig
+    from turngym.trainers.loop import train as run_training
+
+    if not sources and not resume:
+        raise ConfigError(f"train: wanted {SOURCES}, or --resume --out FOLDER")
+    folder = _folder(sources or [], out)
+    kept = [_kept_settings(folder)] if resume else []
+    config = load_config(TrainConfig, [*kept, *(sources or [])])
+    if (folder / "summary.json").exists():
+        say(f"{folder}: this run is done; to train anew, choose another folder")
+    elif (folder / "config.json").exists():
+        say(f"{folder}: going on with the run that is there")
+    with Watcher() as watcher:
+        result = run_training(config, folder, progress=watcher)
+    if as_json:
+        print_json({"folder": str(result.folder), **result.to_json()})
+    else:
+        _print_result(result)
+
+
+class Watcher:
+    """Shows a run on stderr: a bar for the current phase, a line for each that is over."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._advance: Advance | None = None
+        self._name, self._done, self._note, self._began = "", 0, "", 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._end()
+
+    def phase(self, name: str, total: int | None) -> None:
+        """Begin a phase of at most ``total`` steps."""
+        self._end()
+        self._name, self._done, self._note, self._began = name, 0, "", time.monotonic()
+        self._advance = self._stack.enter_context(progress(name, total))
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Show how many steps are done, and the numbers that people look at."""
+        shown = [f"{label} {metrics[key]:.3f}" for key, label in _SHOWN.items() if key in metrics]
+        self._done, self._note = done, ", ".join(shown)
+        if self._advance is not None:
+            self._advance(done, self._note)
+
+    def note(self, text: str) -> None:
+        """Show one line."""
+        say(text)
+
+    def _end(self) -> None:
+        if self._advance is None:
+            return
+        self._stack.close()
+        self._advance = None
+        parts = [f"{self._done} steps"] if self._done else []
+        parts += [self._note] if self._note else []
+        say(f"{self._name}: {', '.join([*parts, f'{time.monotonic() - self._began:.0f} s'])}")
+
+
+def _folder(sources: list[str], out: Path | None) -> Path:
+    """Return the folder of the run: the chosen one, or one named after the last TOML file."""
+    if out is not None:
+        return out
+    files = [source for source in sources if "=" not in source]
+    if not files:
+        raise ConfigError("train: no TOML file gives the run its name; set --out")
+    return _RUNS / Path(files[-1]).stem
+
+
+def _kept_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that a run was started with."""
+    file = folder / "config.json"
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))["config"]
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder}: holds no run to resume") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file}: is not the settings of a run") from error
+    return dict(settings)
+
+
+def _print_result(result: TrainResult) -> None:
+    def row(name: str, before: Any, after: Any) -> list[str]:  # two Evaluations
+        return [
+            name,
+            percent(before.success, before.success_ci95),
+            percent(after.success, after.success_ci95),
+        ]
+
+    before, after = result.before, result.after
+    headers = ["HELD-OUT SUCCESS [95 %]", "BEFORE", "AFTER"]
+    rows = [
+        row("sampled", before.sampled, after.sampled),
+        row("greedy", before.greedy, after.greedy),
+    ]
+    print(table(headers, rows))
+    ended = "target reached" if result.reached_target else "all updates done"
+    print(
+        f"\n{result.env}, {result.algo}, seed {result.seed}: {result.updates} updates ({ended}), "
+        f"{result.episodes} episodes, {result.faults} faults, {result.seconds:.0f} s"
+    )
+    print(f"run folder: {result.folder}")

@@ -1,0 +1,283 @@
+"""Runs that meet trouble: broken folders and checkpoints, Ctrl-C, a full disk, a short context."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers.cli import COMMAND, SOURCE, TINY_RUN, lab_environment, turngym
+from turngym.cli.main import main
+from turngym.records import read_trajectories
+from turngym.trainers.checkpoints import latest_checkpoint, load_checkpoint
+from turngym.types import StopReason
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests copy it."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "tiny.toml").write_text(TINY_RUN)
+    assert main(["train", str(folder / "tiny.toml"), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A run that was killed before its last checkpoint."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / "summary.json").unlink()
+    newest = latest_checkpoint(folder / "checkpoints")
+    assert newest is not None
+    shutil.rmtree(newest)
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_RUN)
+    return str(path)
+
+
+def complaint(capsys: Captured, *arguments: str, code: int = 2) -> str:
+    """Run a command that must fail and return its last line on stderr, without ``error: ``."""
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *others, line = captured.err.splitlines()
+    assert not any("Traceback" in other or other.startswith("error") for other in others)
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# What to train.
+
+
+def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
+    done = turngym("train", config, cwd=tmp_path, hide=["torch"])
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: 'turngym train' needs the extra 'train': pip install 'turngym[train]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("env.id=text/mze", "unknown environment 'text/mze'. Did you mean 'text/maze'?"),
+        ("env.options.size=3", "environment 'text/maze': TextGame.__init__() got an unexpected"),
+        ("algo=gpro", "unknown algo preset 'gpro'. Did you mean 'grpo'?"),
+        ("rollout.group_size=0", "rollout.group_size: Input should be greater than or equal to 1"),
+        ("rollout.group_size=1", "rollout.group_size=1 leaves nothing to compare with"),
+        ("run.stps=3", "run.stps: unknown key. Did you mean 'steps'?"),
+        ("model.hidden=15", "hidden=15 must be a multiple of"),
+        ("model.context=8", "model.context: Input should be greater than or equal to 16 (got 8)"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    capsys: Captured, config: str, tmp_path: Path, override: str, line: str
+) -> None:
+    assert line in complaint(capsys, "train", config, override, "--out", str(tmp_path / "new"))
+
+
+def test_an_environment_whose_extra_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, config: str, tmp_path: Path
+) -> None:
+    lab_environment(monkeypatch, "lab/Gone-v0", extra="babyai", modules=["no_such_engine"])
+    out = str(tmp_path / "new")
+    assert complaint(capsys, "train", config, "env.id=lab/gone", "--out", out) == (
+        "environment 'lab/gone' needs the extra 'babyai': pip install 'turngym[babyai]'"
+    )
+
+
+def test_a_missing_file_of_settings(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert complaint(capsys, "train", str(path)).startswith(f"{path}: cannot be read")
+
+
+def test_nothing_to_train(capsys: Captured) -> None:
+    assert complaint(capsys, "train").startswith("train: wanted CONFIG.toml")
+
+
+def test_a_run_without_a_name(capsys: Captured) -> None:
+    assert complaint(capsys, "train", "env.id=text/maze").endswith("set --out")
+
+
+# Where to.
+
+
+def test_a_folder_that_cannot_be_written(capsys: Captured, config: str) -> None:
+    line = complaint(capsys, "train", config, "--out", f"{config}/run")
+    assert line.startswith(f"{config}/run: cannot be used as a run folder")
+
+
+def test_a_folder_with_something_else_in_it(capsys: Captured, config: str, tmp_path: Path) -> None:
+    line = complaint(capsys, "train", config, "--out", str(tmp_path))
+    assert line == (f"{tmp_path}: is not empty (tiny.toml) and holds no run; choose another folder")
+
+
+def test_a_folder_with_a_run_of_other_settings(capsys: Captured, config: str, run: Path) -> None:
+    line = complaint(capsys, "train", config, "run.seed=7", "--out", str(run))
+    assert line.startswith(f"{run}: holds a run with run.seed=0, not 7")
+
+
+def test_a_run_folder_of_a_newer_format(capsys: Captured, config: str, run: Path) -> None:
+    edit(run / "config.json", format=99)
+    line = complaint(capsys, "train", config, "--out", str(run))
+    assert line == f"{run}/config.json: format version 99 is newer than 1; upgrade turngym"
+
+
+@pytest.mark.parametrize("options", [["--resume"], []])
+def test_a_run_folder_whose_settings_are_unreadable(
+    capsys: Captured, config: str, run: Path, options: list[str]
+) -> None:
+    (run / "config.json").write_text('{"format": 1, ')
+    line = complaint(capsys, "train", config, "--out", str(run), *options)
+    assert line.startswith(f"{run}/config.json: is not the settings of a run")
+
+
+def test_nothing_to_resume(capsys: Captured, tmp_path: Path) -> None:
+    line = complaint(capsys, "train", "--resume", "--out", str(tmp_path))
+    assert line == f"{tmp_path}: holds no run to resume"
+
+
+# Checkpoints.
+
+
+def test_a_damaged_checkpoint_stops_a_resumed_run_and_says_which_file(
+    capsys: Captured, run: Path
+) -> None:
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    weights = newest / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    line = complaint(capsys, "train", "--resume", "--out", str(run), code=1)
+    assert line.startswith(f"{weights}: differs from its SHA-256 digest; delete ")
+
+
+def test_a_damaged_checkpoint_cannot_be_evaluated(capsys: Captured, run: Path) -> None:
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    (newest / "state.json").write_text("{}")
+    line = complaint(capsys, "eval", "text/maze", "--agent", f"run:{run}")
+    assert "state.json: differs from its SHA-256 digest" in line
+
+
+def test_a_checkpoint_of_a_newer_format_cannot_be_evaluated(capsys: Captured, run: Path) -> None:
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    edit(newest / "manifest.json", version=99)
+    line = complaint(capsys, "eval", "text/maze", "--agent", f"run:{newest}")
+    assert line.endswith("format version 99 is newer than 1; upgrade turngym")
+
+
+def test_a_folder_that_is_no_run_cannot_be_evaluated(capsys: Captured, tmp_path: Path) -> None:
+    line = complaint(capsys, "eval", "text/maze", "--agent", f"run:{tmp_path}")
+    assert line.endswith(f"{tmp_path}: holds neither a run with a checkpoint nor a model")
+
+
+# While it runs.
+
+
+def test_prompts_longer_than_the_context_truncate_their_episodes_and_training_goes_on(
+    capsys: Captured, config: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "short"
+    assert main(["train", config, "model.context=40", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["updates"] == 2
+    kept = [t for file in out.glob("trajectories/best-*") for t in read_trajectories(file)]
+    assert kept
+    assert {t.stop_reason for t in kept} == {StopReason.TRUNCATED_CONTEXT}
+
+
+def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
+    finished: Path, config: str, tmp_path: Path, capsys: Captured
+) -> None:
+    out = tmp_path / "run"
+    command = [*COMMAND, "train", config, "--out", str(out)]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
+    )
+    _wait_for(out / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1].endswith(
+        f"{out}: interrupted and saved; the same command resumes it"
+    )
+    assert "Traceback" not in said
+    assert not (out / "summary.json").exists()
+    kept = latest_checkpoint(out / "checkpoints")
+    assert kept is not None
+    load_checkpoint(kept)  # is whole
+
+    assert main(["train", config, "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert f"{out}: going on with the run that is there" in captured.err
+    assert (out / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes; needs the right to mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", str(folder)]
+    for prefix in ([], ["sudo", "-n"]):
+        if not prefix or shutil.which("sudo"):
+            done = subprocess.run([*prefix, *mount], capture_output=True, check=False)
+            if done.returncode == 0:
+                break
+    else:
+        pytest.skip("needs the right to mount a file system (root, or sudo without a password)")
+    try:
+        yield folder
+    finally:
+        subprocess.run([*prefix, "umount", str(folder)], check=True)
+
+
+@pytest.mark.extra("mount")
+def test_a_full_disk_stops_the_run_and_leaves_the_previous_checkpoint_whole(
+    run: Path, small_disk: Path, capsys: Captured
+) -> None:
+    out = small_disk / "run"
+    shutil.copytree(run, out)
+    before = latest_checkpoint(out / "checkpoints")
+    assert before is not None
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "filler").write_bytes(b"\0" * (free - 32 * 1024))  # room for metrics only
+
+    line = complaint(capsys, "train", "--resume", "--out", str(out), code=1)
+    assert "could not be written" in line
+    assert "No space left on device" in line
+    assert line.endswith("earlier checkpoints are intact")
+    assert latest_checkpoint(out / "checkpoints") == before
+    load_checkpoint(before)
+    assert not list((out / "checkpoints").glob(".*")), "nothing half-written stays"
+
+    (small_disk / "filler").unlink()
+    assert main(["train", "--resume", "--out", str(out)]) == 0
+
+
+def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until ``file`` has a first line, while ``process`` lives."""
+    until = time.monotonic() + 120
+    while not file.exists() or b"\n" not in file.read_bytes():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.01)
