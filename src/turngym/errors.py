@@ -11,7 +11,8 @@
     ├── TrainingError(RuntimeError)        stop the run
     │   ├── CheckpointError                a checkpoint is broken or could not be written
     │   └── Interrupted                    somebody asked the run to stop; its state is saved
-    └── RecordError(ValueError)            a file of trajectories cannot be read
+    ├── RecordError(ValueError)            a file of trajectories cannot be read
+    └── CheckError(AssertionError)         a promise is broken, or could not be checked
 
 Each class also inherits the built-in it refines, and survives pickling.
 """
@@ -74,6 +75,10 @@ class Interrupted(TrainingError):
 
 class RecordError(TurnGymError, ValueError):
     """A trajectory file is unreadable or of a newer format."""
+
+
+class CheckError(TurnGymError, AssertionError):
+    """A check that we ship found a broken promise, or a required one could not run."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

@@ -1,0 +1,112 @@
+"""What a check found: named results, each a pass, a fail, or not run with the reason.
+
+Shared by the checks of environments, tasks and sandboxes. A check is a function that raises
+``Broken`` when a promise is broken and ``NotRun`` when it cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from turngym.errors import CheckError
+
+Status = Literal["pass", "fail", "not-run"]
+
+
+class Broken(Exception):  # noqa: N818 - a finding, not an error of the program
+    """A promise is broken; the message says which and where."""
+
+
+class NotRun(Exception):  # noqa: N818 - a finding, not an error of the program
+    """The check cannot be carried out here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The outcome of one check."""
+
+    name: str
+    status: Status
+    reason: str = ""
+    """What was found, or why it did not run; empty for a pass."""
+    required: bool = True
+    """A required check that did not run counts as a failure."""
+
+    @property
+    def is_failure(self) -> bool:
+        """True for a fail, and for a required check that did not run."""
+        return self.status == "fail" or (self.status == "not-run" and self.required)
+
+    def __str__(self) -> str:
+        """Return one line."""
+        note = " (optional)" if self.status == "not-run" and not self.required else ""
+        return f"{self.status:8}{self.name}{note}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """All results for one subject, in the order in which the checks ran."""
+
+    subject: str
+    results: list[CheckResult] = field(default_factory=list)
+
+    def run(self, name: str, check: Callable[[], None], *, required: bool = True) -> bool:
+        """Carry out ``check``, note its result and return whether it passed.
+
+        What it raises beyond ``Broken`` and ``NotRun`` is a failure too: an exception of what is
+        being checked.
+        """
+        status: Status = "pass"
+        reason = ""
+        try:
+            check()
+        except NotRun as finding:
+            status, reason = "not-run", str(finding)
+        except Broken as finding:
+            status, reason = "fail", str(finding)
+        except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
+            status, reason = "fail", f"raised {type(error).__name__}: {error}"
+        self.results.append(CheckResult(name=name, status=status, reason=reason, required=required))
+        return status == "pass"
+
+    @property
+    def failures(self) -> list[CheckResult]:
+        """The results that count as failures."""
+        return [result for result in self.results if result.is_failure]
+
+    @property
+    def is_ok(self) -> bool:
+        """True when something was checked and nothing failed."""
+        return bool(self.results) and not self.failures
+
+    def raise_on_failure(self) -> None:
+        """Raise when a promise is broken or a required check did not run.
+
+        Raises:
+            CheckError: With one line per failure.
+        """
+        if not self.is_ok:
+            lines = [str(result) for result in self.failures] or ["nothing was checked"]
+            raise CheckError("\n  ".join([f"{self.subject}:", *lines]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "subject": self.subject,
+            "ok": self.is_ok,
+            "results": [
+                {
+                    "name": result.name,
+                    "status": result.status,
+                    "reason": result.reason,
+                    "required": result.required,
+                }
+                for result in self.results
+            ],
+        }
+
+    def __str__(self) -> str:
+        """Return the subject and one line per result."""
+        return "\n  ".join([f"{self.subject}:", *map(str, self.results)])
