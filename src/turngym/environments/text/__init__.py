@@ -1,11 +1,18 @@
 """Text games. The core ones are pure Python with exact snapshots; the others come as extras."""
 
+from turngym.environments.base import SnapshotKind
 from turngym.environments.registration import register
 
 _HERE = "turngym.environments.text"
 
 
-def _core(title: str, entry_point: str, max_turns: dict[str, int]) -> None:
+def _core(
+    title: str,
+    entry_point: str,
+    max_turns: dict[str, int],
+    *,
+    snapshot_kind: SnapshotKind = "exact",
+) -> None:
     """Register a game once per difficulty; the first is also the default."""
     for number, (difficulty, turns) in enumerate(max_turns.items()):
         names = [f"{title}-{difficulty}"] + ([title] if number == 0 else [])
@@ -16,10 +23,26 @@ def _core(title: str, entry_point: str, max_turns: dict[str, int]) -> None:
                 family="text",
                 max_turns=turns,
                 kwargs={"difficulty": difficulty},
-                snapshot_kind="exact",
+                snapshot_kind=snapshot_kind,
             )
 
 
 def register_text_games() -> None:
     """Register every text game; called once by ``import turngym``."""
+    questions = {"easy": 8, "medium": 12, "hard": 20}
     _core("Maze", "maze:MazeEnv", {"easy": 14, "medium": 40, "hard": 120})
+    _core("Wordle", "wordle:WordleEnv", {"easy": 10, "medium": 10, "hard": 10})
+    _core("GuessCity", "twenty_questions:GuessCityEnv", questions)
+    _core("TwentyQuestions", "twenty_questions:TwentyQuestionsEnv", questions)
+    _core("GuessNumber", "guess_number:GuessNumberEnv", {"easy": 6, "medium": 8, "hard": 11})
+    _core("Sokoban", "sokoban:SokobanEnv", {"easy": 12, "medium": 45, "hard": 90})
+    _core("ChessEndgame", "chess_endgame:ChessEndgameEnv", {"easy": 6, "medium": 16, "hard": 32})
+    _core(
+        "Taxi", "toy_text:TaxiEnv", {"easy": 14, "medium": 30, "hard": 30}, snapshot_kind="replay"
+    )
+    _core(
+        "FrozenLake",
+        "toy_text:FrozenLakeEnv",
+        {"easy": 12, "medium": 24, "hard": 36},
+        snapshot_kind="replay",
+    )

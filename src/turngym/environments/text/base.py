@@ -72,9 +72,13 @@ class TextGame(TurnEnv):
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
             self.state = self.new_game(rng)
-            if _split_of(self.instance_key()) == task.split:
+            if split_of(self.instance_key()) == task.split and self.is_suitable():
                 return Outcome(text=self.describe(), info=self.opening_info())
         raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 draws")
+
+    def is_suitable(self) -> bool:
+        """Return True when the problem in ``self.state`` fits the difficulty; may be costly."""
+        return True
 
     def opening_info(self) -> dict[str, Any]:
         """Return more ``info`` for the reset, for example ``ground_truth``."""
@@ -93,6 +97,7 @@ class TextGame(TurnEnv):
         self.state = copy.deepcopy(state)
 
 
-def _split_of(key: str) -> Split:
+def split_of(key: str) -> Split:
+    """Return the split that a problem with the content ``key`` belongs to."""
     digest = hashlib.sha256(key.encode()).digest()
     return "test" if digest[0] % _TEST_SHARE == 0 else "train"

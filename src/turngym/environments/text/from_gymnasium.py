@@ -1,0 +1,217 @@
+"""Play any Gymnasium environment with a Discrete action space in words."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from turngym.environments.actions import Action, Commands, JsonTools
+from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.info import Info
+from turngym.environments.text.base import ActionStyle
+from turngym.errors import ConfigError, unknown_name
+from turngym.tasks.base import Task
+
+InnerEnv = gymnasium.Env[Any, Any]
+Describe = Callable[[Any, Info], str]
+"""(observation, info) -> what the agent reads."""
+Success = Callable[[float, Info], float]
+"""(sum of rewards so far, last info) -> success in [0, 1]; True and False will do."""
+
+
+def from_gymnasium(
+    env_or_id: str | InnerEnv | Callable[[], InnerEnv],
+    *,
+    describe: Describe | None = None,
+    actions: Sequence[str],
+    name: str = "",
+    success: Success | None = None,
+    **kwargs: Any,
+) -> GymnasiumEnv:
+    """Return a turn environment that plays a Gymnasium environment.
+
+    Args:
+        env_or_id: An id for ``gymnasium.make``, a function that makes an environment, or an
+            environment, which is copied and never touched.
+        describe: Observation and info to text; by default a readable form of both.
+        actions: What the agent says for each action, in order, for example ``("left", "right")``.
+        name: First part of task ids; by default the id of the environment.
+        success: Sum of rewards and last info to a score; without it episodes have no score.
+        kwargs: More of ``GymnasiumEnv``: ``rules``, ``action_style``, ``render_mode``.
+
+    Raises:
+        ConfigError: The action space is not Discrete, or ``actions`` does not name all of it.
+    """
+    return GymnasiumEnv(
+        env_or_id, describe=describe, actions=actions, name=name, success=success, **kwargs
+    )
+
+
+class GymnasiumEnv(TurnEnv):
+    """A Gymnasium environment with named actions; made by ``from_gymnasium``.
+
+    A task is a seed of the inner environment, so training and test tasks differ by their seeds
+    only; a subclass may draw again until ``accepts`` agrees.
+
+    Action: one of the names. Where the inner ``info`` has an ``action_mask``, a masked action is
+    refused without a step.
+    Observation: what ``describe`` makes of the inner one.
+    Reward: the inner one.
+    Start: the inner reset with the task's seed.
+    End: as the inner environment says, ``terminated`` and ``truncated`` alike.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "replay"
+
+    def __init__(
+        self,
+        env_or_id: str | InnerEnv | Callable[[], InnerEnv],
+        *,
+        actions: Sequence[str],
+        describe: Describe | None = None,
+        name: str = "",
+        success: Success | None = None,
+        rules: str = "",
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        self.inner = _made(env_or_id)
+        self.name = name or _name_of(self.inner)
+        self.rules = rules
+        self._first = _first_action(self.inner, actions, self.name)
+        self._names = {_identifier(text): text for text in actions}
+        commands = Commands(self._names)
+        self.action_format = commands if action_style == "commands" else JsonTools(commands.tools())
+        self._describe = describe or readable
+        self._success = success
+        self._total = 0.0
+        self._observation: Any = None
+        self._inner_info: Info = {}
+
+    def begin(self, task: Task) -> Outcome:
+        """Reset the inner environment until ``accepts`` agrees, and describe what it shows."""
+        rng = np.random.default_rng(task.seed)
+        self._total = 0.0
+        for _ in range(10_000):
+            seed = int(rng.integers(1 << 31))
+            self.prepare(seed)
+            self._observation, self._inner_info = self.inner.reset(seed=seed)
+            if self.accepts(task):
+                return Outcome(text=self.text(), info=self.opening_info())
+        raise ConfigError(f"{self.name}: no start of split {task.split!r} in 10000 draws")
+
+    def turn(self, action: Action) -> Outcome:
+        """Carry out one action, unless it is masked."""
+        number = list(self._names).index(action.name)
+        if not self._is_legal(number):
+            problem = f"{self._names[action.name]!r} is not possible here."
+            return Outcome(text=f"{problem} {self.text()}", invalid_action=problem)
+        inner_action = self._first + number
+        result = self.inner.step(inner_action)
+        self._observation, reward, terminated, truncated, self._inner_info = result
+        self._total += float(reward)
+        return Outcome(
+            text=self.text(),
+            reward=self.reward(float(reward), bool(terminated)),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            info={"inner_reward": float(reward)},
+        )
+
+    def score(self) -> float | None:
+        """Return what ``success`` says, or None without it."""
+        if self._success is None:
+            return None
+        return float(self._success(self._total, self._inner_info))
+
+    def legal_actions(self) -> list[str]:
+        """Return the actions that are not masked; all of them when there is no mask."""
+        legal = [self.say(n) for n in range(len(self._names)) if self._is_legal(n)]
+        return legal or [self.say(n) for n in range(len(self._names))]
+
+    def say(self, number: int) -> str:
+        """Return the text that does action ``number`` (counted from 0)."""
+        return self.action_format.render(Action(name=list(self._names)[number]))
+
+    def text(self) -> str:
+        """Return what the agent reads now."""
+        return self._describe(self._observation, self._inner_info)
+
+    def close(self) -> None:
+        """Close the inner environment."""
+        self.inner.close()
+
+    # What a subclass may override.
+
+    def prepare(self, seed: int) -> None:
+        """Change or replace ``self.inner`` before it is reset with ``seed``."""
+
+    def accepts(self, task: Task) -> bool:
+        """Return True when the start that was drawn may stand for ``task``."""
+        return True
+
+    def opening_info(self) -> Info:
+        """Return more ``info`` for the reset."""
+        return {}
+
+    def reward(self, inner_reward: float, terminated: bool) -> float:
+        """Return the reward of a step."""
+        return inner_reward
+
+    def _is_legal(self, number: int) -> bool:
+        mask = self._inner_info.get("action_mask")
+        return mask is None or bool(mask[number])
+
+
+def readable(observation: Any, info: Info) -> str:
+    """Return an observation in short words: numbers as they are, arrays as lists."""
+    if isinstance(observation, dict):
+        parts = (f"{key} {readable(value, info)}" for key, value in observation.items())
+        return ". ".join(parts)
+    if isinstance(observation, tuple):
+        return ", ".join(readable(part, info) for part in observation)
+    if isinstance(observation, np.ndarray):
+        return np.array2string(observation, precision=3, separator=" ", threshold=200)
+    return str(observation)
+
+
+def _made(env_or_id: str | InnerEnv | Callable[[], InnerEnv]) -> InnerEnv:
+    if isinstance(env_or_id, str):
+        return gymnasium.make(env_or_id)
+    if not isinstance(env_or_id, gymnasium.Env):
+        return env_or_id()
+    try:
+        return copy.deepcopy(env_or_id)
+    except (TypeError, AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"from_gymnasium: {env_or_id} cannot be copied ({error}); pass a function that makes it"
+        ) from error
+
+
+def _name_of(env: InnerEnv) -> str:
+    named = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    return re.sub(r"[^\w.]+", "-", named).strip("-").lower()
+
+
+def _first_action(env: InnerEnv, actions: Sequence[str], name: str) -> int:
+    space = env.action_space
+    if not isinstance(space, spaces.Discrete):
+        raise ConfigError(f"{name}: the action space is {space}, wanted a Discrete one")
+    if len(actions) != space.n or len({_identifier(text) for text in actions}) != space.n:
+        raise ConfigError(
+            f"{name}: actions names {len(actions)} actions, wanted {space.n} different names"
+        )
+    return int(space.start)
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"\W+", "_", text.strip().lower()).strip("_")
