@@ -15,11 +15,11 @@ from turngym.errors import CheckError
 Status = Literal["pass", "fail", "not-run"]
 
 
-class Broken(Exception):  # noqa: N818 - a finding, not an error of the program
+class Broken(Exception):
     """A promise is broken; the message says which and where."""
 
 
-class NotRun(Exception):  # noqa: N818 - a finding, not an error of the program
+class NotRun(Exception):
     """The check cannot be carried out here; the message says why."""
 
 
