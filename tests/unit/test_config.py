@@ -1,0 +1,202 @@
+"""What users type, and the line they get back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from turngym.config import StrictModel, load_config, to_toml
+from turngym.errors import ConfigError, UnknownNameError
+
+
+class Adam(StrictModel):
+    type: Literal["adam"] = "adam"
+    beta: float = Field(default=0.9, ge=0, lt=1)
+
+
+class Sgd(StrictModel):
+    type: Literal["sgd"]
+    momentum: float = 0.0
+
+
+class Algo(StrictModel):
+    preset_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
+
+    name: str = "custom"
+    clip: float = 0.2
+    sizes: tuple[int, ...] = ()
+
+
+class Run(StrictModel):
+    steps: int = Field(default=3, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    label: str = ""
+    fast: bool = False
+    limit: float | None = None
+    optimizer: Annotated[Adam | Sgd, Field(discriminator="type")] = Adam()
+    algo: Algo = Algo()
+    options: dict[str, int] = Field(default_factory=dict)
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "careful.toml").write_text('name = "careful"\nclip = 0.1\n')
+    (tmp_path / "bold.toml").write_text('name = "bold"\nsizes = [1, 2]\n')
+    Algo.preset_folder = tmp_path
+    yield tmp_path
+    Algo.preset_folder = None
+
+
+def complaint(*sources: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(Run, sources)
+    return str(caught.value)
+
+
+def test_later_sources_win_key_by_key(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.toml", tmp_path / "b.toml"
+    first.write_text("steps = 5\nlabel = 'x'\n[algo]\nclip = 0.3\nname = 'a'\n")
+    second.write_text("[algo]\nclip = 0.4\n")
+    found = load_config(Run, [str(first), second, "steps=7"])
+    assert (found.steps, found.label, found.algo) == (7, "x", Algo(clip=0.4, name="a"))
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value"),
+    [
+        ("steps=8", "steps", 8),
+        ("lr=3e-6", "lr", 3e-6),
+        ("lr=1", "lr", 1.0),
+        ("fast=true", "fast", True),
+        ("limit=null", "limit", None),
+        ("label=hello there=x", "label", "hello there=x"),
+        ("label=", "label", ""),
+        ('label="3"', "label", "3"),
+        ("options.a=1", "options", {"a": 1}),
+        ("algo.sizes=[1,2]", "algo", Algo(sizes=(1, 2))),
+    ],
+)
+def test_the_type_of_the_field_decides_what_an_override_means(
+    override: str, field: str, value: object
+) -> None:
+    assert getattr(load_config(Run, [override]), field) == value
+
+
+@pytest.mark.parametrize("text", ["2024", "true", "1e5", "[1]", "null"])
+def test_text_that_happens_to_be_json_stays_text_in_a_text_field(text: str) -> None:
+    assert load_config(Run, [f"label={text}", "steps=4"]).label == text
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("stps=3", "stps: unknown key. Did you mean 'steps'?"),
+        ("algo.clipp=1", "algo.clipp: unknown key. Did you mean 'clip'?"),
+        ("zzzzzzz=1",
+         "zzzzzzz: unknown key. Known: algo, fast, label, limit, lr, optimizer, options, steps"),
+        ("optimizer.betta=0.5", "optimizer.betta: unknown key. Did you mean 'beta'?"),
+        ("optimizer.type=adan", "optimizer.type: unknown type 'adan'. Did you mean 'adam'?"),
+        ("optimizer.beta=1.5", "optimizer.beta: Input should be less than 1 (got 1.5)"),
+        ("steps=0", "steps: Input should be greater than or equal to 1 (got 0)"),
+        ("steps=x", 'steps: Input should be a valid integer (got "x")'),
+        ("steps=true", "steps: Input should be a valid integer (got true)"),
+        ('steps="8"', 'steps: Input should be a valid integer (got "8")'),
+        ("steps=8.0", "steps: Input should be a valid integer (got 8.0)"),
+        ("lr=NaN", "lr: Input should be a finite number (got NaN)"),
+        ("algo=3", "algo: Input should be an object (got 3)"),
+        ("algo.sizes=[1,\"a\"]", 'algo.sizes.1: Input should be a valid integer (got "a")'),
+        ("steps..x=3", "override 'steps..x=3': wanted key.path=value"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_path_reason_and_value(override: str, line: str) -> None:
+    assert complaint(override) == line
+
+
+def test_every_mistake_is_listed() -> None:
+    assert complaint("steps=0", "lr=-1").splitlines() == [
+        "steps: Input should be greater than or equal to 1 (got 0)",
+        "lr: Input should be greater than 0 (got -1)",
+    ]
+
+
+def test_part_of_a_choice_can_be_set_without_repeating_its_type() -> None:
+    assert load_config(Run, ["optimizer.beta=0.5"]).optimizer == Adam(beta=0.5)
+
+
+def test_another_type_replaces_the_block_instead_of_mixing(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[optimizer]\ntype = 'adam'\nbeta = 0.5\n")
+    found = load_config(Run, [file, "optimizer.type=sgd", "optimizer.momentum=0.8"])
+    assert found.optimizer == Sgd(type="sgd", momentum=0.8)
+
+
+@pytest.mark.usefixtures("presets")
+def test_a_preset_replaces_the_block_and_can_be_overridden() -> None:
+    found = load_config(Run, ["algo.sizes=[9]", "algo=careful", "algo.clip=0.15"])
+    assert found.algo == Algo(name="careful", clip=0.15, sizes=())
+
+
+@pytest.mark.usefixtures("presets")
+def test_a_later_preset_leaves_nothing_of_an_earlier_one() -> None:
+    assert load_config(Run, ["algo=bold", "algo=careful"]).algo == Algo(name="careful", clip=0.1)
+
+
+def test_a_preset_can_be_named_in_a_file(presets: Path) -> None:
+    file = presets / "run.toml.in"
+    file.write_text('algo = "bold"\n')
+    assert load_config(Run, [file]).algo.sizes == (1, 2)
+
+
+@pytest.mark.usefixtures("presets")
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'careful'"):
+        load_config(Run, ["algo=carefull"])
+
+
+def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "demo.toml").touch()
+    line = complaint(str(tmp_path / "dmo.toml"))
+    assert line.startswith(f"{tmp_path / 'dmo.toml'}: cannot be read (No such file")
+    assert line.endswith(f"Did you mean '{tmp_path / 'demo.toml'}'?")
+
+
+def test_a_word_that_is_no_file_explains_overrides() -> None:
+    assert complaint("steps").endswith("an override is written key.path=value")
+
+
+@pytest.mark.parametrize("content", [b"steps = \n", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_bytes(content)
+    assert complaint(str(file)).startswith(f"{file}: ")
+
+
+def test_settings_cannot_be_changed_or_invented() -> None:
+    run = Run()
+    with pytest.raises(ValidationError, match="frozen"):
+        run.steps = 4  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="extra"):
+        Run(stps=4)  # type: ignore[call-arg]
+
+
+def test_field_docstrings_become_descriptions() -> None:
+    class Documented(StrictModel):
+        steps: int = 3
+        """How long."""
+
+    assert Documented.model_fields["steps"].description == "How long."
+
+
+def test_toml_that_is_written_reads_back_the_same(tmp_path: Path) -> None:
+    config = load_config(
+        Run,
+        ['label=a "quoted" ü\n', "limit=0.25", "optimizer.type=sgd", "algo.sizes=[1,2]",
+         "lr=1e-06"],
+    )  # fmt: skip
+    file = tmp_path / "out.toml"
+    file.write_text(to_toml(config), encoding="utf-8")
+    assert load_config(Run, [file]) == config

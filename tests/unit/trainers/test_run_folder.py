@@ -1,0 +1,129 @@
+"""Who may write where, and to what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.trajectories import episode
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.records import read_trajectories
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.run_folder import RunFolder
+
+
+def config(*overrides: str) -> TrainConfig:
+    return load_config(TrainConfig, ["env.id=text/maze", *overrides])
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(path, config(*overrides))
+    [line] = str(caught.value).splitlines()
+    return line
+
+
+def test_a_new_folder_holds_the_resolved_settings(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run"
+    with RunFolder(path, config("run.seed=3")):
+        content = json.loads((path / "config.json").read_text())
+    assert content["format"] == 1
+    assert content["seed"] == 3
+    assert TrainConfig.model_validate_json(json.dumps(content["config"])) == config("run.seed=3")
+
+
+def test_the_same_settings_come_back_to_the_same_folder(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, config()):
+        pass
+    before = (tmp_path / "config.json").read_bytes()
+    with RunFolder(tmp_path, config()):
+        assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_other_settings_are_refused_by_the_first_that_differs(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, config()):
+        pass
+    line = refusal(tmp_path, "learner.lr=0.5")
+    assert line.startswith(f"{tmp_path}: holds a run with learner.lr=0.0007, not 0.5")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, config()):
+        pass
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, "format": 99}))
+    assert refusal(tmp_path).endswith("format version 99 is newer than 1; upgrade turngym")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', "\x00"])
+def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert "config.json: is not the settings of a run" in refusal(tmp_path)
+
+
+def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("dear reader")
+    assert refusal(tmp_path).startswith(f"{tmp_path}: is not empty (thesis.tex) and holds no run")
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be used as a run folder" in refusal(tmp_path / "file" / "run")
+
+
+def test_two_writers_in_one_process_are_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, config()):
+        assert "another run is writing here" in refusal(tmp_path)
+    RunFolder(tmp_path, config()).close()
+
+
+def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from turngym.config import load_config\n"
+        "from turngym.trainers.config import TrainConfig\n"
+        "from turngym.trainers.run_folder import RunFolder\n"
+        "f = RunFolder(Path(sys.argv[1]), load_config(TrainConfig, ['env.id=text/maze']))\n"
+        "print('ready', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        assert f"another run is writing here (process {writer.pid})" in refusal(tmp_path)
+        writer.kill()
+    RunFolder(tmp_path, config()).close()  # the lock dies with its owner
+
+
+def test_the_best_the_median_and_the_worst_episode_are_kept(tmp_path: Path) -> None:
+    scores = [0.5, 0.0, 1.0, 1.0, 0.0]
+    made = [episode([s], attempt=i, score=s) for i, s in enumerate(scores)]
+    made.append(episode([0.0], attempt=9, error="broke"))
+    with RunFolder(tmp_path, config()) as folder:
+        folder.keep_trajectories("000007", made)
+    kept = {
+        name: next(read_trajectories(tmp_path / "trajectories" / f"{name}-000007.jsonl")).score
+        for name in ("worst", "median", "best")
+    }
+    assert kept == {"worst": 0.0, "median": 0.5, "best": 1.0}
+
+
+def test_seconds_add_up_over_resumptions(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, config()) as folder:
+        assert folder.seconds() == 0.0
+        folder.add_timing({"step": 0, "seconds": 1.5})
+        folder.add_timing({"step": 1, "seconds": 2.0})
+    with (tmp_path / "timings.jsonl").open("a") as file:
+        file.write('{"step": 2, "sec')  # the process was killed here
+    with RunFolder(tmp_path, config()) as folder:
+        assert folder.seconds() == 3.5

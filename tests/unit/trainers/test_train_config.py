@@ -1,0 +1,115 @@
+"""Every shipped run loads, presets are what they claim, and contradictions are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turngym.config import load_config, to_toml
+from turngym.errors import ConfigError
+from turngym.trainers.config import AlgoConfig, TrainConfig
+from turngym.trainers.loss_config import PolicyGradient, PpoClip
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+PRESETS = sorted(p.stem for p in (ROOT / "configs" / "algo").glob("*.toml"))
+
+
+def config(*overrides: str) -> TrainConfig:
+    return load_config(TrainConfig, ["env.id=text/maze", *overrides])
+
+
+def test_the_shipped_presets_are_there() -> None:
+    assert {"grpo", "dr_grpo", "rloo", "turn_rtg"} <= set(PRESETS)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("algo", [None, *PRESETS])
+def test_every_shipped_run_loads_with_every_preset(path: Path, algo: str | None) -> None:
+    sources = [str(path)] if algo is None else [str(path), f"algo={algo}"]
+    assert load_config(TrainConfig, sources).algo.name == (algo or "grpo")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_name_of_a_preset_is_its_file(name: str) -> None:
+    assert config(f"algo={name}").algo.name == name
+
+
+def test_presets_choose_the_parts_of_their_papers() -> None:
+    parts = {
+        name: (a.advantage.returns, a.advantage.baseline, a.advantage.scale, a.loss.aggregation)
+        for name in PRESETS
+        if (a := config(f"algo={name}").algo)
+    }
+    assert parts["grpo"] == ("outcome", "mean", "group_std", "seq_mean_token_mean")
+    assert parts["dr_grpo"] == ("outcome", "mean", "none", "seq_mean_token_sum_const")
+    assert parts["rloo"] == ("outcome", "leave_one_out", "none", "seq_mean_token_sum")
+    assert parts["turn_rtg"][:3] == ("reward_to_go", "leave_one_out", "none")
+    assert isinstance(config("algo=rloo").algo.loss.surrogate, PolicyGradient)
+    assert config("algo=turn_rtg").algo.loss.surrogate == PpoClip(clip_low=0.2, clip_high=0.28)
+
+
+def test_presets_leave_the_regularizer_alone() -> None:
+    found = config("regularizer.entropy_coefficient=0.01", "algo=rloo")
+    assert found.regularizer.entropy_coefficient == 0.01
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown algo preset 'gpro'. Did you mean 'grpo'\?"):
+        config("algo=gpro")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=rloo", "learner.num_epochs=2"], "'pg' has no trust region"),
+        (["algo=rloo", "learner.num_minibatches=2"], "make 2 optimizer steps per batch"),
+        (["rollout.group_size=1"], "leaves nothing to compare with"),
+        (["env.num_train_tasks=64"], "leaves none of env.num_train_tasks=64 to train on"),
+        (["rollout.temperature=0"], "rollout.temperature: .*greater than 0"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(*overrides)
+
+
+def test_a_divergence_from_the_start_is_trust_region_enough() -> None:
+    found = config("algo=rloo", "learner.num_epochs=2", "regularizer.kl_coefficient=0.1")
+    assert found.learner.steps_per_batch == 2
+
+
+def test_resolved_settings_read_back_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "resolved.toml"
+    for name in PRESETS:
+        found = config(f"algo={name}", 'env.options={"difficulty": "hard"}')
+        file.write_text(to_toml(found))
+        assert load_config(TrainConfig, [file]) == found
+
+
+def test_every_setting_is_documented() -> None:
+    def check(model: type) -> None:
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+            nested = hasattr(field.annotation, "model_fields")
+            if nested:
+                check(field.annotation)  # type: ignore[arg-type]
+                assert field.annotation.__doc__
+            elif name not in ("type", "model", "surrogate", "weight_decay", "beta1", "beta2"):
+                assert field.description, f"{model.__name__}.{name}"
+
+    check(TrainConfig)
+    assert AlgoConfig.__doc__
+
+
+def test_settings_are_read_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from turngym.config import load_config\n"
+        "from turngym.trainers.config import TrainConfig\n"
+        "load_config(TrainConfig, ['env.id=text/maze', 'algo=grpo'])\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
