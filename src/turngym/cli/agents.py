@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from turngym.agents.base import Policy
 from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.cli.imports import import_attribute
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
@@ -53,7 +52,7 @@ def make_policy(spec: str) -> Policy:
         return _pretrained(spec, rest)
     if kind == "run":
         return _trained(spec, Path(rest))
-    return _from_python(spec, kind, rest)
+    return _from_python(spec)
 
 
 def _ask_person(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
@@ -92,13 +91,9 @@ def _trained(spec: str, path: Path) -> Policy:
         raise ConfigError(f"agent {spec!r}: {error}") from error
 
 
-def _from_python(spec: str, module_name: str, attribute: str) -> Policy:
+def _from_python(spec: str) -> Policy:
     """Return the policy of ``module:function``, or a ``Policy`` that the module holds."""
-    module = _import(spec, module_name)
-    if not hasattr(module, attribute):
-        functions = [f"{module_name}:{name}" for name in vars(module) if not name.startswith("_")]
-        raise unknown_name("agent", spec, functions, hint=f"{module_name!r} holds no such name.")
-    found = getattr(module, attribute)
+    found = import_attribute("agent", spec)
     if hasattr(found, "start") and not inspect.isclass(found):
         policy: Policy = found
         return policy
@@ -108,25 +103,6 @@ def _from_python(spec: str, module_name: str, attribute: str) -> Policy:
             f"or a Policy object; found {_kind(found)}"
         )
     return FunctionPolicy(found)
-
-
-def _import(spec: str, name: str) -> Any:  # a module; its attributes are what the user wrote
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
-            raise ConfigError(
-                f"agent {spec!r}: no module {error.name!r} here or installed"
-            ) from error
-        raise ConfigError(f"agent {spec!r}: {error}") from error
-    except Exception as error:
-        raise ConfigError(
-            f"agent {spec!r}: importing {name!r} raised {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(here)
 
 
 def _kind(value: Any) -> str:

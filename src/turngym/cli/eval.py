@@ -14,9 +14,14 @@ import typer
 
 from turngym import __version__, registry
 from turngym.cli.agents import FORMS, HUMAN, make_policy
+from turngym.cli.errors import first_cause
+from turngym.cli.keyboard import interruptible
 from turngym.cli.output import number, percent, print_json, progress, say, table, writable_folder
-from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
+from turngym.records import write_trajectories
 from turngym.registry import EnvEntry
+from turngym.rollouts.evaluation import evaluate as play_tasks
+from turngym.rollouts.evaluation import summarize
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
@@ -56,7 +61,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success with its 95 % interval."""
-    entries = list({entry.id: entry for name in envs for entry in _entries(name)}.values())
+    entries, chosen = _entries(envs)
     plan = _Plan(
         agent=agent,
         episodes=episodes,
@@ -65,25 +70,39 @@ def evaluate(
         split=_split(split),
         out=None if out is None else writable_folder(out),
     )
-    results = asyncio.run(_evaluate_all(entries, make_policy(agent), plan))
+    policy = make_policy(agent)
+    with interruptible():
+        results = asyncio.run(_evaluate_all(entries, chosen, policy, plan))
     if plan.out is not None:
         _write_results(plan, results)
     if as_json:
         print_json(results)
     else:
         _print_table(results)
+    if all("not_run" in found for found in results.values()):
+        raise ConfigError(f"nothing of {', '.join(envs)} could be played")
     broken = [name for name, found in results.items() if found["faults"] == found["episodes"] > 0]
     if broken:
         say(f"error: every episode broke in {', '.join(broken)}")
         raise typer.Exit(1)
 
 
-def _entries(name: str) -> list[EnvEntry]:
-    """Return the environments called ``name``; a pattern may match some that do not run here."""
-    found = registry.match(name)
-    if len(found) == 1 or all(entry.missing() for entry in found):
-        found[0].require()
-    return found
+def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
+    """Return the environments that ``names`` match, and the ids of those named in person.
+
+    What was named in person must run; of a family, some may not.
+    """
+    entries: dict[str, EnvEntry] = {}
+    chosen: set[str] = set()
+    for name in names:
+        found = registry.match(name)
+        entries |= {entry.id: entry for entry in found}
+        if not name.endswith("/*"):
+            chosen.add(found[0].id)
+            found[0].require()
+        elif all(entry.missing() for entry in found):
+            found[0].require()
+    return list(entries.values()), chosen
 
 
 def _split(name: str) -> Split:
@@ -93,27 +112,43 @@ def _split(name: str) -> Split:
     raise unknown_name("split", name, SPLITS)
 
 
-async def _evaluate_all(entries: list[EnvEntry], policy: Policy, plan: _Plan) -> Results:
-    from turngym.rollouts.evaluation import summarize
-
+async def _evaluate_all(
+    entries: list[EnvEntry], chosen: set[str], policy: Policy, plan: _Plan
+) -> Results:
+    asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
     results: Results = {}
     for entry in entries:
-        missing = entry.missing()
-        if missing:
-            say(f"not run: {entry.short_name}: {'; '.join(missing)}")
-            results[entry.short_name] = {**summarize([]).to_json(), "not_run": missing}
-            continue
-        trajectories = await _play(entry, policy, plan)
-        results[entry.short_name] = summarize(trajectories).to_json()
-        _tell_faults(entry, trajectories)
-        if plan.out is not None:
-            _write_trajectories(plan.out, entry, trajectories)
+        try:
+            entry.require()
+            results[entry.short_name] = await _evaluate(entry, policy, plan)
+        except Exception as error:
+            cause = first_cause(error)
+            if entry.id in chosen or not isinstance(cause, ConfigError):
+                raise
+            say(f"not run: {cause}")
+            results[entry.short_name] = {**summarize([]).to_json(), "not_run": str(cause)}
     return results
 
 
-async def _play(entry: EnvEntry, policy: Policy, plan: _Plan) -> list[Trajectory]:
-    from turngym.rollouts.evaluation import evaluate as play_tasks
+async def _evaluate(entry: EnvEntry, policy: Policy, plan: _Plan) -> dict[str, Any]:
+    trajectories = await _play(entry, policy, plan)
+    errors = [t.error for t in trajectories if t.error is not None]
+    if errors:
+        first = errors[0].splitlines()[0]
+        say(f"{entry.short_name}: {len(errors)} of {len(trajectories)} episodes broke: {first}")
+    if plan.out is not None:
+        name = f"{entry.short_name.replace('/', '-')}.jsonl"
+        write_trajectories(plan.out / name, trajectories)
+    return summarize(trajectories).to_json()
 
+
+def _forget_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle errors of tasks as usual, but do not tell of those that Ctrl-C cut short."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
+
+
+async def _play(entry: EnvEntry, policy: Policy, plan: _Plan) -> list[Trajectory]:
     tasks = _tasks(entry, plan)
     with _watch(entry, plan) as on_episode:
         return await play_tasks(
@@ -169,19 +204,6 @@ def _make(entry: EnvEntry) -> gymnasium.Env[Any, Any]:
         raise
     except Exception as error:
         raise EnvironmentFault(f"{entry.short_name}: {type(error).__name__}: {error}") from error
-
-
-def _tell_faults(entry: EnvEntry, trajectories: list[Trajectory]) -> None:
-    errors = [t.error for t in trajectories if t.error is not None]
-    if errors:
-        first = errors[0].splitlines()[0]
-        say(f"{entry.short_name}: {len(errors)} of {len(trajectories)} episodes broke: {first}")
-
-
-def _write_trajectories(out: Path, entry: EnvEntry, trajectories: list[Trajectory]) -> None:
-    from turngym.records import write_trajectories
-
-    write_trajectories(out / f"{entry.short_name.replace('/', '-')}.jsonl", trajectories)
 
 
 def _write_results(plan: _Plan, results: Results) -> None:

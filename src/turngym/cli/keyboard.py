@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 from turngym.cli.output import say
@@ -38,25 +39,32 @@ def ask(instructions: str, info: Mapping[str, Any]) -> str:
 
 
 def _read_line() -> str:
-    with _interruptible():
-        if not sys.stdin.isatty():
-            line = sys.stdin.readline()
-            if not line:
-                raise EndOfInput
-            return line
-        with suppress(ImportError):  # gives input() line editing and a history
-            import readline  # noqa: F401
-        try:
-            return input("> ")
-        except EOFError:
-            raise EndOfInput from None
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        if not line:
+            raise EndOfInput
+        return line
+    with suppress(ImportError):  # gives input() line editing and a history
+        import readline  # noqa: F401
+    try:
+        return input("> ")
+    except EOFError:
+        raise EndOfInput from None
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the wait for a line at once, where asyncio would only take note of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the block at once.
+
+    Left alone, asyncio cancels its main task, which notices only when some task waits; scripted
+    agents in games of pure Python never do.
+    """
+    before = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # not Python's own handler, which asyncio would replace

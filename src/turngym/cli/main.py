@@ -7,24 +7,19 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from turngym import __version__
+from turngym.cli.check import app as check_app
 from turngym.cli.config import app as config_app
 from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
+from turngym.cli.errors import FAILED, FINE, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
 from turngym.cli.train import train
-from turngym.errors import ConfigError, Interrupted, RecordError, TurnGymError
-
-FINE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
-
-# Typer keeps its own copy of Click in some releases; both have this family tree.
-_UsageError: Any = typer.BadParameter.__mro__[1]
-_ClickError: Any = _UsageError.__mro__[1]
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.",
@@ -35,6 +30,7 @@ app.command("envs")(envs)
 app.command("play")(play)
 app.command("eval")(evaluate)
 app.command("train")(train)
+app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.command("doctor")(doctor)
 
@@ -93,40 +89,15 @@ def _run(arguments: list[str]) -> int:
 
 def _report(error: BaseException, *, debug: bool) -> int | None:
     """Tell what went wrong and return the exit code; None for a bug of ours, said by Python."""
-    cause = _cause(error)
-    code = _exit_code(cause)
+    cause = first_cause(error)
+    code = exit_code(cause)
     if code is None:
         return None
     if debug:
         traceback.print_exception(error)
-    for line in _lines(cause):
+    for line in lines(cause):
         print(f"error: {line}", file=sys.stderr)
     return code
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the first error inside groups, as a ``TaskGroup`` raises them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def _exit_code(error: BaseException) -> int | None:
-    """Return the exit code for an error that needs no traceback, or None."""
-    if isinstance(error, ConfigError | RecordError | _UsageError):
-        return WRONG_INPUT
-    if isinstance(error, KeyboardInterrupt | typer.Abort | Interrupted):
-        return INTERRUPTED
-    if isinstance(error, TurnGymError | OSError | _ClickError):
-        return FAILED
-    return None
-
-
-def _lines(error: BaseException) -> list[str]:
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return ["interrupted"]
-    text = error.format_message() if isinstance(error, _ClickError) else str(error)
-    return text.strip().splitlines() or [type(error).__name__]
 
 
 def _drop_stdout() -> None:

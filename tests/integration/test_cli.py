@@ -1,0 +1,489 @@
+"""The commands as a user types them: data on stdout, the rest on stderr, exit codes by contract."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turngym as package
+from helpers.cli import COMMAND, TINY_RUN, lab_environment, turngym
+from helpers.models import model, tokenizer
+from turngym.agents.models import save_model_dir
+from turngym.check_report import CheckReport, NotRun
+from turngym.cli.main import main
+from turngym.environments.text.maze import MazeEnv
+from turngym.records import read_trajectories
+from turngym.types import StopReason
+
+Captured = pytest.CaptureFixture[str]
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def evaluated(capsys: Captured, *arguments: str) -> Any:
+    assert main(["eval", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# The program.
+
+
+def test_the_version_is_that_of_the_package(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{package.__version__}\n"
+
+
+def test_without_arguments_it_shows_help_with_every_command(capsys: Captured) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    for command in ("envs", "play", "eval", "train", "check", "config", "doctor"):
+        assert command in shown
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "envs", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # before anything is written
+    complaint = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+    assert complaint == b""
+
+
+# envs
+
+
+def test_envs_lists_one_environment_a_line(capsys: Captured) -> None:
+    assert main(["envs"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["NAME", "ID"]
+    maze = next(line for line in lines if line.startswith("text/maze "))
+    assert maze.split() == ["text/maze", "turngym/Maze-v0", "text", "exact", "14", "-", "yes"]
+
+
+def test_envs_tells_a_program_what_each_environment_needs(capsys: Captured) -> None:
+    assert main(["envs", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["text/maze-hard"] == {
+        "id": "turngym/Maze-hard-v0",
+        "name": "text/maze-hard",
+        "family": "text",
+        "snapshot_kind": "exact",
+        "max_turns": 120,
+        "needs": {"extra": None, "modules": [], "programs": []},
+        "runs_here": True,
+        "missing": [],
+    }
+
+
+def test_envs_starts_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from turngym.cli.main import main\n"
+        "assert main(['envs']) == 0\n"
+        "heavy = {'torch', 'transformers', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# play
+
+
+def test_play_reads_piped_lines_until_the_episode_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    env = package.make("text/maze")
+    env.reset(seed=0, options={"task": "maze-easy/test/0"})
+    oracle = env.get_wrapper_attr("oracle_action")
+    moves, over = [], False
+    while not over:
+        moves.append(oracle())
+        _, _, terminated, truncated, _ = env.step(moves[-1])
+        over = terminated or truncated
+    typed(monkeypatch, *moves, "not read any more")
+    assert main(["play", "text/maze", "--task", "maze-easy/test/0"]) == 0
+    shown = capsys.readouterr().out
+    assert "Find the key" in shown  # the rules
+    assert "[reward +1]" in shown
+    assert shown.endswith(f"terminated after {len(moves)} turns: return 1, score 1\n")
+
+
+def test_play_lists_the_legal_actions_without_spending_a_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typed(monkeypatch, "?", "quit")
+    assert main(["play", "text/maze", "--seed", "3"]) == 0
+    captured = capsys.readouterr()
+    assert "Legal actions:\n  go north\n  go east\n" in captured.err
+    assert captured.out.endswith("stopped after 0 turns: return 0\n")
+
+
+def test_play_stops_at_the_end_of_the_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typed(monkeypatch, "go north", "dance")
+    assert main(["play", "text/maze", "--seed", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "Not a command: 'dance'" in shown
+    assert shown.endswith("stopped after 2 turns: return 0\n")
+
+
+def test_play_tells_a_turn_limit_from_an_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    typed(monkeypatch, *["dance"] * 14)
+    assert main(["play", "text/maze", "--seed", "3"]) == 0
+    assert capsys.readouterr().out.endswith("truncated_turns after 14 turns: return 0, score 0\n")
+
+
+def test_play_with_the_same_seed_is_the_same_task(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    shown = []
+    for seed in ("7", "7", "8"):
+        typed(monkeypatch)
+        main(["play", "text/maze", "--seed", seed])
+        shown.append(capsys.readouterr().err.replace(f"seed {seed}", ""))
+    assert shown[0] == shown[1] != shown[2]
+
+
+# eval
+
+
+def test_eval_reports_each_environment_as_promised(capsys: Captured) -> None:
+    found = evaluated(capsys, "text/maze", "text/maze-hard", "--agent", "oracle", "--episodes", "5")
+    assert set(found) == {"text/maze", "text/maze-hard"}
+    maze = found["text/maze"]
+    assert (maze["episodes"], maze["solved"], maze["success"], maze["faults"]) == (5, 5, 1.0, 0)
+    # Wilson with n = p*n = 5: n / (n + z^2) = 5 / 8.8415
+    assert maze["success_ci95"] == pytest.approx([0.5655, 1.0], abs=1e-4)
+    assert maze["mean_return"] == 1.0
+    assert 1 <= maze["mean_turns"] <= 14
+
+
+def test_eval_of_nobody_solves_nothing(capsys: Captured) -> None:
+    found = evaluated(capsys, "text/maze", "--agent", "noop", "--episodes", "4")["text/maze"]
+    assert (found["solved"], found["success"], found["mean_turns"]) == (0, 0.0, 14.0)
+    assert found["invalid_actions"] == 4 * 14
+
+
+def test_eval_depends_on_the_seed_and_not_on_the_concurrency(capsys: Captured) -> None:
+    options = ("text/maze", "--agent", "random", "--episodes", "12")
+    one = evaluated(capsys, *options, "--seed", "1", "--concurrency", "1")
+    same = evaluated(capsys, *options, "--seed", "1", "--concurrency", "7")
+    other = evaluated(capsys, *options, "--seed", "2")
+    assert one == same != other
+
+
+def test_eval_of_a_pattern_tells_what_did_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    lab_environment(monkeypatch, "lab/Here-v0")
+    gone = {"difficulty": "medium"}
+    lab_environment(
+        monkeypatch, "lab/Gone-v0", kwargs=gone, extra="gone", modules=["no_such_engine"]
+    )
+    assert main(["eval", "lab/*", "--agent", "noop", "--episodes", "2", "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert set(found) == {"lab/here", "lab/gone"}
+    assert found["lab/here"]["success"] == 0.0
+    assert found["lab/gone"]["success"] is None  # not run is not failed
+    reason = "environment 'lab/gone' needs the extra 'gone': pip install 'turngym[gone]'"
+    assert found["lab/gone"]["not_run"] == reason
+    assert captured.err == f"not run: {reason}\n"
+
+
+def test_eval_of_a_pattern_leaves_out_what_the_agent_cannot_play(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    lab_environment(monkeypatch, "lab/Here-v0")
+    lab_environment(monkeypatch, "lab/Mute-v0", kwargs={"difficulty": "hard"})
+    legal = MazeEnv.legal_actions
+
+    def only_easy(self: MazeEnv) -> list[str] | None:
+        return legal(self) if self.name == "maze-easy" else None
+
+    monkeypatch.setattr(MazeEnv, "legal_actions", only_easy)
+    found = evaluated(capsys, "lab/*", "--agent", "random", "--episodes", "3")
+    assert found["lab/here"]["episodes"] == 3
+    assert "lists no legal actions" in found["lab/mute"]["not_run"]
+
+
+def test_eval_keeps_trajectories_and_results(capsys: Captured, tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "first"
+    found = evaluated(
+        capsys, "text/maze", "--agent", "oracle", "--episodes", "3", "--out", str(out)
+    )
+    trajectories = list(read_trajectories(out / "text-maze.jsonl"))
+    assert [t.task_id for t in trajectories] == [f"maze-easy/test/{i}" for i in range(3)]
+    assert all(t.is_success and t.env_id == "turngym/Maze-v0" for t in trajectories)
+    kept = json.loads((out / "evaluation.json").read_text())
+    assert kept["results"] == found
+    assert (kept["agent"], kept["split"], kept["turngym"]) == (
+        "oracle",
+        "test",
+        package.__version__,
+    )
+
+
+def test_eval_plays_the_training_tasks_on_demand(capsys: Captured, tmp_path: Path) -> None:
+    options = ("--agent", "noop", "--episodes", "1", "--split", "train", "--out", str(tmp_path))
+    evaluated(capsys, "text/maze", *options)
+    [trajectory] = read_trajectories(tmp_path / "text-maze.jsonl")
+    assert trajectory.task_id == "maze-easy/train/0"
+
+
+def test_eval_prints_a_table_for_people(capsys: Captured) -> None:
+    assert main(["eval", "text/maze", "--agent", "oracle", "--episodes", "5"]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.startswith("ENVIRONMENT")
+    assert line.startswith("text/maze    5         100.0 % [56.6, 100.0]  1.00")
+    assert line.endswith(" 0")
+
+
+def test_eval_of_a_person_shows_each_end(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    typed(monkeypatch, *["dance"] * 14)
+    found = evaluated(capsys, "text/maze", "--agent", "human", "--episodes", "1")
+    assert found["text/maze"]["success"] == 0.0
+
+
+def test_eval_of_a_function_that_breaks_counts_faults_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "def act(seen, info):\n    raise RuntimeError('no answer today')\n"
+    )
+    done = turngym("eval", "text/maze", "--agent", "half:act", "--episodes", "3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "3 of 3 episodes broke: act: RuntimeError: no answer today" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[1].split() == ["text/maze", "3", "-", "-", "-", "3"]
+
+
+def test_eval_goes_on_when_some_episodes_break(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moody_agent.py").write_text(
+        "def act(seen, info):\n"
+        "    if info['task_id'].endswith('/1'):\n"
+        "        raise RuntimeError('not this one')\n"
+        "    return info['legal_actions'][0]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = evaluated(capsys, "text/maze", "--agent", "moody_agent:act", "--episodes", "3")
+    assert (found["text/maze"]["faults"], found["text/maze"]["episodes"]) == (1, 3)
+    assert found["text/maze"]["success"] is not None
+
+
+# eval with a model
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny untrained model with room for 128 tokens: the instructions fill more than that."""
+    folder = tmp_path_factory.mktemp("model")
+    save_model_dir(model(context=128), tokenizer(), folder)
+    return folder
+
+
+def test_eval_of_a_model_in_a_folder(
+    capsys: Captured, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("model")
+    save_model_dir(model(context=1024), tokenizer(), folder)
+    options = ("--agent", f"hf:{folder}", "--episodes", "2", "--out", str(tmp_path))
+    assert evaluated(capsys, "text/maze", *options)["text/maze"]["faults"] == 0
+    first = next(iter(read_trajectories(tmp_path / "text-maze.jsonl")))
+    assert first.num_sampled_tokens > 0
+    assert first.turns[0].observation[0].role == "system"
+    assert "Find the key" in first.turns[0].observation[0].content
+
+
+def test_a_prompt_longer_than_the_context_truncates_its_episode_and_the_run_goes_on(
+    capsys: Captured, tmp_path: Path, model_folder: Path
+) -> None:
+    options = ("--agent", f"hf:{model_folder}", "--episodes", "3", "--out", str(tmp_path))
+    found = evaluated(capsys, "text/maze", *options)["text/maze"]
+    assert (found["episodes"], found["truncated"], found["faults"]) == (3, 3, 0)
+    kept = list(read_trajectories(tmp_path / "text-maze.jsonl"))
+    assert [t.stop_reason for t in kept] == [StopReason.TRUNCATED_CONTEXT] * 3
+
+
+# train
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run, and what was printed at its end."""
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "tiny.toml").write_text(TINY_RUN)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main(["train", str(folder / "tiny.toml"), "--out", str(folder / "run")])
+    assert code == 0
+    return folder / "run", printed.getvalue()
+
+
+def test_train_prints_held_out_success_before_and_after_with_intervals(
+    tiny_run: tuple[Path, str],
+) -> None:
+    folder, printed = tiny_run
+    summary = json.loads((folder / "summary.json").read_text())
+    sampled = printed.splitlines()[1]
+    assert sampled.startswith("sampled")
+    for moment in ("before", "after"):
+        found = summary[moment]["sampled"]
+        low, high = found["success_ci95"]
+        shown = f"{100 * found['success']:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        assert shown in sampled
+    assert "2 updates (all updates done), 8 episodes, 0 faults" in printed
+    assert printed.endswith(f"run folder: {folder}\n")
+
+
+def test_train_says_of_each_phase_when_it_is_over(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_RUN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "tiny.toml", "algo=rloo", "run.seed=1", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert (result["folder"], result["algo"], result["seed"]) == ("runs/tiny", "rloo", 1)
+    assert result["after"]["greedy"]["episodes"] == 4
+    phases = [line.split(":")[0] for line in captured.err.splitlines()]
+    assert [p for p in phases if p in ("warm start", "reinforcement")] == [
+        "warm start",
+        "reinforcement",
+    ]
+
+
+def test_train_does_not_repeat_a_run_that_is_done(
+    capsys: Captured, tiny_run: tuple[Path, str]
+) -> None:
+    folder, printed = tiny_run
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    assert main(["train", "--resume", "--out", str(folder)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == printed
+    assert "this run is done" in captured.err
+    assert (folder / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.parametrize("part", [".", "checkpoints"])
+def test_eval_of_a_run_or_of_one_of_its_checkpoints(
+    capsys: Captured, tiny_run: tuple[Path, str], part: str
+) -> None:
+    folder = tiny_run[0] / part
+    if part == "checkpoints":
+        folder = sorted(folder.iterdir())[-1]
+    found = evaluated(capsys, "text/maze", "--agent", f"run:{folder}", "--episodes", "4")
+    greedy = json.loads((tiny_run[0] / "summary.json").read_text())["after"]["greedy"]
+    assert found["text/maze"]["success"] == greedy["success"]
+    assert found["text/maze"]["faults"] == 0
+
+
+# check
+
+
+def test_check_reports_every_promise_of_an_environment(capsys: Captured) -> None:
+    assert main(["check", "env", "text/maze", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["subject"], report["ok"], len(report["reports"])) == ("text/maze", True, 2)
+    results = [result for part in report["reports"] for result in part["results"]]
+    assert len(results) > 10
+    assert {result["status"] for result in results} <= {"pass", "not-run"}
+
+
+def test_check_of_a_broken_environment_fails_and_names_the_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (tmp_path / "forgetful_maze.py").write_text(
+        "from turngym.environments.text.maze import MazeEnv\n"
+        "class ForgetfulEnv(MazeEnv):\n"
+        "    def set_state(self, state):\n"
+        "        super().set_state(state)\n"
+        "        self.state.at = self.state.door\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "env", "forgetful_maze:ForgetfulEnv"]) == 1
+    shown = capsys.readouterr().out
+    assert any(line.strip().startswith("fail") for line in shown.splitlines())
+    assert any(line.strip().startswith("pass") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(("required", "code"), [(True, 1), (False, 0)])
+def test_a_check_that_did_not_run_fails_when_it_is_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, required: bool, code: int
+) -> None:
+    def cannot() -> None:
+        raise NotRun("no second process here")
+
+    def report(target: str) -> CheckReport:
+        made = CheckReport(target)
+        made.run("same in a fresh process", cannot, required=required)
+        return made
+
+    monkeypatch.setattr("turngym.environments.checks.check_turn_env", report)
+    monkeypatch.setattr("turngym.environments.checks.check_fork", report)
+    assert main(["check", "env", "text/maze"]) == code
+    assert "not-run same in a fresh process" in capsys.readouterr().out
+
+
+# config
+
+
+def test_config_show_prints_settings_that_give_the_same_settings(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    first = tmp_path / "first.toml"
+    first.write_text('[env]\nid = "text/maze"\n')
+    assert main(["config", "show", str(first), "algo=rloo", "run.seed=3"]) == 0
+    shown = capsys.readouterr().out
+    second = tmp_path / "second.toml"
+    second.write_text(shown)
+    assert main(["config", "show", str(second)]) == 0
+    assert capsys.readouterr().out == shown
+    assert 'name = "rloo"' in shown
+
+
+def test_config_show_tells_a_program_also_what_is_unset(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[env]\nid = "text/maze"\n')
+    path = str(tmp_path / "run.toml")
+    assert main(["config", "show", path, "rollout.group_size=4", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rollout"]["group_size"] == 4
+    assert shown["env"] == {"id": "text/maze", "options": {}, "num_train_tasks": None}
+
+
+def test_config_show_works_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[env]\nid = "text/maze"\n')
+    done = turngym("config", "show", "run.toml", cwd=tmp_path, hide=["torch", "transformers"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# doctor
+
+
+def test_doctor_finds_the_core_working(capsys: Captured) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["turngym"] == package.__version__
+    assert report["cores"] >= 1
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["core"]["status"] == "ok"
+    assert checks["train"]["status"] in ("ok", "missing")
+    for check in checks.values():
+        assert (check["fix"] is None) == (check["status"] == "ok")
