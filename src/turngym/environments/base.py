@@ -32,6 +32,9 @@ Observation = dict[str, Any]
 SnapshotKind = Literal["exact", "fs", "replay"]
 """How a state is kept: a copy of it, a copy with its files, or the actions that led to it."""
 
+METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
+"""Gymnasium's description of an environment; it warns when the frame rate is missing."""
+
 _MAX_TASK_INDEX = 1 << 31
 
 
@@ -84,6 +87,8 @@ class EpisodeCore:
     rules: str = ""
     """What an agent should know before it starts; ``instructions`` adds how to act."""
     snapshot_kind: ClassVar[SnapshotKind] = "replay"
+    shows_ground_truth: ClassVar[bool] = False
+    """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
     action_format: ActionFormat
     np_random: np.random.Generator
 
@@ -322,7 +327,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
     End: ``info["stop_reason"]`` says why.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
 
     def __init__(self, *, render_mode: str | None = None) -> None:
         self.observation_space = text_observation_space()
@@ -399,7 +404,7 @@ class AsyncTurnEnv(EpisodeCore):
     One instance serves one task at a time. ``as_sync`` makes a ``gymnasium.Env`` of it.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: ClassVar[dict[str, Any]] = METADATA
 
     def __init__(self, *, render_mode: str | None = None) -> None:
         self.observation_space = text_observation_space()
