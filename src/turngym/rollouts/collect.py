@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from turngym.agents.base import Policy
-from turngym.rollouts.episode import AnyEnv, EpisodeSpec, rollout
+from turngym.errors import ConfigError
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, faulted, rollout
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
-from turngym.types import Trajectory, TrajectoryGroup
+from turngym.types import StopReason, Trajectory, TrajectoryGroup
 
 MakeEnv = Callable[[], AnyEnv]
 OnEpisode = Callable[[Trajectory], None]
@@ -50,7 +51,8 @@ async def collect(
     """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
 
     Environments are made once per slot and used again. An episode that breaks is returned with its
-    ``error_*`` stop reason, and its environment is replaced.
+    ``error_*`` stop reason and holds up no other. Its environment is replaced, and so is one whose
+    episode ran out of time, because a call may have been cut off in its middle.
 
     Args:
         make_env: Makes one environment; called at most ``concurrency`` times plus once per fault.
@@ -59,7 +61,13 @@ async def collect(
         concurrency: Episodes alive at once, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
         on_episode: Called after each episode, for progress.
+
+    Raises:
+        ConfigError: ``concurrency`` is less than 1, or an environment or the policy refuses its
+            settings.
     """
+    if concurrency < 1:
+        raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
     results: list[Trajectory | None] = [None] * len(specs)
     todo = iter(enumerate(specs))
 
@@ -67,21 +75,30 @@ async def collect(
         env: AnyEnv | None = None
         try:
             for index, spec in todo:
-                env = env if env is not None else make_env()
-                trajectory = await rollout(env, policy, spec, timeout_s=timeout_s)
+                try:
+                    env = env if env is not None else make_env()
+                except ConfigError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the border where faults are attributed
+                    trajectory = faulted(spec, f"make: {type(error).__name__}: {error}")
+                else:
+                    trajectory = await rollout(env, policy, spec, timeout_s=timeout_s)
                 results[index] = trajectory
                 if on_episode is not None:
                     on_episode(trajectory)
-                if trajectory.stop_reason.is_error:
+                if env is not None and _must_replace(trajectory.stop_reason):
                     await _close(env)
                     env = None
         finally:
             if env is not None:
                 await _close(env)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(specs))):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(specs))):
+                group.create_task(work())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the others are the same, or come of it
     return [trajectory for trajectory in results if trajectory is not None]
 
 
@@ -95,6 +112,10 @@ def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGro
         TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
         for (_, task_id, seed), members in groups.items()
     ]
+
+
+def _must_replace(stop: StopReason) -> bool:
+    return stop.is_error or stop is StopReason.TRUNCATED_TIME
 
 
 async def _close(env: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +23,8 @@ from turngym.environments.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
+
+logger = logging.getLogger(__name__)
 
 
 class AnyEnv(Protocol):
@@ -74,7 +79,18 @@ async def rollout(
     except PolicyFault as fault:
         record.stop, record.error = StopReason.ERROR_POLICY, str(fault)
     if record.stop.is_truncated and record.score is None:
-        record.score = _attribute(env, "score", lambda: None)()
+        try:
+            record.score = _checked_score(_attribute(env, "score", lambda: None)())
+        except Exception as error:  # noqa: BLE001 - an episode without a judge has no reward
+            record.stop = StopReason.ERROR_REWARD
+            record.error = f"score: {type(error).__name__}: {error}"
+    return record.trajectory()
+
+
+def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
+    """Return the trajectory of an episode whose environment broke before it began."""
+    record = _Record(spec)
+    record.error = error
     return record.trajectory()
 
 
@@ -89,19 +105,23 @@ class _Record:
         self.error: str | None = None
         self.last_text: str | None = None
 
-    def add(self, turn: PolicyTurn, seen: Info, reward: float, info: Info) -> None:
+    def add(self, turn: PolicyTurn, seen: Info, answer: _Answer) -> None:
+        self.last_text = answer.observation["text"]
         self.turns.append(
             Turn(
                 observation=turn.observation,
                 action=turn.action,
                 spans=turn.spans,
-                reward=reward,
-                reward_parts=info.get("reward_parts", {}),
-                invalid_action=info.get("invalid_action"),
+                reward=float(answer.reward),
+                reward_parts=answer.info.get("reward_parts", {}),
+                invalid_action=answer.info.get("invalid_action"),
                 anchor=seen.get("anchor"),
                 starts_segment=turn.starts_segment,
             )
         )
+        if answer.is_over:
+            self.stop = answer.stop_reason
+            self.score = _checked_score(answer.info.get("score"))
 
     def trajectory(self) -> Trajectory:
         spec = self.spec
@@ -120,57 +140,102 @@ class _Record:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What ``env.step`` returned."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.terminated or self.truncated)
+
+    @property
+    def stop_reason(self) -> StopReason:
+        fallback = StopReason.TERMINATED if self.terminated else StopReason.TRUNCATED_ENV
+        reason = StopReason(self.info.get("stop_reason", fallback))
+        if reason.is_error:
+            raise ValueError(f"stop_reason {reason.value!r} is reported instead of raised")
+        return reason
+
+
 async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
     spec = record.spec
-    observation, info = await _env_call(
-        "reset", lambda: env.reset(seed=spec.env_seed, options={"task": spec.task})
-    )
-    session = policy.start(
-        EpisodeContext(
-            env_id=spec.env_id,
-            task_id=spec.task.id,
-            seed=spec.policy_seed,
-            instructions=info.get("instructions", ""),
-            oracle=_attribute(env, "oracle_action", None),
+    with _env_border("reset"):
+        observation, info = await _awaited(
+            env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
-    )
+    with _policy_border("start"):
+        session = policy.start(
+            EpisodeContext(
+                env_id=spec.env_id,
+                task_id=spec.task.id,
+                seed=spec.policy_seed,
+                instructions=info.get("instructions", ""),
+                oracle=_attribute(env, "oracle_action", None),
+            )
+        )
     try:
         over = False
         while not over:
-            turn = await _act(session, observation, info)
-            action, seen = turn.action.content, info
-            observation, reward, terminated, truncated, info = await _env_call(
-                "step",
-                lambda action=action: env.step(action),
-            )
-            record.add(turn, seen, float(reward), info)
-            record.last_text = observation["text"]
-            over = terminated or truncated
+            with _policy_border("act"):
+                turn = await session.act(observation, info)
+                if turn.action.role != "assistant":
+                    raise ValueError(f"the action is a message of role {turn.action.role!r}")
+            with _env_border("step"):
+                answer = _Answer(*await _awaited(env.step(turn.action.content)))
+                record.add(turn, info, answer)
+            observation, info, over = answer.observation, answer.info, answer.is_over
     finally:
-        session.close()
-    fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
-    record.stop = StopReason(info.get("stop_reason", fallback))
-    record.score = info.get("score")
+        _close_session(session)
 
 
-async def _env_call(phase: str, call: Any) -> Any:
-    """Run one call of the environment; whatever it raises becomes an ``EnvironmentFault``."""
+@contextmanager
+def _env_border(phase: str) -> Iterator[None]:
+    """Attribute to the environment what is raised inside, a timeout of its own included.
+
+    The time limit of the episode does not come this way: it arrives as a cancellation.
+    """
     try:
-        result = call()
-        return await result if inspect.isawaitable(result) else result
-    except (ConfigError, EnvironmentFault, TimeoutError):
+        yield
+    except (ConfigError, EnvironmentFault):
         raise
-    except Exception as error:  # the border where faults are attributed
+    except Exception as error:
         raise EnvironmentFault(f"{phase}: {type(error).__name__}: {error}") from error
 
 
-async def _act(session: PolicySession, observation: Any, info: Info) -> PolicyTurn:
+@contextmanager
+def _policy_border(phase: str) -> Iterator[None]:
+    """Attribute to the policy what is raised inside."""
     try:
-        return await session.act(observation, info)
-    except (ConfigError, ContextOverflow, PolicyFault, TimeoutError):
+        yield
+    except (ConfigError, ContextOverflow, EnvironmentFault, PolicyFault):
         raise
-    except Exception as error:  # the border where faults are attributed
-        raise PolicyFault(f"act: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise PolicyFault(f"{phase}: {type(error).__name__}: {error}") from error
+
+
+async def _awaited(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+def _close_session(session: PolicySession) -> None:
+    try:
+        session.close()
+    except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
+        logger.warning("a policy session did not close: %s: %s", type(error).__name__, error)
+
+
+def _checked_score(score: Any) -> float | None:
+    if score is None:
+        return None
+    if not 0.0 <= float(score) <= 1.0:
+        raise ValueError(f"score must lie in [0, 1] or be None, got {score!r}")
+    return float(score)
 
 
 def _attribute(env: Any, name: str, default: Any) -> Any:
