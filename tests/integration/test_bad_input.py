@@ -244,6 +244,18 @@ def test_results_that_cannot_be_written_stop_it_before_it_plays(
     assert line == f"--out {tmp_path}/file/run: cannot be written to (Not a directory)"
 
 
+def test_bytes_that_are_no_text_are_an_action_like_any_other(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "play", "text/maze", "--seed", "3"],
+        input=b"\xff\xfe\n",
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert b"Not a command" in done.stdout
+
+
 # Ctrl-C.
 
 

@@ -217,9 +217,7 @@ def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert said.splitlines()[-1].endswith(
-        f"{out}: interrupted and saved; the same command resumes it"
-    )
+    assert said.splitlines()[-1] == f"{out}: interrupted and saved; the same command resumes it"
     assert "Traceback" not in said
     assert not (out / "summary.json").exists()
     kept = latest_checkpoint(out / "checkpoints")
@@ -272,6 +270,15 @@ def test_a_full_disk_stops_the_run_and_leaves_the_previous_checkpoint_whole(
 
     (small_disk / "filler").unlink()
     assert main(["train", "--resume", "--out", str(out)]) == 0
+
+
+@pytest.mark.extra("mount")
+def test_a_full_disk_stops_an_evaluation_in_one_line(small_disk: Path, capsys: Captured) -> None:
+    (small_disk / "filler").write_bytes(b"\0" * shutil.disk_usage(small_disk).free)
+    arguments = ("--agent", "random", "--episodes", "20", "--out", str(small_disk))
+    line = complaint(capsys, "eval", "text/maze", *arguments, code=1)
+    assert "No space left on device" in line
+    assert not (small_disk / "text-maze.jsonl").exists()
 
 
 def _wait_for(file: Path, process: subprocess.Popen[str]) -> None:

@@ -60,7 +60,10 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder for trajectories and results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play tasks 0..N-1 of each environment and print success with its 95 % interval."""
+    """Play tasks 0..N-1 of each environment and print success with its 95 % interval.
+
+    Models always take the likeliest token. Of FAMILY/*, what cannot run here is left out and told.
+    """
     entries, chosen = _entries(envs)
     plan = _Plan(
         agent=agent,

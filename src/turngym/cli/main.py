@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -16,7 +18,7 @@ from turngym.cli.check import app as check_app
 from turngym.cli.config import app as config_app
 from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
-from turngym.cli.errors import FAILED, FINE, exit_code, first_cause, lines
+from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
 from turngym.cli.train import train
@@ -67,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        with suppress(io.UnsupportedOperation):  # something was read already
+            sys.stdin.reconfigure(errors="replace")
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -95,8 +100,9 @@ def _report(error: BaseException, *, debug: bool) -> int | None:
         return None
     if debug:
         traceback.print_exception(error)
+    prefix = "" if code == INTERRUPTED else "error: "
     for line in lines(cause):
-        print(f"error: {line}", file=sys.stderr)
+        print(f"{prefix}{line}", file=sys.stderr)
     return code
 
 
