@@ -1,10 +1,31 @@
 """turngym: the gym where LLM agents learn turn by turn."""
 
-from turngym.environments import registration as _registration
+from turngym.environments.actions import Action, Commands, JsonTools
+from turngym.environments.base import AsyncTurnEnv, Outcome, TurnEnv
 from turngym.environments.registration import make, register
 from turngym.environments.text import register_text_games as _register_text_games
+from turngym.environments.text.base import TextGame
+from turngym.tasks.base import Task
+from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "make", "register"]
+__all__ = [
+    "Action",
+    "AsyncTurnEnv",
+    "Commands",
+    "JsonTools",
+    "Message",
+    "Outcome",
+    "StopReason",
+    "Task",
+    "TextGame",
+    "Trajectory",
+    "TrajectoryGroup",
+    "Turn",
+    "TurnEnv",
+    "__version__",
+    "make",
+    "register",
+]
 
 _register_text_games()

@@ -1,0 +1,80 @@
+"""What the documentation shows is run."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import turngym
+
+from turngym.environments.checks import check_fork, check_turn_env
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str) -> list[str]:
+    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def new_game(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """Import the game of docs/new_game.md from a file of its own."""
+    path = tmp_path_factory.mktemp("mine") / "bulls_and_cows.py"
+    path.write_text(blocks("docs/new_game.md")[0], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("bulls_and_cows", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bulls_and_cows"] = module
+    sys.path.insert(0, str(path.parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_new_game_fits_in_forty_lines() -> None:
+    source = blocks("docs/new_game.md")[0]
+    code = [line for line in source.splitlines() if line.strip()]
+    assert len(code) <= 40
+
+
+def test_new_game_passes_the_shipped_checks(new_game: ModuleType) -> None:
+    check_turn_env("mine/BullsAndCows-v0").raise_on_failure()
+    check_fork("mine/BullsAndCows-v0").raise_on_failure()
+
+
+def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -> None:
+    import asyncio
+
+    from turngym.agents.scripted import OraclePolicy, RandomPolicy
+    from turngym.rollouts.evaluation import evaluate, summarize
+
+    tasks = [turngym.make("mine/bullsandcows").unwrapped.task("test", i) for i in range(100)]
+    solved = {}
+    for policy in (OraclePolicy(), RandomPolicy()):
+        played = asyncio.run(
+            evaluate(
+                lambda: turngym.make("mine/bullsandcows"),
+                policy,
+                tasks,
+                env_id="mine/bullsandcows",
+                seed=0,
+            )
+        )
+        solved[type(policy).__name__] = summarize(played).solved
+    assert solved["OraclePolicy"] == 100
+    assert solved["RandomPolicy"] < 20
+
+
+def test_other_blocks_of_the_page_run(new_game: ModuleType) -> None:
+    for block in blocks("docs/new_game.md")[1:]:
+        exec(compile(block, "docs/new_game.md", "exec"), {})
+
+
+def test_readme_blocks_run() -> None:
+    found = blocks("README.md")
+    assert found
+    for block in found:
+        exec(compile(block, "README.md", "exec"), {})
