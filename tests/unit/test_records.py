@@ -1,0 +1,161 @@
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from helpers.trajectories import episode, turn
+from turngym.errors import RecordError
+from turngym.records import (
+    FORMAT,
+    append_trajectory,
+    from_json,
+    read_trajectories,
+    to_json,
+    write_trajectories,
+)
+from turngym.types import Message, StopReason, Trajectory, Turn
+
+EPISODES = [episode([0.25, 1.0], attempt=0, score=1.0), episode([0.0], attempt=1, error="broke")]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "episodes.jsonl"
+
+
+def test_what_is_written_is_read(file):
+    write_trajectories(file, EPISODES)
+    assert list(read_trajectories(file)) == EPISODES
+
+
+def test_the_first_line_names_format_and_version(file):
+    write_trajectories(file, [])
+    assert json.loads(file.read_text()) == {"format": FORMAT, "version": 1}
+
+
+def test_a_write_that_fails_leaves_the_old_file(file):
+    write_trajectories(file, EPISODES)
+
+    def breaking():
+        yield EPISODES[0]
+        raise RuntimeError("out of episodes")
+
+    with pytest.raises(RuntimeError):
+        write_trajectories(file, breaking())
+    assert list(read_trajectories(file)) == EPISODES
+
+
+def test_appending_makes_the_file_and_its_header_once(file):
+    for made in EPISODES:
+        append_trajectory(file, made)
+    assert list(read_trajectories(file)) == EPISODES
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_appending_cuts_off_what_a_killed_writer_left_of_a_line(file, kept):
+    append_trajectory(file, EPISODES[0])
+    whole = file.read_bytes()
+    half = to_json(EPISODES[1]).encode()[:kept]
+    file.write_bytes(whole + half)
+    append_trajectory(file, EPISODES[1])
+    assert list(read_trajectories(file)) == EPISODES
+
+
+def test_appending_mends_half_a_header(file):
+    file.parent.mkdir()
+    file.write_text('{"format": "turn')
+    append_trajectory(file, EPISODES[0])
+    assert list(read_trajectories(file)) == EPISODES[:1]
+
+
+def test_appending_cuts_a_half_line_longer_than_a_block(file):
+    append_trajectory(file, EPISODES[0])
+    with file.open("a") as out:
+        out.write("x" * 200_000)
+    append_trajectory(file, EPISODES[1])
+    assert list(read_trajectories(file)) == EPISODES
+
+
+@pytest.mark.parametrize("content", ["my notes", "my notes\nmore\n", '{"format": "other"}\n'])
+def test_appending_spares_a_file_of_something_else(file, content):
+    file.parent.mkdir()
+    file.write_text(content)
+    with pytest.raises(RecordError, match=r":1: "):
+        append_trajectory(file, EPISODES[0])
+    assert file.read_text() == content
+
+
+def _append_many(path: str, number: int) -> None:
+    for attempt in range(20):
+        text = str(number) * 3000
+        made = episode([turn()], attempt=number * 100 + attempt, task_id=f"made/{text}")
+        append_trajectory(Path(path), made)
+
+
+def test_several_processes_append_whole_lines_to_one_file(file):
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_append_many, args=(str(file), n)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seeds = [made.policy_seed for made in read_trajectories(file)]
+    assert sorted(seeds) == [n * 100 + attempt for n in range(3) for attempt in range(20)]
+
+
+def test_half_a_unicode_pair_does_not_stop_the_writing(file):
+    said = Message(role="assistant", content="half \ud83d pair, whole 🙂")
+    made = Trajectory(
+        env_id="e",
+        task_id="e/train/0",
+        env_seed=0,
+        policy_seed=0,
+        turns=(Turn(observation=(), action=said, reward=0.1),),
+        stop_reason=StopReason.TERMINATED,
+        metadata={"tags": ["a", ("b",)]},
+    )
+    append_trajectory(file, made)
+    (read,) = read_trajectories(file)
+    assert read.turns[0].action.content == "half ? pair, whole 🙂"
+    assert read.turns[0].reward == 0.1
+
+
+def test_line_ends_inside_texts_stay_inside_their_line(file):
+    said = Message(role="assistant", content="a\nb\r\nc\u2028d\u0085e\x0bf")
+    made = episode([Turn(observation=(), action=said)])
+    append_trajectory(file, made)
+    assert list(read_trajectories(file)) == [made]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(RecordError, match=r"nothing\.jsonl: cannot be read \(No such file"):
+        list(read_trajectories(tmp_path / "nothing.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r":1: not a turngym\.trajectories file"),
+        (b"\xff\xfe\x00", r":1: not a turngym\.trajectories file"),
+        (b"[1]\n", r":1: not a turngym\.trajectories file"),
+        (b'{"format": "x", "version": 1}\n', r":1: format is 'x'"),
+        (b'{"format": "turngym.trajectories", "version": 99}\n', r"99 is newer than 1; upgrade"),
+        (b'{"format": "turngym.trajectories", "version": 1}\n{"env', r":2: not a trajectory"),
+        (b'{"format": "turngym.trajectories", "version": 1}\n\xff\n', r":2: not a trajectory"),
+        (b'{"format": "turngym.trajectories", "version": 1}\n{}\n', r":2: not a trajectory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_explained_with_name_and_line(file, content, message):
+    file.parent.mkdir()
+    file.write_bytes(content)
+    with pytest.raises(RecordError, match=message) as caught:
+        list(read_trajectories(file))
+    assert str(file) in str(caught.value)
+
+
+def test_a_broken_invariant_is_found_when_reading():
+    broken = json.loads(to_json(EPISODES[0])) | {"score": 7.0}
+    with pytest.raises(RecordError, match="not a trajectory"):
+        from_json(json.dumps(broken))
