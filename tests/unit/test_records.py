@@ -1,10 +1,10 @@
 import json
-import multiprocessing
 from pathlib import Path
 
 import pytest
 
-from helpers.trajectories import episode, turn
+from helpers.trajectories import episode
+from helpers.writers import append_long_lines, at_once
 from turngym.errors import RecordError
 from turngym.records import (
     FORMAT,
@@ -87,22 +87,9 @@ def test_appending_spares_a_file_of_something_else(file, content):
     assert file.read_text() == content
 
 
-def _append_many(path: str, number: int) -> None:
-    for attempt in range(20):
-        text = str(number) * 3000
-        made = episode([turn()], attempt=number * 100 + attempt, task_id=f"made/{text}")
-        append_trajectory(Path(path), made)
-
-
 def test_several_processes_append_whole_lines_to_one_file(file):
-    context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_append_many, args=(str(file), n)) for n in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    seeds = [made.policy_seed for made in read_trajectories(file)]
-    assert sorted(seeds) == [n * 100 + attempt for n in range(3) for attempt in range(20)]
+    wanted = at_once(append_long_lines, file, 3)
+    assert sorted(made.policy_seed for made in read_trajectories(file)) == wanted
 
 
 def test_half_a_unicode_pair_does_not_stop_the_writing(file):

@@ -1,0 +1,125 @@
+import gymnasium
+import pytest
+
+from helpers.envs import LadderEnv, registered
+from helpers.writers import at_once, record_ladders
+from turngym.environments.recording import RecordTurns
+from turngym.environments.wrappers import TurnLimit
+from turngym.records import read_trajectories
+from turngym.types import StopReason
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "made" / "episodes.jsonl"
+
+
+def recorder(path, max_turns=4, **options):
+    return RecordTurns(TurnLimit(LadderEnv(**{"slip": 0.0, **options}), max_turns), path)
+
+
+def read(path):
+    return list(read_trajectories(path))
+
+
+def test_an_episode_is_written_when_it_ends_with_all_that_was_seen(path):
+    env = recorder(path, top=2)
+    opening, info = env.reset(seed=11)
+    refused = env.step("jump 9")
+    assert not path.exists()
+    first, last = env.step("up"), env.step("up")
+    (made,) = read(path)
+    assert (made.env_id, made.env_seed) == ("<LadderEnv instance>", 11)
+    assert made.task_id == info["task_id"]
+    assert (made.stop_reason, made.score) == (StopReason.TERMINATED, 1.0)
+    assert made.episode_return == 2.0
+    assert [turn.action.content for turn in made.turns] == ["jump 9", "up", "up"]
+    seen = [opening, refused[0], first[0]]
+    assert [turn.observation[0].content for turn in made.turns] == [each["text"] for each in seen]
+    assert made.final_observation[0].content == last[0]["text"]
+    assert made.turns[0].invalid_action == "You can jump 1 to 3 rungs."
+    assert made.turns[1].reward_parts == {"climbed": 1.0, "tired": 0.0}
+    assert made.turns[0].anchor == made.turns[1].anchor == info["anchor"]
+    assert made.turns[2].anchor == first[-1]["anchor"]
+    assert made.spans == ()
+
+
+def test_a_limit_is_recorded_as_such(path):
+    env = recorder(path, max_turns=2, top=4)
+    env.reset(seed=1)
+    env.step("up")
+    env.step("up")
+    (made,) = read(path)
+    assert (made.stop_reason, made.score) == (StopReason.TRUNCATED_TURNS, 0.5)
+
+
+def test_episodes_follow_each_other_under_one_header(path):
+    for _ in range(2):  # the second environment appends
+        env = recorder(path, max_turns=1)
+        env.reset(seed=1)
+        env.step("up")
+        env.reset()
+        env.step("up")
+        env.close()
+    made = read(path)
+    assert [m.env_seed for m in made] == [1, -1, 1, -1]
+    assert [m.policy_seed for m in made] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+def test_an_episode_that_is_left_is_marked_and_has_no_score(path, how):
+    env = recorder(path)
+    env.reset(seed=1)
+    env.step("up")
+    getattr(env, how)()
+    (made,) = read(path)
+    assert made.stop_reason is StopReason.ERROR_POLICY
+    assert made.score is None
+    assert "before its end" in str(made.error)
+    assert len(made.turns) == 1
+
+
+def test_an_episode_without_a_turn_leaves_no_trace(path):
+    env = recorder(path)
+    env.reset(seed=1)
+    env.reset(seed=2)
+    env.close()
+    env.close()
+    assert not path.exists()
+
+
+def test_an_environment_that_breaks_is_recorded_as_an_error_and_still_raises(path):
+    env = recorder(path)
+    env.reset(seed=1)
+    env.step("up")
+    with pytest.raises(ValueError, match="broke by order"):
+        env.step("break value")
+    (made,) = read(path)
+    assert made.stop_reason is StopReason.ERROR_ENV
+    assert made.error == "step: ValueError: broke by order"
+    assert (made.score, len(made.turns)) == (None, 1)
+    env.reset(seed=2)
+    env.close()
+    assert len(read(path)) == 1
+
+
+def test_what_is_returned_is_what_the_environment_returned(path):
+    plain, env = TurnLimit(LadderEnv(), 4), recorder(path, slip=0.3)
+    assert env.reset(seed=3) == plain.reset(seed=3)
+    for action in ("up", "x"):
+        ours, theirs = env.step(action), plain.step(action)
+        assert ours[:4] == theirs[:4]
+        assert ours[-1].keys() == theirs[-1].keys()
+
+
+def test_it_is_rebuilt_from_the_spec_and_names_the_environment(path):
+    with registered("helpers/Ladder-v0", "helpers.envs:LadderEnv", max_turns=1) as id:
+        env = gymnasium.make(RecordTurns(gymnasium.make(id), path).spec)
+        env.reset(seed=1)
+        env.step("up")
+    assert read(path)[0].env_id == "helpers/Ladder-v0"
+
+
+def test_several_processes_record_into_one_file(path):
+    wanted = at_once(record_ladders, path, 2)
+    assert sorted(made.env_seed for made in read(path)) == wanted
