@@ -20,6 +20,7 @@ import numpy as np
 
 from turngym import registry
 from turngym.environments.actions import Action, Commands
+from turngym.environments.adapters import as_sync
 from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind, TurnEnv
 from turngym.environments.registration import register
 from turngym.tasks.base import Task
@@ -207,6 +208,11 @@ def misbehave(how: str) -> None:
 def make_ladder() -> gymnasium.Env[Any, Any]:
     """Return a ladder; can be sent to a process."""
     return LadderEnv()
+
+
+def make_async_ladder() -> gymnasium.Env[Any, Any]:
+    """Return a ladder whose rungs are awaited, for Gymnasium."""
+    return as_sync(AsyncLadderEnv())
 
 
 @contextmanager
