@@ -157,6 +157,8 @@ def plain(value: Any) -> Any:
         return repr(value)
     if isinstance(value, np.generic):
         return plain(value.item())
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return ["array", plain(value.tolist())]
     if isinstance(value, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return ["array", str(value.dtype), list(value.shape), digest]

@@ -8,8 +8,7 @@ Gymnasium's (1.4) does that only with shared memory, which text cannot use.
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -21,9 +20,11 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from turngym import registry
-from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
+from turngym.environments.workers import open_reply, pack_error
+from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
 VectorizationMode = Literal["sync", "async"]
 VECTORIZATION_MODES: tuple[VectorizationMode, ...] = ("sync", "async")
@@ -135,7 +136,17 @@ class TurnSyncVectorEnv(_WholeInfos, SyncVectorEnv[Any, Any]):
 
 
 class TurnAsyncVectorEnv(_WholeInfos, AsyncVectorEnv[Any, Any]):
-    """Gymnasium's ``AsyncVectorEnv`` with whole infos."""
+    """Gymnasium's ``AsyncVectorEnv`` with whole infos and errors as they were raised."""
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        failures = [self.error_queue.get() for success in successes if not success]
+        for index, _ in failures:
+            self.parent_pipes[index].close()
+            self.parent_pipes[index] = None  # type: ignore[call-overload] # as gymnasium does
+        if failures:
+            self._state = AsyncState.DEFAULT
+            index, packed = failures[0]
+            open_reply(f"environment {index}", packed)
 
 
 class _Worker:
@@ -221,9 +232,7 @@ def _work(
             pipe.send((worker.answer(*message), True))
         pipe.send((None, True))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the main process raises it
-        kind = type(error) if isinstance(error, TurnGymError) else EnvironmentFault
-        text = str(error) if kind is type(error) else f"{type(error).__name__}: {error}"
-        errors.put((index, kind, text, traceback.format_exc()))
+        errors.put((index, pack_error(f"environment {index}", error)))
         pipe.send((None, False))
     finally:
         if env is not None:

@@ -132,7 +132,7 @@ class ProcessHome:
             raise EnvironmentFault(
                 f"{name}: the environment's process died (exit code {code})"
             ) from error
-        return _open_reply(name, reply)
+        return open_reply(name, reply)
 
     def interrupt(self) -> bool:
         """Kill the child; the call that runs ends with a fault."""
@@ -150,7 +150,7 @@ class ProcessHome:
             if pipe is not None:
                 pipe.send_bytes(pickle.dumps(("close", (), {})))
                 if pipe.poll(_CLOSE_TIMEOUT_S):
-                    _open_reply("close", pipe.recv_bytes())
+                    open_reply("close", pipe.recv_bytes())
                 if self._process is not None:
                     self._process.join(_CLOSE_TIMEOUT_S)
         except (EOFError, OSError):
@@ -196,7 +196,8 @@ class ProcessHome:
         return code
 
 
-def _open_reply(name: str, reply: bytes) -> Any:
+def open_reply(name: str, reply: bytes) -> Any:
+    """Return or raise what the other process packed."""
     try:
         fine, value = pickle.loads(reply)
     except Exception as error:  # a class that only the child can import, for example
@@ -228,7 +229,7 @@ def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:
     try:
         value = home.close() if name == "close" else home.call(name, *args, **kwargs)  # type: ignore[func-returns-value]
     except BaseException as error:  # noqa: BLE001 - all of them belong to the other side
-        return _pack_error(name, error)
+        return pack_error(name, error)
     try:
         return pickle.dumps((True, value))
     except Exception as error:  # noqa: BLE001 - pickling raises many types
@@ -236,7 +237,8 @@ def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:
         return pickle.dumps((False, fault))
 
 
-def _pack_error(name: str, error: BaseException) -> bytes:
+def pack_error(name: str, error: BaseException) -> bytes:
+    """Return ``error`` with its traceback as a note, or a fault that describes it, for sending."""
     trace = "".join(traceback.format_exception(error))
     error.add_note(f"in the environment's process:\n{trace}")
     try:
