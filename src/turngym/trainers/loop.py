@@ -7,7 +7,6 @@ between two waits. So a run can be stopped at any wait, or killed at any time, a
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +26,6 @@ from turngym.trainers.rollout_metrics import rollout_metrics
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
 from turngym.trainers.samples import batch_samples
-
-logger = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> TrainResult:
@@ -151,13 +148,11 @@ def _judge_start(run: Run, progress: Progress) -> None:
     is_failed = success < FAILED_START
     run.log(run.state.warm_steps, {"warm_start/failed": float(is_failed)})
     if is_failed:
-        text = (
+        progress.note(
             f"the warm start reached {success:.0%} sampled success, below {FAILED_START:.0%}: "
             "reinforcement will be slow. Try more warm_start.max_steps, a lower warm_start.lr or "
             "another seed"
         )
-        logger.warning(text)
-        progress.note(text)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from turngym.rollouts.evaluation import Evaluation
+
+logger = logging.getLogger(__name__)
 
 
 class Progress(Protocol):
@@ -27,7 +30,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Watches and says nothing."""
+    """Watches and says nothing, except that what a person should see is logged as a warning."""
 
     def phase(self, name: str, total: int | None) -> None:
         """Do nothing."""
@@ -36,7 +39,8 @@ class Silent:
         """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Do nothing."""
+        """Log the line."""
+        logger.warning(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

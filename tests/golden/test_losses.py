@@ -1,0 +1,58 @@
+"""The numbers of a seeded update, unchanged since they were written down.
+
+After a change that is meant to change them: ``TURNGYM_REFRESH_GOLDEN=1 pytest tests/golden``, and
+say why in the commit.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from helpers import models
+from helpers.samples import random_samples
+from turngym.config import load_config
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.learner import Learner
+
+FILE = Path(__file__).parent / "losses.json"
+CASES = {
+    "grpo": ["algo=grpo"],
+    "dr_grpo": ["algo=dr_grpo", "regularizer.entropy_coefficient=0.01"],
+    "rloo": ["algo=rloo"],
+    "turn_rtg": ["algo=turn_rtg", "learner.num_epochs=2", "learner.num_minibatches=2"],
+    "kl": ["algo=grpo", "regularizer.kl_coefficient=0.1", "learner.num_epochs=2"],
+    "behaviour": ["algo=grpo", "algo.loss.ratio_anchor=behaviour", "learner.num_epochs=2"],
+}
+NAMES = ("loss", "policy_loss", "entropy", "grad_norm", "clip_fraction", "kl_ref")
+
+
+def numbers(overrides: list[str]) -> list[dict[str, float]]:
+    """Return what three updates of a small model report."""
+    config = load_config(TrainConfig, ["env.id=text/maze", *overrides, "learner.lr=3e-3"])
+    learner = Learner(
+        copy.deepcopy(models.model()),
+        config.learner,
+        config.algo.loss,
+        config.regularizer,
+        seed=1,
+        reference=models.model() if config.regularizer.kl_coefficient else None,
+    )
+    samples = random_samples(models.model(), count=8, seed=3)
+    updates = [learner.update(samples) for _ in range(3)]
+    return [{n: u[f"train/{n}"] for n in NAMES if f"train/{n}" in u} for u in updates]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_seeded_update_gives_the_numbers_on_record(case: str) -> None:
+    found = numbers(CASES[case])
+    record = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if os.environ.get("TURNGYM_REFRESH_GOLDEN") == "1":
+        FILE.write_text(json.dumps({**record, case: found}, indent=1) + "\n")
+        return
+    for update, wanted in zip(found, record[case], strict=True):
+        assert update == pytest.approx(wanted, rel=1e-3, abs=1e-5)

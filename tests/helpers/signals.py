@@ -1,0 +1,104 @@
+"""A game that a tiny model learns in seconds: answer each light with what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium.envs.registration
+import numpy as np
+import pytest
+
+import turngym
+from turngym import registry
+from turngym.environments.actions import Action, Commands
+from turngym.environments.base import Outcome
+from turngym.environments.text.base import TextGame
+from turngym.tasks.base import Task
+
+MEANING = {"red": "stop", "amber": "wait", "green": "go"}
+SIGNALS = "lab/signals"
+
+
+@dataclass
+class Lights:
+    """Two lights and how the answers were so far."""
+
+    colours: tuple[str, ...]
+    serial: int
+    shown: int = 0
+    right: bool = True
+
+
+class SignalsEnv(TextGame):
+    """Two lights, one after the other.
+
+    Action: ``stop``, ``wait`` or ``go``.
+    Observation: the colour of the light.
+    Reward: 1 after the second light when both answers were right, else 0.
+    Start: random colours.
+    End: terminated after the second answer.
+    """
+
+    name = "signals"
+    rules = "Answer each light."
+    commands = Commands({action: action for action in MEANING.values()})
+    state: Lights
+
+    def new_game(self, rng: np.random.Generator) -> Lights:
+        """Draw two colours, and a number that makes the problem one of many."""
+        colours = rng.choice(list(MEANING), size=2)
+        return Lights(tuple(str(c) for c in colours), int(rng.integers(1 << 30)))
+
+    def describe(self) -> str:
+        """Return the light that is on."""
+        return f"light {self.state.colours[self.state.shown]}."
+
+    def turn(self, action: Action) -> Outcome:
+        """Judge one answer and show the next light."""
+        s = self.state
+        s.right = s.right and action.name == MEANING[s.colours[s.shown]]
+        s.shown += 1
+        if s.shown < len(s.colours):
+            return Outcome(text=self.describe())
+        return Outcome(text="over.", reward=float(s.right), terminated=True)
+
+    def score(self) -> float:
+        """Return 1 when every answer was right and all were given."""
+        return float(self.state.right and self.state.shown == len(self.state.colours))
+
+    def legal_actions(self) -> list[str]:
+        """Return the three answers."""
+        return list(MEANING.values())
+
+    def oracle_action(self) -> str:
+        """Return the right answer."""
+        return MEANING[self.state.colours[min(self.state.shown, len(self.state.colours) - 1)]]
+
+
+class BrokenSignalsEnv(SignalsEnv):
+    """The same game on a machine that breaks in every third problem."""
+
+    name = "broken-signals"
+
+    def begin(self, task: Task) -> Outcome:
+        """Break, or begin."""
+        outcome = super().begin(task)
+        if self.state.serial % 3 == 0:
+            raise OSError("the lamp blew")
+        return outcome
+
+
+def register_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the games until ``monkeypatch`` is undone."""
+    games: dict[str, Any] = dict(gymnasium.envs.registration.registry)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", games)
+    register_signals()
+
+
+def register_signals() -> None:
+    """Register the games."""
+    for name in ("Signals", "BrokenSignals"):
+        entry_point = f"helpers.signals:{name}Env"
+        turngym.register(f"lab/{name}-v0", entry_point, family="lab", max_turns=4)

@@ -1,0 +1,288 @@
+"""A run that was killed, interrupted or broken off ends exactly like one that was not.
+
+"Exactly" means the bytes of the weights, of ``metrics.jsonl`` and of every kept trajectory.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from helpers.signals import SIGNALS, register_for_a_while
+from helpers.train_process import stop_at
+from turngym.config import load_config, to_toml
+from turngym.errors import CheckpointError, ConfigError, TrainingError
+from turngym.trainers.checkpoints import find_model, latest_checkpoint
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.opening import load_policy
+from turngym.trainers.progress import TrainResult
+
+SETTINGS: dict[str, Any] = {
+    "env": {"id": SIGNALS},
+    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    "warm_start": {
+        "episodes": 64,
+        "max_steps": 120,
+        "evaluate_every": 40,
+        "lr": 3e-3,
+        "lr_warmup_steps": 10,
+        "target_success": 1.0,
+    },
+    "algo": "grpo",
+    "learner": {"lr": 1e-3, "num_epochs": 2, "lr_warmup_steps": 3},
+    "regularizer": {"entropy_coefficient": 0.01},
+    "rollout": {"groups_per_step": 4, "group_size": 4, "max_new_tokens": 6},
+    "evaluation": {"every": 2, "validation_tasks": 6, "held_out_tasks": 6},
+    "run": {"steps": 6, "checkpoint_every": 2, "tensorboard": False},
+}
+
+
+class BreaksOff:
+    """Raises at one moment, after which nothing more is written: a crash without its process."""
+
+    def __init__(self, *moment: str | int) -> None:
+        self.moment = moment
+        self.name = ""
+
+    def phase(self, name: str, total: int | None) -> None:
+        self.name = name
+        self.check(0)
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        self.check(done)
+
+    def note(self, text: str) -> None:
+        pass
+
+    def check(self, done: int) -> None:
+        if (self.name, done) == self.moment:
+            raise ConnectionAbortedError("broken off")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def games() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        register_for_a_while(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def config() -> TrainConfig:
+    return load_config(TrainConfig, [SETTINGS])
+
+
+@pytest.fixture(scope="module")
+def straight(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("straight")
+    train(config, folder)
+    assert min(updated_tokens(folder)) > 0, "nothing was learned, so nothing is compared"
+    return folder
+
+
+def updated_tokens(folder: Path) -> list[float]:
+    rows = read_metrics(folder / "metrics.jsonl")
+    return [row["train/tokens"] for row in rows if "train/tokens" in row]
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    """Return every byte that must not depend on interruptions."""
+    files = [folder / "metrics.jsonl", *(folder / "trajectories").iterdir()]
+    found = {str(file.relative_to(folder)): file.read_bytes() for file in files}
+    found["weights"] = (find_model(folder) / "model.safetensors").read_bytes()
+    return found
+
+
+def assert_same_outcome(folder: Path, straight: Path) -> None:
+    found, wanted = outcome(folder), outcome(straight)
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+def summary(result: TrainResult) -> dict[str, Any]:
+    return {k: v for k, v in result.to_json().items() if k != "seconds"}
+
+
+def test_a_run_repeats_itself_to_the_bit(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+
+
+def test_another_seed_gives_another_run(straight: Path, tmp_path: Path) -> None:
+    train(load_config(TrainConfig, [SETTINGS, "run.seed=1"]), tmp_path)
+    assert outcome(tmp_path)["weights"] != outcome(straight)["weights"]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_in_every_phase_ends_the_same(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(config))
+    out = tmp_path / "run"
+    moments = [
+        ("warm start 47", 0.0),  # seven steps after a checkpoint
+        ("reinforcement 3", 0.02),  # one update after a checkpoint, in the middle of the next
+        ("held-out tasks, after 1", 0.0),
+    ]
+    for line, delay_s in moments:
+        done = stop_at(out, [str(file)], line=line, number=signal.SIGKILL, delay_s=delay_s)
+        assert done.returncode == -signal.SIGKILL
+        assert not (out / "summary.json").exists()
+    result = train(config, out)
+    assert_same_outcome(out, straight)
+    assert summary(result) == summary(train(config, straight))
+
+
+@pytest.mark.slow
+def test_a_run_that_was_asked_to_stop_saves_says_so_and_ends_the_same(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(config))
+    out = tmp_path / "run"
+    done = stop_at(out, [str(file)], line="reinforcement 3", number=signal.SIGINT)
+    assert done.returncode == 130
+    assert done.stderr.strip() == f"{out}: interrupted and saved; the same command resumes it"
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    assert newest.name.split("-")[1] == "train"
+    train(config, out)
+    assert_same_outcome(out, straight)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("expert episodes", 0),
+        ("warm start", 90),
+        ("held-out tasks, before", 1),
+        ("reinforcement", 5),
+    ],
+)
+def test_a_run_that_broke_off_ends_the_same(
+    config: TrainConfig, straight: Path, tmp_path: Path, moment: tuple[str, int]
+) -> None:
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path, progress=BreaksOff(*moment))
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_adapters_and_the_reference_policy_are_taken_up_too(
+    straight: Path, tmp_path: Path, rank: int
+) -> None:
+    pytest.importorskip("peft")
+    base = find_model(straight)
+    settings = {
+        **SETTINGS,
+        "model": {"type": "pretrained", "path": str(base), "context": 64, "lora_rank": rank},
+        "warm_start": {"episodes": 8, "max_steps": 2},
+        "regularizer": {"kl_coefficient": 0.1},
+        "run": {"steps": 4, "checkpoint_every": 2, "tensorboard": False},
+    }
+    config = load_config(TrainConfig, [settings])
+    train(config, tmp_path / "straight")
+    assert min(updated_tokens(tmp_path / "straight")) > 0
+    with pytest.raises(ConnectionAbortedError):
+        train(config, tmp_path / "broken", progress=BreaksOff("reinforcement", 3))
+    train(config, tmp_path / "broken")
+    assert_same_outcome(tmp_path / "broken", tmp_path / "straight")
+    before = load_file(base / "model.safetensors")
+    after = load_file(find_model(tmp_path / "straight") / "model.safetensors")
+    assert {name: t.shape for name, t in after.items()} == {n: t.shape for n, t in before.items()}
+    frozen = torch.equal(before["model.embed_tokens.weight"], after["model.embed_tokens.weight"])
+    assert frozen is (rank > 0)
+    rows = read_metrics(tmp_path / "straight" / "metrics.jsonl")
+    assert max(row.get("train/kl_ref", 0.0) for row in rows) > 0
+
+
+def test_a_finished_run_is_not_repeated(config: TrainConfig, straight: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in straight.rglob("*") if path.is_file()}
+    result = train(config, straight, progress=BreaksOff("expert episodes", 0))
+    after = {path: path.stat().st_mtime_ns for path in straight.rglob("*") if path.is_file()}
+    assert {p for p in before if before[p] != after[p]} <= {straight / ".lock"}
+    assert summary(result) == {
+        k: v
+        for k, v in json.loads((straight / "summary.json").read_text()).items()
+        if k != "seconds"
+    }
+
+
+def test_no_clock_gets_into_the_metrics(straight: Path) -> None:
+    rows = read_metrics(straight / "metrics.jsonl")
+    assert rows
+    assert not [key for row in rows for key in row if "time" in key or "second" in key]
+    assert all(row["seconds"] >= 0 for row in read_metrics(straight / "timings.jsonl"))
+
+
+def test_a_damaged_checkpoint_stops_the_resumption_and_is_named(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(straight, folder)
+    (folder / "summary.json").unlink()
+    weights = find_model(folder) / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({name: torch.zeros_like(t) for name, t in tensors.items()}, weights)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: differs from its SHA-256"):
+        train(config, folder)
+
+
+def test_other_settings_in_the_same_folder_are_refused(straight: Path) -> None:
+    changed = load_config(TrainConfig, [SETTINGS, "rollout.group_size=5"])
+    with pytest.raises(ConfigError, match=r"rollout\.group_size=4, not 5"):
+        train(changed, straight)
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
+    config: TrainConfig, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def full(*args: object, **kwargs: object) -> None:
+        calls.append(args)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        original(*args, **kwargs)  # type: ignore[arg-type]
+
+    from turngym.trainers import checkpoints
+
+    original = checkpoints._flush
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_flush", full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            train(config, tmp_path)
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+
+
+def test_the_trained_policy_can_be_loaded_from_the_run_and_from_a_checkpoint(
+    straight: Path,
+) -> None:
+    newest = latest_checkpoint(straight / "checkpoints")
+    assert newest is not None
+    for path in (straight, newest):
+        policy = load_policy(path)
+        assert policy.sampling.temperature == 0.0
+        assert policy.sampling.max_new_tokens == 6
+    assert load_policy(straight, greedy=False).sampling.temperature == 1.0
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    config = load_config(TrainConfig, [SETTINGS, "warm_start.lr=1e30"])
+    with pytest.raises(TrainingError, match=r"warm start, step .*: loss is .*not changed"):
+        train(config, tmp_path)

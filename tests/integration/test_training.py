@@ -1,0 +1,202 @@
+"""The whole stack learns: sampled success rises on tasks it never saw, and only when it may learn.
+
+The game has two lights with three answers each, so chance is 1 in 9. The warm start imitates an
+expert that is wrong 40 % of the time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turngym
+from helpers.signals import SIGNALS, register_for_a_while
+from turngym.config import load_config
+from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
+from turngym.records import read_trajectories
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+
+CHANCE = 1 / 9
+SETTINGS: dict[str, Any] = {
+    "env": {"id": SIGNALS},
+    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    "warm_start": {
+        "episodes": 128,
+        "oracle_noise": 0.6,
+        "max_steps": 200,
+        "evaluate_every": 100,
+        "lr": 3e-3,
+        "target_success": 1.0,
+    },
+    "learner": {"lr": 4e-3},
+    "regularizer": {"entropy_coefficient": 0.01},
+    "rollout": {"groups_per_step": 16, "group_size": 8, "max_new_tokens": 6},
+    "evaluation": {
+        "every": 5,
+        "validation_tasks": 32,
+        "held_out_tasks": 128,
+        "target_success": 0.95,
+    },
+    "run": {"steps": 25, "seed": 2, "tensorboard": False},
+}
+SMALL: dict[str, Any] = {
+    **SETTINGS,
+    "warm_start": {"episodes": 32, "max_steps": 3, "evaluate_every": 3},
+    "rollout": {"groups_per_step": 4, "group_size": 4, "max_new_tokens": 6},
+    "evaluation": {"every": 2, "validation_tasks": 6, "held_out_tasks": 6},
+    "run": {"steps": 2, "tensorboard": False},
+}
+
+
+@pytest.fixture(autouse=True)
+def games(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_for_a_while(monkeypatch)
+
+
+def config(settings: dict[str, Any], *overrides: str) -> TrainConfig:
+    return load_config(TrainConfig, [settings, *overrides])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["grpo", "turn_rtg"])
+def test_sampled_success_rises_on_held_out_tasks(tmp_path: Path, algo: str) -> None:
+    result = train(config(SETTINGS, f"algo={algo}"), tmp_path)
+    before, after = result.before.sampled, result.after.sampled
+    assert before.success is not None
+    assert after.success is not None
+    assert before.success < 0.5
+    assert after.success > 0.8
+    assert before.success_ci95 is not None
+    assert after.success_ci95 is not None
+    assert after.success_ci95[0] > before.success_ci95[1]
+    assert result.after.greedy.success is not None
+    assert result.after.greedy.success > 0.9
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert max(row.get("train/behaviour_gap_max", 0.0) for row in rows) < 1e-3
+
+
+def test_without_a_learning_rate_nothing_rises(tmp_path: Path) -> None:
+    """The control: same tasks and draws, so the result must not move at all."""
+    settings = {**SETTINGS, "warm_start": {**SETTINGS["warm_start"], "max_steps": 100}}
+    result = train(config(settings, "algo=grpo", "learner.lr=0", "run.steps=3"), tmp_path)
+    assert result.after == result.before
+    assert result.before.sampled.success is not None
+    assert result.before.sampled.success < 0.5
+
+
+def test_a_run_leaves_everything_a_person_wants_to_look_at(tmp_path: Path) -> None:
+    result = train(config(SMALL, "algo=rloo", "run.tensorboard=true"), tmp_path)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names >= {
+        "config.json",
+        "metrics.jsonl",
+        "timings.jsonl",
+        "summary.json",
+        "curve.png",
+        "checkpoints",
+        "trajectories",
+        "tensorboard",
+    }
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+    kept = {p.name for p in (tmp_path / "trajectories").iterdir()}
+    assert kept >= {
+        f"{which}-{step}.jsonl"
+        for which in ("best", "median", "worst")
+        for step in ("000000", "000002", "held_out-000000", "held_out-000002")
+    }
+    [best] = read_trajectories(tmp_path / "trajectories" / "best-000002.jsonl")
+    assert {span.policy_version for span in best.spans if span.sampled} == {2}
+    assert best.task_id.startswith("signals-easy/train/")
+    [unseen] = read_trajectories(tmp_path / "trajectories" / "best-held_out-000002.jsonl")
+    assert unseen.task_id.startswith("signals-easy/test/")
+    assert (result.updates, result.episodes, result.algo) == (2, 32, "rloo")
+    assert json.loads((tmp_path / "summary.json").read_text())["after"] == result.after.to_json()
+
+
+def test_training_stops_when_the_validation_target_is_reached(tmp_path: Path) -> None:
+    """Nothing is reached before a first step was taken, and 1 success in 32 is soon."""
+    settings = {**SETTINGS, "warm_start": {**SETTINGS["warm_start"], "max_steps": 60}}
+    overrides = ["algo=grpo", "evaluation.target_success=0.03", "evaluation.held_out_tasks=4"]
+    result = train(config(settings, *overrides), tmp_path)
+    assert result.reached_target
+    assert result.updates < 25
+
+
+def test_no_task_serves_two_purposes(tmp_path: Path) -> None:
+    train(config(SMALL, "algo=grpo"), tmp_path)
+    expert = {t.task_id for t in read_trajectories(tmp_path / "trajectories" / "expert.jsonl")}
+    [validation] = read_trajectories(tmp_path / "trajectories" / "best-000000.jsonl")
+    assert len(expert) == 32
+    assert expert == {f"signals-easy/train/{i}" for i in range(6, 38)}
+    assert validation.task_id in {f"signals-easy/train/{i}" for i in range(6)}
+
+
+def test_a_weak_warm_start_is_said_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        train(config(SMALL, "algo=grpo", "run.steps=0"), tmp_path)
+    assert "the warm start reached 0% sampled success, below 15%" in caplog.text
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["warm_start/failed"] for row in rows if "warm_start/failed" in row] == [1.0]
+
+
+def test_without_expert_episodes_reinforcement_starts_at_once(tmp_path: Path) -> None:
+    result = train(config(SMALL, "algo=grpo", "warm_start.episodes=0"), tmp_path)
+    assert (result.warm_start_steps, result.warm_start_success) == (0, None)
+    assert result.updates == 2
+
+
+def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
+    overrides = ["env.id=lab/brokensignals", "rollout.max_fault_fraction=0.9", "algo=grpo"]
+    result = train(config(SMALL, *overrides), tmp_path)
+    assert 0 < result.faults < result.episodes
+    rows = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "rollout/faults" in r]
+    assert sum(r["rollout/dropped_error_env"] for r in rows) == result.faults
+    held_out = result.after.sampled
+    assert held_out.faults > 0
+    assert held_out.success_ci95 is not None
+
+
+def test_too_many_broken_episodes_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        train(config(SMALL, "env.id=lab/brokensignals", "algo=grpo"), tmp_path)
+    assert "of 32 episodes ended by an error" in str(caught.value)
+    assert "rollout.max_fault_fraction=0.2" in str(caught.value)
+    assert str(caught.value).endswith("OSError: the lamp blew")
+
+
+def test_instructions_can_open_every_conversation(tmp_path: Path) -> None:
+    overrides = ["rollout.system_prompt=true", "model.context=160", "algo=grpo", "run.steps=1"]
+    train(config(SMALL, *overrides), tmp_path)
+    [kept] = read_trajectories(tmp_path / "trajectories" / "best-000000.jsonl")
+    assert kept.turns[0].observation[0].role == "system"
+    assert "Answer each light." in kept.turns[0].observation[0].content
+
+
+def test_a_conversation_that_outgrows_the_context_is_truncated_not_broken(tmp_path: Path) -> None:
+    result = train(config(SMALL, "model.context=16", "algo=grpo", "run.steps=1"), tmp_path)
+    assert result.faults == 0
+    assert result.after.sampled.truncated > 0
+
+
+def test_an_unknown_environment_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'lab/signals'"):
+        train(config(SMALL, "env.id=lab/signal"), tmp_path / "run")
+
+
+def test_a_missing_game_engine_is_an_install_line(tmp_path: Path) -> None:
+    turngym.register(
+        "lab/Gone-v0",
+        "helpers.signals:SignalsEnv",
+        family="lab",
+        max_turns=4,
+        extra="babyai",
+        modules=["no_such_engine"],
+    )
+    with pytest.raises(MissingExtraError, match=r"pip install 'turngym\[babyai\]'"):
+        train(config(SMALL, "env.id=lab/gone"), tmp_path / "run")
