@@ -31,8 +31,6 @@ from turngym.errors import ConfigError
 AnyEnv = gymnasium.Env[Any, Any]
 Check = Callable[[], None]
 
-_OTHER_ACTIONS = ("no such thing", "")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branch:
@@ -205,7 +203,7 @@ class ForkChecks:
                     max_turns=len(branch.episode.actions),
                     seed=branch.seed,
                 )
-                _must_equal(branch, branch.episode.steps, again.steps, "reset after a restore")
+                _must_equal(branch, again.steps, "when reset after a restore")
 
     def pickling(self) -> None:
         """Have snapshots that survive pickling."""
@@ -243,19 +241,31 @@ def _play_to(env: AnyEnv, branch: _Branch) -> None:
 
 
 def _stray(env: AnyEnv) -> None:
-    """Play something else."""
-    for action in _OTHER_ACTIONS:
-        if step(env, action).is_over:
+    """Play something else: nonsense, then what is legal."""
+    at = step(env, "no such thing")
+    for choice in (-1, 0, -1):
+        if at.is_over:
             return
+        legal = at.info.get("legal_actions") or [""]
+        at = step(env, legal[choice])
 
 
 def _must_continue(env: AnyEnv, branch: _Branch, where: str) -> None:
     """Play the rest of the episode and compare it with the reference."""
-    found = [step(env, action) for action in branch.rest]
-    _must_equal(branch, branch.episode.steps[branch.depth + 1 :], found, where)
+    found: list[Step] = []
+    for turn, action in enumerate(branch.rest, start=branch.depth + 1):
+        try:
+            found.append(step(env, action))
+        except Exception as error:
+            what = f"turn {turn} raised {type(error).__name__}: {error}"
+            raise Broken(f"{branch}: {where}: {what}") from error
+        if found[-1].is_over:
+            break
+    _must_equal(branch, found, where, first_turn=branch.depth + 1)
 
 
-def _must_equal(branch: _Branch, wanted: list[Step], found: list[Step], where: str) -> None:
-    differs = difference(plain_steps(wanted), plain_steps(found))
+def _must_equal(branch: _Branch, found: list[Step], where: str, *, first_turn: int = 0) -> None:
+    wanted = plain_steps(branch.episode.steps[first_turn:])
+    differs = difference(wanted, plain_steps(found), first_turn=first_turn)
     if differs is not None:
-        raise Broken(f"{branch}: differs {where}, {differs}")
+        raise Broken(f"{branch}: differs {where} at {differs}")

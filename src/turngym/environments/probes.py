@@ -8,11 +8,15 @@ import multiprocessing
 import os
 import pickle
 import random
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import gymnasium
@@ -26,6 +30,8 @@ Choose = Callable[[int, Info], str]
 
 _UNCOMPARED = frozenset({"usage"})
 """Reserved ``info`` keys that may differ between equal episodes: time is not reproducible."""
+
+_PLAY = "from turngym.environments.probes import play_from_stdin; play_from_stdin()"
 
 GARBAGE = (
     "",
@@ -191,16 +197,23 @@ def plain_steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 
 def difference(
-    wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
+    wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], *, first_turn: int = 0
 ) -> str | None:
-    """Return where two plain episodes first differ, or None when they do not."""
-    for turn, (left, right) in enumerate(zip(wanted, found, strict=False)):
+    """Return where two plain episodes first differ, or None when they do not.
+
+    Args:
+        wanted: Plain steps.
+        found: Plain steps.
+        first_turn: Which turn the first of them is; 0 for a reset.
+    """
+    for turn, (left, right) in enumerate(zip(wanted, found, strict=False), start=first_turn):
         for key in left:
             if left[key] != right[key]:
                 place = "reset" if turn == 0 else f"turn {turn}"
                 return f"{place}: {_inner_difference(key, left[key], right[key])}"
     if len(wanted) != len(found):
-        return f"one has {len(wanted) - 1} turns, the other {len(found) - 1}"
+        last, other = (first_turn + len(steps) - 1 for steps in (wanted, found))
+        return f"the end: after turn {last} and after turn {other}"
     return None
 
 
@@ -234,19 +247,55 @@ def set_global_state(state: Any) -> None:
 def alive() -> set[str]:
     """Return the threads and the child processes that are alive, by name."""
     multiprocessing.active_children()  # collects those that have ended
-    threads = {f"thread {thread.name}" for thread in threading.enumerate()}
+    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
     processes: set[str] = set()
     for file in Path("/proc/self/task").glob("*/children"):
         processes |= {f"process {pid}" for pid in file.read_text().split()}
     return threads | processes
 
 
-def play_from_stdin() -> None:
-    """Play the episodes that are described on stdin and write them to stdout, both pickled.
+def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:
+    """Return the plain steps of episodes that a fresh process plays.
 
-    The main function of the fresh process in which ``check_turn_env`` compares episodes. In: the
-    Gymnasium spec and (seed, actions) pairs. Out: the plain steps of each.
+    Args:
+        request: Pickle of the Gymnasium spec and the (seed, actions) pairs.
+        hash_seed: ``PYTHONHASHSEED`` of the process.
+        timeout_s: Seconds that it may take.
+
+    Raises:
+        Broken: It failed or took too long.
     """
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    with TemporaryFile() as ask, TemporaryFile() as answer, TemporaryFile() as complaint:
+        ask.write(request)
+        ask.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PLAY],
+            stdin=ask,
+            stdout=answer,
+            stderr=complaint,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"the fresh process took more than {timeout_s:g} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+            process.wait()
+        if code != 0:
+            complaint.seek(0)
+            last = complaint.read().decode(errors="replace").strip().splitlines()[-1:]
+            raise Broken(f"the fresh process failed: {''.join(last)}")
+        answer.seek(0)
+        played: list[list[dict[str, Any]]] = pickle.load(answer)
+        return played
+
+
+def play_from_stdin() -> None:
+    """Play what ``play_elsewhere`` asks for; the main function of its process."""
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the environment prints is no part of the answer
     spec, wanted = pickle.load(sys.stdin.buffer)

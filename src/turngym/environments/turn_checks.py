@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import re
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +29,7 @@ from turngym.environments.probes import (
     plain,
     plain_steps,
     play,
+    play_elsewhere,
     randomly,
     replaying,
     set_global_state,
@@ -48,7 +46,6 @@ _MAX_ORACLE_TURNS = 5_000
 _MAX_LEAVE_SECONDS = 3.0
 _MIN_LEAK_CHARS = 4
 _HARMLESS_WARNING = "Not able to test alternative render modes"
-_PLAY = "from turngym.environments.probes import play_from_stdin; play_from_stdin()"
 
 
 class TurnChecks:
@@ -157,7 +154,7 @@ class TurnChecks:
     def order_of_calls(self) -> None:
         """Refuse a step before the reset and after the end."""
         with self._env() as env:
-            _must_need_reset(env, "before the first reset")
+            _must_need_reset(env.unwrapped, "before the first reset")
         for seed, episode in self._played:
             if episode.end.terminated:
                 with self._env() as env:
@@ -226,7 +223,7 @@ class TurnChecks:
             raise NotRun("only an environment with a spec can be made in another process")
         for hash_seed in ("1", "2"):
             for (_, episode), found in zip(
-                self._played, self._played_elsewhere(request, hash_seed), strict=True
+                self._played, play_elsewhere(request, hash_seed, self._timeout_s), strict=True
             ):
                 _must_equal(episode, found, f"in a process with PYTHONHASHSEED={hash_seed}")
 
@@ -376,26 +373,6 @@ class TurnChecks:
                     break
                 observation, info = env.reset(seed=0, options={"task": task})
                 yield split, task.id, observation, info
-
-    def _played_elsewhere(self, request: bytes, hash_seed: str) -> list[list[dict[str, Any]]]:
-        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _PLAY],
-                input=request,
-                capture_output=True,
-                timeout=self._timeout_s,
-                env=environ,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Broken(f"the fresh process took more than {self._timeout_s:g} s") from error
-        if done.returncode != 0:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise Broken(f"the fresh process failed: {''.join(last)}")
-        played: list[list[dict[str, Any]]] = pickle.loads(done.stdout)
-        return played
 
 
 def _has_oracle(env: AnyEnv) -> bool:

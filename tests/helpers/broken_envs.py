@@ -1,0 +1,392 @@
+"""One environment per broken promise: the checks that we ship must find each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import subprocess
+import threading
+import time
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from helpers.envs import AsyncLadderEnv, Ladder, LadderEnv, ReplayLadderEnv
+from turngym.environments.actions import Action, Commands, InvalidAction
+from turngym.environments.base import Outcome
+from turngym.errors import SnapshotError
+from turngym.tasks.base import Task
+
+
+class CannotReset(LadderEnv):
+    """Breaks at once."""
+
+    def begin(self, task: Task) -> Outcome:
+        raise OSError("no disk")
+
+
+class Crashes(LadderEnv):
+    """Breaks in the second turn."""
+
+    def turn(self, action: Action) -> Outcome:
+        if self.ladder.height:
+            raise KeyError("rung")
+        return super().turn(action)
+
+
+class Warned(LadderEnv):
+    """Something Gymnasium warns of: a frame rate is missing."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+
+
+class StepsWithoutReset(LadderEnv):
+    """Takes actions before the reset."""
+
+    def step(self, action: str) -> Any:
+        try:
+            return super().step(action)
+        except ResetNeeded:
+            return {"text": ""}, 0.0, False, False, {"task_id": "none"}
+
+
+class StepsAfterTheEnd(LadderEnv):
+    """Takes actions after the end."""
+
+    def step(self, action: str) -> Any:
+        if self._over and self._started:
+            return {"text": "more"}, 0.0, True, False, {"task_id": "none"}
+        return super().step(action)
+
+
+class OutsideItsSpace(LadderEnv):
+    """Shows something that its space does not know."""
+
+    def step(self, action: str) -> Any:
+        observation, *rest = super().step(action)
+        return {**observation, "secret": 3}, *rest
+
+
+class RewardIsNan(LadderEnv):
+    """Rewards nothing in particular."""
+
+    def turn(self, action: Action) -> Outcome:
+        return Outcome(text="x", reward=float("nan"))
+
+
+class LyingInfo(LadderEnv):
+    """Says that the episode ended by a limit when it ended by itself."""
+
+    def turn(self, action: Action) -> Outcome:
+        outcome = super().turn(action)
+        if outcome.terminated:
+            return dataclasses.replace(outcome, info={"score": 7.0})
+        return outcome
+
+
+class PartsDoNotSum(LadderEnv):
+    """Explains its reward wrongly."""
+
+    def turn(self, action: Action) -> Outcome:
+        return Outcome(text="x", reward=1.0, info={"reward_parts": {"a": 0.5}})
+
+
+class FaultIsZero(LadderEnv):
+    """Reports its own fault as a finished episode with reward 0."""
+
+    def step(self, action: str) -> Any:
+        observation, _, _, _, info = super().step(action)
+        info |= {"stop_reason": "error_env", "score": 0.0, "legal_actions": []}
+        return observation, 0.0, True, False, info
+
+
+class IllegalLegalActions(LadderEnv):
+    """Lists an action that it then refuses."""
+
+    def legal_actions(self) -> list[str]:
+        return ["jump 9"]
+
+
+class ChangesItsTask(LadderEnv):
+    """Forgets which task it plays."""
+
+    def turn(self, action: Action) -> Outcome:
+        return dataclasses.replace(super().turn(action), info={"task_id": "other"})
+
+
+class NoInstructions(LadderEnv):
+    """Does not say how to act."""
+
+    instructions = ""  # type: ignore[assignment]
+
+
+class _Greedy(Commands):
+    def parse(self, text: str) -> Action | InvalidAction:
+        if "\x00" in text:
+            raise ValueError("embedded null byte")
+        return super().parse(text)
+
+
+class RaisesOnGarbage(LadderEnv):
+    """Breaks on a control character."""
+
+    action_format = _Greedy({"up": "up", "jump": "jump {rungs:int}"})
+
+
+class UsesGlobalRandom(LadderEnv):
+    """Draws from ``random``."""
+
+    def turn(self, action: Action) -> Outcome:
+        if random.random() < 0.5:
+            return Outcome(text="a gust of wind")
+        return super().turn(action)
+
+
+class SeedsGlobalNumpy(LadderEnv):
+    """Seeds ``numpy.random`` for everybody."""
+
+    def begin(self, task: Task) -> Outcome:
+        np.random.seed(task.seed % 2**32)
+        return super().begin(task)
+
+
+class UsesTheClock(LadderEnv):
+    """Says what time it is."""
+
+    def turn(self, action: Action) -> Outcome:
+        return dataclasses.replace(super().turn(action), text=f"it is {time.perf_counter_ns()}")
+
+
+class RemembersEpisodes(LadderEnv):
+    """Counts its episodes aloud."""
+
+    episodes = 0
+
+    def begin(self, task: Task) -> Outcome:
+        self.episodes += 1
+        outcome = super().begin(task)
+        return dataclasses.replace(outcome, text=f"{outcome.text}, episode {self.episodes}")
+
+
+class UsesHashOrder(LadderEnv):
+    """Shows a set in the order of its hashes, which differs from process to process."""
+
+    def begin(self, task: Task) -> Outcome:
+        words = {f"word{number}" for number in range(12)}
+        return dataclasses.replace(super().begin(task), text=" ".join(words))
+
+
+class SharesState(LadderEnv):
+    """Keeps its game where all instances see it."""
+
+    @property
+    def ladder(self) -> Ladder:
+        return SharesState._shared
+
+    @ladder.setter
+    def ladder(self, ladder: Ladder) -> None:
+        SharesState._shared = ladder
+
+    _shared: ClassVar[Ladder]
+
+
+class IgnoresTheTask(LadderEnv):
+    """Draws another problem than the one that is asked for."""
+
+    def begin(self, task: Task) -> Outcome:
+        self.ladder = Ladder(self.task("train", int(self.np_random.integers(1000))), self.top)
+        return Outcome(text=self.ladder.describe())
+
+
+class SplitsOverlap(LadderEnv):
+    """Has the same problems in train and test."""
+
+    def begin(self, task: Task) -> Outcome:
+        same = Task(id=task.id, seed=int(task.id.rsplit("/", 1)[1]))
+        self.ladder = Ladder(same, self.top)
+        return Outcome(text=self.ladder.describe())
+
+
+class LeaksTheTruth(LadderEnv):
+    """Shows what it should hide."""
+
+    def begin(self, task: Task) -> Outcome:
+        outcome = super().begin(task)
+        return Outcome(text=f"the password is T{task.seed}.", info=outcome.info)
+
+
+class ShowsTheTruthOnPurpose(LeaksTheTruth):
+    """Shows it, and says so."""
+
+    shows_ground_truth = True
+
+
+class FailingExpert(LadderEnv):
+    """Has an expert who never arrives."""
+
+    def oracle_action(self) -> str:
+        return "jump 9"
+
+
+class LeavesAThread(LadderEnv):
+    """Starts a thread that outlives it."""
+
+    def begin(self, task: Task) -> Outcome:
+        self.stop = threading.Event()
+        threading.Thread(target=self.stop.wait, args=(30,), name="left", daemon=True).start()
+        LeavesAThread.stops.append(self.stop)
+        return super().begin(task)
+
+    stops: ClassVar[list[threading.Event]] = []
+
+
+class LeavesAProcess(LadderEnv):
+    """Starts a process that outlives it."""
+
+    def begin(self, task: Task) -> Outcome:
+        LeavesAProcess.children.append(subprocess.Popen(["sleep", "30"]))
+        return super().begin(task)
+
+    children: ClassVar[list[subprocess.Popen[bytes]]] = []
+
+
+class ClosesOnce(LadderEnv):
+    """Breaks at the second close."""
+
+    def close(self) -> None:
+        super().close()
+        if self.closed > 1:
+            raise RuntimeError("already closed")
+
+
+class Chatty(LadderEnv):
+    """Does nothing wrong, but prints and warns."""
+
+    def begin(self, task: Task) -> Outcome:
+        print("hello from the engine")
+        warnings.warn("old engine", UserWarning, stacklevel=1)
+        return super().begin(task)
+
+
+# Snapshots.
+
+
+class NoGetState(LadderEnv):
+    """Declares copies and has none."""
+
+    def get_state(self) -> Any:
+        raise SnapshotError("not written yet")
+
+
+class WrongKind(LadderEnv):
+    """Declares one kind and makes another."""
+
+    def snapshot(self) -> Any:
+        return dataclasses.replace(super().snapshot(), kind="replay")
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(dataclasses.replace(snapshot, kind="exact"))
+
+
+class SharesForks(LadderEnv):
+    """Gives the children its own state."""
+
+    def get_state(self) -> Any:
+        return self.ladder
+
+    def set_state(self, state: Any) -> None:
+        self.ladder = state
+
+
+class ForgetsSomething(LadderEnv):
+    """Copies half of its state."""
+
+    def begin(self, task: Task) -> Outcome:
+        self.seen = 0
+        return super().begin(task)
+
+    def turn(self, action: Action) -> Outcome:
+        self.seen += 1
+        return dataclasses.replace(super().turn(action), text=f"turn {self.seen}")
+
+
+class SnapshotDisturbs(LadderEnv):
+    """Draws a random number whenever it is copied."""
+
+    def get_state(self) -> Any:
+        self.np_random.random()
+        return super().get_state()
+
+
+class RestoresOnlyItself(LadderEnv):
+    """Copies a reference that only it can resolve."""
+
+    kept: dict[int, Any]
+
+    def get_state(self) -> Any:
+        self.kept = getattr(self, "kept", {})
+        self.kept[len(self.kept)] = super().get_state()
+        return len(self.kept) - 1
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(self.kept[state])
+
+
+class ForksAreTwins(LadderEnv):
+    """Returns the same child twice."""
+
+    def fork(self, n: int) -> Any:
+        return [super().fork(1)[0]] * n
+
+
+class ForkMovesParent(LadderEnv):
+    """Goes on a little when it is forked."""
+
+    def fork(self, n: int) -> Any:
+        children = super().fork(n)
+        self.np_random.random()
+        return children
+
+
+class Unpicklable(LadderEnv):
+    """Copies a function into its snapshots."""
+
+    def get_state(self) -> Any:
+        state = super().get_state()
+        return lambda: state
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state())
+
+
+class ResetForgetsRestore(LadderEnv):
+    """Stays in what was restored."""
+
+    restored = False
+
+    def set_state(self, state: Any) -> None:
+        self.restored = True
+        super().set_state(state)
+
+    def begin(self, task: Task) -> Outcome:
+        outcome = super().begin(task)
+        return dataclasses.replace(outcome, text="as restored") if self.restored else outcome
+
+
+class ReplayUsesTheClock(ReplayLadderEnv):
+    """Cannot be replayed."""
+
+    def turn(self, action: Action) -> Outcome:
+        return dataclasses.replace(super().turn(action), text=f"it is {time.perf_counter_ns()}")
+
+
+class AsyncLeaksState(AsyncLadderEnv):
+    """An async environment whose children share its state."""
+
+    async def get_state(self) -> Any:
+        return self.ladder
+
+    async def set_state(self, state: Any) -> None:
+        self.ladder = state

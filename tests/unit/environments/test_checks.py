@@ -1,0 +1,275 @@
+import random
+
+import gymnasium
+import numpy as np
+import pytest
+
+from helpers import broken_envs
+from helpers.envs import (
+    AsyncLadderEnv,
+    AsyncReplayLadderEnv,
+    LadderEnv,
+    ReplayLadderEnv,
+    registered,
+)
+from turngym.check_report import Broken, CheckReport, NotRun
+from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.wrappers import InvalidActionLimit, TurnLimit
+from turngym.errors import CheckError
+
+
+def result(report, name):
+    (found,) = [each for each in report.results if each.name == name]
+    return found
+
+
+@pytest.fixture
+def ladder_id():
+    with registered("helpers/Ladder-v0", "helpers.envs:LadderEnv") as id:
+        yield id
+
+
+# Sound environments pass.
+
+
+def test_a_sound_environment_passes_every_check(ladder_id):
+    report = check_turn_env(ladder_id)
+    report.raise_on_failure()
+    assert {each.status for each in report.results} == {"pass"}, str(report)
+    assert len(report.results) == 15
+
+
+@pytest.mark.parametrize("kind", [LadderEnv, ReplayLadderEnv, AsyncLadderEnv, AsyncReplayLadderEnv])
+def test_a_class_or_an_environment_passes_but_for_the_other_process(kind):
+    for target in (kind, kind()):
+        report = check_turn_env(target, episodes=1, tasks=3)
+        report.raise_on_failure()
+        assert result(report, "same in another process").status == "not-run"
+
+
+@pytest.mark.parametrize("kind", [LadderEnv, ReplayLadderEnv, AsyncLadderEnv, AsyncReplayLadderEnv])
+def test_sound_snapshots_pass_every_check(kind):
+    report = check_fork(kind)
+    assert {each.status for each in report.results} == {"pass"}, str(report)
+
+
+def test_snapshots_of_a_stack_of_wrappers_pass():
+    env = InvalidActionLimit(TurnLimit(LadderEnv(), 9), 3)
+    check_fork(env).raise_on_failure()
+    check_turn_env(env, episodes=1, tasks=2).raise_on_failure()
+
+
+def test_an_environment_that_prints_and_warns_passes_in_another_process():
+    with registered("helpers/Chatty-v0", "helpers.broken_envs:Chatty") as id:
+        with pytest.warns(UserWarning, match="old engine"):
+            report = check_turn_env(id, episodes=1, tasks=2)
+        assert result(report, "same in another process").status == "pass"
+
+
+# Each check fails where its promise is broken, and says which and where.
+
+BROKEN_TURNS = {
+    "CannotReset": ("can be played", "raised OSError: no disk"),
+    "Crashes": ("can be played", r"raised KeyError: 'rung'"),
+    "Warned": ("gymnasium's own check", "gymnasium warns: .*render fps"),
+    "StepsWithoutReset": ("order of calls", "a step before the first reset is not refused"),
+    "StepsAfterTheEnd": ("order of calls", "a step after the end .* is not refused"),
+    "OutsideItsSpace": ("observations", "turn 1: the observation is not in Dict"),
+    "RewardIsNan": ("observations", "turn 1: the reward must be a finite number, got nan"),
+    "LyingInfo": ("infos", r"score must lie in \[0, 1\] or be None, got 7.0"),
+    "PartsDoNotSum": ("infos", "turn 1: reward_parts sum to 0.5, not to the reward 1.0"),
+    "FaultIsZero": ("infos", "stop_reason 'error_env': a fault is raised, it is not a step"),
+    "IllegalLegalActions": ("infos", "legal action 'jump 9': You can jump 1 to 3 rungs"),
+    "ChangesItsTask": ("infos", "turn 1: task_id changed to 'other'"),
+    "NoInstructions": ("infos", "silent agent, seed 0: reset: instructions are missing"),
+    "RaisesOnGarbage": ("garbage actions", r"\(8 characters\): raised ValueError: embedded null"),
+    "UsesTheClock": ("same seed, same episode", "differs in a new environment at turn"),
+    "RemembersEpisodes": ("same seed, same episode", "at reset: observation.* is 'ladder"),
+    "UsesHashOrder": ("same in another process", "differs in a process with PYTHONHASHSEED="),
+    "SharesState": ("independent of siblings", "differs with a sibling at work at turn"),
+    "UsesGlobalRandom": ("global randomness", "changes the state of random or numpy.random"),
+    "SeedsGlobalNumpy": ("global randomness", "changes the state of random or numpy.random"),
+    "IgnoresTheTask": ("tasks", "ladder/train/0: the seed of the reset or the form of the task"),
+    "SplitsOverlap": (
+        "train and test are disjoint",
+        r"ladder/train/\d+ and ladder/test/\d+ are the same problem",
+    ),
+    "LeaksTheTruth": ("ground truth is not shown", "ladder/train/0: the opening holds the ground"),
+    "FailingExpert": ("expert solves", "expert, ladder/train/0: 'jump 9' was refused"),
+    "LeavesAThread": ("close", r"left behind after close: thread left \(\d+\)"),
+    "LeavesAProcess": ("close", r"left behind after close: process \d+"),
+    "ClosesOnce": ("close", "raised RuntimeError: already closed"),
+}
+
+
+@pytest.fixture
+def clean_up():
+    yield
+    for stop in broken_envs.LeavesAThread.stops:
+        stop.set()
+    for child in broken_envs.LeavesAProcess.children:
+        child.kill()
+        child.wait()
+    broken_envs.LeavesAProcess.children.clear()
+
+
+@pytest.mark.usefixtures("clean_up")
+@pytest.mark.parametrize("kind", BROKEN_TURNS)
+def test_a_broken_promise_is_found_and_named(kind):
+    name, message = BROKEN_TURNS[kind]
+    if kind in ("Warned", "UsesHashOrder"):  # found only where a spec can make it again
+        with registered("helpers/Broken-v0", f"helpers.broken_envs:{kind}") as id:
+            report = check_turn_env(id, tasks=2)
+    else:
+        report = check_turn_env(getattr(broken_envs, kind), tasks=6)
+    found = result(report, name)
+    assert found.status == "fail", str(report)
+    with pytest.raises(CheckError, match=message):
+        report.raise_on_failure()
+
+
+def test_an_environment_may_say_that_it_shows_the_truth():
+    report = check_turn_env(broken_envs.ShowsTheTruthOnPurpose, episodes=1, tasks=3)
+    report.raise_on_failure()
+    assert result(report, "ground truth is not shown").status == "not-run"
+
+
+def test_the_state_of_global_generators_is_put_back():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    check_turn_env(LadderEnv, episodes=1, tasks=2)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+BROKEN_FORKS = {
+    "CannotReset": ("can be played", "raised OSError: no disk"),
+    "NoGetState": ("declared kind", "raised SnapshotError: not written yet"),
+    "WrongKind": ("declared kind", "snapshot_kind is 'exact', the snapshot is 'replay'"),
+    "SnapshotDisturbs": ("taking a snapshot changes nothing", "differs after a snapshot"),
+    "SharesForks": ("restore in the same environment", "differs after the second restore"),
+    "ForgetsSomething": (
+        "restore in the same environment",
+        r"after the first restore at turn 1: observation\['text'\] is 'turn 1' and 'turn 4'",
+    ),
+    "RestoresOnlyItself": ("restore in a new environment", "raised AttributeError"),
+    "ForksAreTwins": ("children continue like the parent", "in child 1: turn 1 raised ResetNeeded"),
+    "ForkMovesParent": ("children continue like the parent", "differs in the parent"),
+    "AsyncLeaksState": ("parent and siblings are unaffected", "went astray"),
+    "ResetForgetsRestore": ("reset after restore", "'as restored'"),
+    "Unpicklable": ("snapshots can be pickled", "not-run .*a snapshot cannot be pickled"),
+    "ReplayUsesTheClock": ("taking a snapshot changes nothing", "differs after a snapshot"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_FORKS)
+def test_a_broken_snapshot_is_found_and_named(kind):
+    name, message = BROKEN_FORKS[kind]
+    report = check_fork(getattr(broken_envs, kind))
+    assert result(report, name).is_failure, str(report)
+    with pytest.raises(CheckError, match=message):
+        report.raise_on_failure()
+
+
+def test_the_place_of_a_broken_fork_is_named():
+    report = check_fork(broken_envs.ForgetsSomething)
+    assert "random agent, seed 0, forked after turn 0: differs after" in str(report)
+
+
+def test_a_lost_count_of_a_wrapper_is_found(monkeypatch):
+    monkeypatch.setattr(TurnLimit, "restore_state", lambda self, state: None)
+    report = check_fork(LadderEnv, max_turns=3)
+    assert result(report, "restore in the same environment").status == "fail"
+
+
+# What cannot be checked is said, and required checks that did not run are failures.
+
+
+def test_an_environment_without_snapshots_fails():
+    report = check_fork(lambda: gymnasium.make("CartPole-v1"))
+    assert not report.is_ok
+
+
+def test_what_is_declared_nondeterministic_is_not_held_to_its_seed():
+    with registered(
+        "helpers/Clock-v0", "helpers.broken_envs:UsesTheClock", nondeterministic=True
+    ) as id:
+        report = check_turn_env(id, episodes=1, tasks=2)
+        forks = check_fork(id, episodes=1)
+    for name in ("same seed, same episode", "same in another process", "independent of siblings"):
+        assert result(report, name).status == "not-run"
+    assert result(report, "infos").status == "pass"
+    assert not forks.is_ok  # equal futures are what a fork promises
+
+
+def test_a_check_that_cannot_be_sent_to_a_process_is_a_failure():
+    class Local(LadderEnv):
+        pass
+
+    with registered("helpers/Local-v0", Local) as id:
+        report = check_turn_env(id, episodes=1, tasks=2)
+    found = result(report, "same in another process")
+    assert (found.status, found.is_failure) == ("not-run", True)
+
+
+# The report.
+
+
+def three_results():
+    report = CheckReport("text/thing")
+
+    def broken():
+        raise Broken("rung 3 is loose")
+
+    def cannot():
+        raise NotRun("no ladder here")
+
+    assert report.run("climbs", lambda: None)
+    assert not report.run("holds", broken)
+    assert not report.run("leans", cannot, required=False)
+    return report, broken, cannot
+
+
+def test_a_report_prints_one_line_per_result():
+    report, _, _ = three_results()
+    assert str(report).splitlines() == [
+        "text/thing:",
+        "  pass    climbs",
+        "  fail    holds: rung 3 is loose",
+        "  not-run leans (optional): no ladder here",
+    ]
+
+
+def test_a_report_is_json():
+    report, _, _ = three_results()
+    made = report.to_json()
+    assert made["ok"] is False
+    assert made["results"][1] == {
+        "name": "holds",
+        "status": "fail",
+        "reason": "rung 3 is loose",
+        "required": True,
+    }
+
+
+def test_only_failures_are_raised():
+    report, _, cannot = three_results()
+    with pytest.raises(CheckError) as caught:
+        report.raise_on_failure()
+    assert str(caught.value).splitlines() == ["text/thing:", "  fail    holds: rung 3 is loose"]
+    fine = CheckReport("thing")
+    fine.run("climbs", lambda: None)
+    fine.run("leans", cannot, required=False)
+    fine.raise_on_failure()
+    fine.run("leans", cannot)
+    with pytest.raises(CheckError, match="not-run leans: no ladder here"):
+        fine.raise_on_failure()
+
+
+def test_a_report_of_nothing_is_not_fine():
+    with pytest.raises(CheckError, match="nothing was checked"):
+        CheckReport("thing").raise_on_failure()
+
+
+def test_any_other_exception_is_a_failure_too():
+    report = CheckReport("thing")
+    report.run("divides", lambda: 1 / 0)
+    assert report.results[0].reason == "raised ZeroDivisionError: division by zero"
