@@ -33,7 +33,7 @@ class Task:
     split: Split = "train"
     instruction: str = ""
     """What is asked, when it is known before the episode starts."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What distinguishes this instance, as JSON values."""
     version: str = "0"
 
