@@ -144,6 +144,15 @@ class UsesGlobalRandom(LadderEnv):
         return super().turn(action)
 
 
+class ReadsGlobalRandom(LadderEnv):
+    """Copies the state of ``random`` without changing it."""
+
+    def turn(self, action: Action) -> Outcome:
+        copied = random.Random()
+        copied.setstate(random.getstate())
+        return dataclasses.replace(super().turn(action), text=f"wind {copied.random()}")
+
+
 class SeedsGlobalNumpy(LadderEnv):
     """Seeds ``numpy.random`` for everybody."""
 

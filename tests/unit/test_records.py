@@ -1,4 +1,6 @@
+import fcntl
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,19 @@ def test_appending_spares_a_file_of_something_else(file, content):
     with pytest.raises(RecordError, match=r":1: "):
         append_trajectory(file, EPISODES[0])
     assert file.read_text() == content
+
+
+def test_appending_waits_for_another_writer(file):
+    append_trajectory(file, EPISODES[0])
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        writer = threading.Thread(target=append_trajectory, args=(file, EPISODES[1]))
+        writer.start()
+        writer.join(0.2)
+        assert writer.is_alive()
+        assert list(read_trajectories(file)) == EPISODES[:1]
+    writer.join(30)
+    assert list(read_trajectories(file)) == EPISODES
 
 
 def test_several_processes_append_whole_lines_to_one_file(file):

@@ -136,6 +136,14 @@ def test_scores_and_truths_keep_their_values():
     assert infos["plan"].tolist() == [["a", ["b"]]] * 12
 
 
+def test_an_environment_that_goes_on_has_no_score_yet(both):
+    for envs in both(top=1, slip=0.0):
+        envs.reset(seed=1)
+        *_, infos = envs.step(("x", "up"))
+        np.testing.assert_array_equal(infos["score"], [np.nan, 1.0])
+        assert infos["_score"].tolist() == [False, True]
+
+
 def test_reward_parts_come_as_one_array_per_name(ladder_id):
     envs = make_vec(ladder_id, 2, slip=0.0)
     envs.reset(seed=1)
