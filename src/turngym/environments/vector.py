@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,12 @@ from gymnasium.vector.async_vector_env import AsyncState
 from turngym import registry
 from turngym.environments.workers import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+
+if TYPE_CHECKING:
+    _Sync = SyncVectorEnv[Any, Any]
+    _Async = AsyncVectorEnv[Any, Any]
+else:  # without parameters in older gymnasium
+    _Sync, _Async = SyncVectorEnv, AsyncVectorEnv
 
 VectorizationMode = Literal["sync", "async"]
 VECTORIZATION_MODES: tuple[VectorizationMode, ...] = ("sync", "async")
@@ -131,11 +137,11 @@ class _WholeInfos:
         infos[f"_{key}"][env_num] = True
 
 
-class TurnSyncVectorEnv(_WholeInfos, SyncVectorEnv[Any, Any]):
+class TurnSyncVectorEnv(_WholeInfos, _Sync):
     """Gymnasium's ``SyncVectorEnv`` with whole infos."""
 
 
-class TurnAsyncVectorEnv(_WholeInfos, AsyncVectorEnv[Any, Any]):
+class TurnAsyncVectorEnv(_WholeInfos, _Async):
     """Gymnasium's ``AsyncVectorEnv`` with whole infos and errors as they were raised."""
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
