@@ -181,11 +181,10 @@ def test_a_run_that_broke_off_ends_the_same(
     assert_same_outcome(tmp_path, straight)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.extra("peft"))])
 def test_adapters_and_the_reference_policy_are_taken_up_too(
     straight: Path, tmp_path: Path, rank: int
 ) -> None:
-    pytest.importorskip("peft")
     base = find_model(straight)
     settings = {
         **SETTINGS,

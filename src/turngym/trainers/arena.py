@@ -11,7 +11,7 @@ The test split is played before and after training and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -27,12 +27,9 @@ from turngym.tasks.base import Task
 from turngym.trainers.config import TrainConfig
 from turngym.types import Trajectory, TrajectoryGroup
 
-Advance = Callable[[int], None]
-"""Told how many episodes were just played."""
-
 
 class Arena:
-    """Plays the episodes of one run. Holds no state: every call is a function of its arguments.
+    """Plays the episodes of one run. Every call is a function of its arguments.
 
     Args:
         config: The run's settings.
@@ -45,12 +42,13 @@ class Arena:
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
         self.env_id = find(config.env.id).id
-        env = self.make_env()
-        try:
-            self._task = env.get_wrapper_attr("task")
-            self.instructions = self._read_instructions(env)
-        finally:
-            env.close()
+        self._catalogue = self.make_env()
+        self._task = self._catalogue.get_wrapper_attr("task")
+        self.instructions = self._read_instructions()
+
+    def close(self) -> None:
+        """Release the environment that names the tasks. Safe to call twice."""
+        self._catalogue.close()
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return a new environment."""
@@ -141,8 +139,8 @@ class Arena:
     def _seed(self, *path: str | int) -> int:
         return derive_seed(self._config.run.seed, *path)
 
-    def _read_instructions(self, env: gymnasium.Env[Any, Any]) -> str | None:
+    def _read_instructions(self) -> str | None:
         if not self._config.rollout.system_prompt:
             return None
-        _, info = env.reset(seed=0, options={"task": self._task("train", 0)})
+        _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
         return str(info.get("instructions", ""))

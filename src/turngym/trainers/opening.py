@@ -44,6 +44,14 @@ async def open_run(config: TrainConfig, folder: RunFolder) -> Run:
         TrainingError: The expert's episodes could not be played.
     """
     arena = Arena(config)
+    try:
+        return await _open(config, folder, arena)
+    except BaseException:
+        arena.close()
+        raise
+
+
+async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     newest = latest_checkpoint(folder.checkpoints)
     checkpoint = None if newest is None else load_checkpoint(newest)
     state = RunState() if checkpoint is None else RunState(**checkpoint.state["run"])

@@ -122,6 +122,7 @@ class Run:
     def close(self) -> None:
         """Close what is open. Safe to call twice."""
         self._logger.close()
+        self.arena.close()
 
     def publish(self) -> None:
         """Give the engine the model's weights, under the number of updates as their version."""

@@ -243,6 +243,7 @@ def test_an_optimizer_state_of_another_model_is_refused() -> None:
         learner().load_state(state, updates=1, steps=1)
 
 
+@pytest.mark.extra("peft")
 def test_adapters_are_trained_alone_and_reach_the_engine_merged() -> None:
     base = fresh()
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
