@@ -184,9 +184,9 @@ class FrozenLakeEnv(TableGame):
     name = "frozenlake"
     actions = ("west", "south", "east", "north")
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {"side": 4},
-        "medium": {"side": 6, "drawing": True},
-        "hard": {"side": 8, "drawing": True},
+        "easy": {"side": 4, "ice": 0.85},
+        "medium": {"side": 6, "ice": 0.7, "drawing": True},
+        "hard": {"side": 8, "ice": 0.7, "drawing": True},
     }
 
     def __init__(self, **kwargs: Any) -> None:
@@ -205,7 +205,9 @@ class FrozenLakeEnv(TableGame):
     def prepare(self, seed: int) -> None:
         """Make the lake of ``seed``."""
         super().prepare(seed)
-        self._lake = generate_random_map(size=self.settings["side"], p=0.7, seed=seed)
+        self._lake = generate_random_map(
+            size=self.settings["side"], p=self.settings["ice"], seed=seed
+        )
         self.inner = InnerFrozenLake(desc=self._lake, is_slippery=False)
 
     def instance_key(self) -> str:
