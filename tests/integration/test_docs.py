@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import turngym
 
+import turngym
 from turngym.environments.checks import check_fork, check_turn_env
 
 ROOT = Path(__file__).parents[2]

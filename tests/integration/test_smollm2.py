@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import torch
-import turngym
 
+import turngym
 from turngym.agents.engine import LocalEngine, Sampling
 from turngym.agents.local import LocalPolicy
 from turngym.agents.models import load_model_dir
