@@ -59,9 +59,9 @@ class TextGame(TurnEnv):
     def new_game(self, rng: np.random.Generator) -> Any:
         """Return the state of a random new problem; deep-copyable and picklable."""
 
-    @abstractmethod
     def describe(self) -> str:
-        """Return what the agent sees at the start."""
+        """Return what the agent sees at the start; by default the rules."""
+        return self.rules
 
     def instance_key(self) -> str:
         """Return what makes the problem in ``self.state`` this one; decides its split."""
