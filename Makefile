@@ -46,7 +46,7 @@ format: ## Rewrite the code as the checks want it
 
 bench: ## Measure speed
 	@$(BOOTSTRAP) core train lora
-	@$(BIN)/python benchmarks/run.py $(ARGS)
+	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 results: ## Train again what the published tables and plots show
 	@$(BOOTSTRAP) core train lora
