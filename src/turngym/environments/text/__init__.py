@@ -29,7 +29,7 @@ def _core(
 
 def register_text_games() -> None:
     """Register every text game; called once by ``import turngym``."""
-    questions = {"easy": 8, "medium": 12, "hard": 20}
+    questions = {"easy": 6, "medium": 12, "hard": 20}
     _core("Maze", "maze:MazeEnv", {"easy": 14, "medium": 40, "hard": 120})
     _core("Wordle", "wordle:WordleEnv", {"easy": 10, "medium": 10, "hard": 10})
     _core("GuessCity", "twenty_questions:GuessCityEnv", questions)

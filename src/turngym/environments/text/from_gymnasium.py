@@ -119,9 +119,10 @@ class GymnasiumEnv(TurnEnv):
         result = self.inner.step(inner_action)
         self._observation, reward, terminated, truncated, self._inner_info = result
         self._total += float(reward)
+        own_reward = self.reward(float(reward), bool(terminated))
         return Outcome(
             text=self.text(),
-            reward=self.reward(float(reward), bool(terminated)),
+            reward=own_reward,
             terminated=bool(terminated),
             truncated=bool(truncated),
             info={"inner_reward": float(reward)},

@@ -100,7 +100,9 @@ class MazeEnv(TextGame):
     def legal_actions(self) -> list[str]:
         """Return one ``go`` per open exit."""
         s = self.state
-        return [self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None]
+        return [
+            self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None
+        ]
 
     def anchor(self) -> str:
         """Return place and possession in this maze."""

@@ -17,6 +17,7 @@ from turngym.environments.text.sokoban_solver import (
     is_dead,
     play_backwards,
     solve,
+    walks,
 )
 
 
@@ -35,8 +36,8 @@ class SokobanEnv(TextGame):
     """Push all boxes onto goals; boxes cannot be pulled.
 
     Action: ``go north|east|south|west``; walking against a box pushes it.
-    Observation: easy: where the box is from the player and the goal from the box, and which ways
-    are open. Medium and hard: a drawing of the room.
+    Observation: easy: which way the nearest spot lies from which to push the box towards the goal,
+    or on the spot the push, and which ways are free. Medium and hard: a drawing of the room.
     Reward: 1 when every box stands on a goal, else 0.
     Start: a random level that can be solved well within the registered turn limit.
     End: terminated when solved, and with reward 0 when a box stands on a cell from which no
@@ -46,7 +47,7 @@ class SokobanEnv(TextGame):
     name = "sokoban"
     commands = Commands({"go": "go {direction:north|east|south|west}"})
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {"side": 4, "boxes": 1, "walls": 0, "view": "words", "moves": (3, 8)},
+        "easy": {"side": 4, "boxes": 1, "walls": 0, "view": "words", "moves": (2, 7)},
         "medium": {"side": 5, "boxes": 2, "walls": 3, "view": "grid", "moves": (9, 30)},
         "hard": {"side": 6, "boxes": 3, "walls": 6, "view": "grid", "moves": (18, 60)},
     }
@@ -57,10 +58,11 @@ class SokobanEnv(TextGame):
         super().__init__(**kwargs)
         aim = "Push every box onto a goal. You cannot pull. A box that is stuck loses the game."
         legend = "# wall, @ you, $ box, . goal, * box on goal, + you on goal."
-        told = "You are told where the box is from you, where the goal is from the box, and where "
-        self.rules = f"{aim} " + (
-            legend if self.settings["view"] == "grid" else f"{told}you can go."
+        told = (
+            "You are told which way the nearest spot lies from which the box must be pushed, or, "
+            "on the spot, which way to push; and which ways are free of walls and boxes."
         )
+        self.rules = f"{aim} {legend if self.settings['view'] == 'grid' else told}"
         self._route: dict[SokobanState, str] = {}
 
     def new_game(self, rng: np.random.Generator) -> SokobanState:
@@ -165,24 +167,24 @@ def _by_pulling(settings: dict[str, Any], rng: np.random.Generator) -> SokobanSt
 
 
 def _words(state: SokobanState) -> str:
-    """Return box, goal and open ways in words; for rooms with one box."""
-    (box,), (goal,) = state.boxes, state.room.goals
-    ways = " ".join(_open_ways(state))
-    width = state.room.width
-    return (
-        f"box {_bearing(state.player, box, width)}. goal {_bearing(box, goal, width)}. open {ways}."
-    )
+    """Return the next push or the way to where it starts, and the free ways; for one box.
+
+    Of the pushes towards the goal the one with the nearest start counts.
+    """
+    (box,), (goal,), room = state.boxes, state.room.goals, state.room
+    paths = walks(room, state.boxes, state.player)
+    starts = {box - room.moves[way]: way for way in _ways(box, goal, room.width)}
+    spot = min(starts, key=lambda cell: paths.get(cell, len(room.floor)))
+    way = " ".join(_ways(state.player, spot, room.width))
+    free = [way for way in _open_ways(state) if state.player + room.moves[way] != box]
+    return f"{f'spot {way}' if way else f'push {starts[spot]}'}. free {' '.join(free)}."
 
 
-def _bearing(start: int, end: int, width: int) -> str:
-    """Return how far ``end`` is from ``start``, for example ``north 2 east 1``."""
+def _ways(start: int, end: int, width: int) -> list[str]:
+    """Return which ways ``end`` lies from ``start``: north or south, east or west."""
     south, east = end // width - start // width, end % width - start % width
-    words = []
-    if south:
-        words.append(f"{'south' if south > 0 else 'north'} {abs(south)}")
-    if east:
-        words.append(f"{'east' if east > 0 else 'west'} {abs(east)}")
-    return " ".join(words)
+    ways = {"north": south < 0, "south": south > 0, "east": east > 0, "west": east < 0}
+    return [way for way, holds in ways.items() if holds]
 
 
 def _drawing(state: SokobanState) -> str:
