@@ -50,6 +50,8 @@ class QuestionGame(TextGame):
     """
 
     commands = Commands({"ask": "ask {question...}", "guess": "guess {thing...}"})
+    shows_ground_truth: ClassVar[bool] = True
+    """The secret stands among the candidates; ``check_turn_env`` looks for leaks otherwise."""
     thing = "thing"
     """What the table is about, one word."""
     meanings = ""

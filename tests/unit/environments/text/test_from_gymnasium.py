@@ -1,3 +1,5 @@
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -128,10 +130,10 @@ def test_an_instance_that_cannot_be_copied_asks_for_a_function():
 
 
 def test_ids_of_gymnasium_work_with_a_readable_default():
-    env = from_gymnasium("CliffWalking-v1", actions=("up", "right", "down", "left"))
+    env = from_gymnasium("Blackjack-v1", actions=("stick", "hit"))
     observation, info = env.reset(seed=0)
-    assert observation["text"] == "36"
-    assert info["task_id"].startswith("cliffwalking-v1/train/")
+    assert re.fullmatch(r"\d+, \d+, [01]", observation["text"])
+    assert info["task_id"].startswith("blackjack-v1/train/")
     assert env.find_task(info["task_id"]) == env.current_task
 
 
