@@ -120,8 +120,8 @@ def test_plans_are_shortest_and_none_without_a_way():
 
 
 def test_an_unknown_difficulty_names_the_nearest():
-    with pytest.raises(UnknownNameError, match="Did you mean 'easy'"):
-        TaxiEnv(difficulty="eazy")
+    with pytest.raises(UnknownNameError, match="Did you mean 'hard'"):
+        TaxiEnv(difficulty="harder")
 
 
 def test_nothing_here_needs_pygame():
