@@ -1,0 +1,34 @@
+"""Every registered environment keeps the promises that the shipped checks are about.
+
+An id that is another name for the same class, arguments and turn limit (``Maze-v0`` for
+``Maze-easy-v0``) is checked once.
+"""
+
+import pytest
+import turngym  # noqa: F401 - registers the environments
+
+from turngym.environments.checks import check_fork, check_turn_env
+from turngym.registry import EnvEntry, entries
+
+
+def every_environment() -> list[object]:
+    ours = [entry for entry in entries() if entry.id.startswith("turngym/")]
+    different = {(e.entry_point, str(sorted(e.kwargs.items())), e.max_turns): e for e in ours}
+    return [
+        pytest.param(
+            entry,
+            id=entry.short_name,
+            marks=[pytest.mark.extra(*entry.modules, *entry.programs)] if entry.extra else [],
+        )
+        for entry in different.values()
+    ]
+
+
+@pytest.mark.parametrize("entry", every_environment())
+def test_turn_environment_keeps_its_promises(entry: EnvEntry) -> None:
+    check_turn_env(entry.id).raise_on_failure()
+
+
+@pytest.mark.parametrize("entry", every_environment())
+def test_forks_are_equal_and_independent(entry: EnvEntry) -> None:
+    check_fork(entry.id).raise_on_failure()
