@@ -36,7 +36,7 @@ PINNED = {"setuptools"}
 def measure(repeats: int, clock: Clock) -> PartResult:
     """Install into a scratch environment and measure there, on the wall clock."""
     del clock
-    result = PartResult(part="d", title="Import time and install size")
+    result = PartResult(part="d", title="Import time and install size", settings={"clock": "wall"})
     with tempfile.TemporaryDirectory(prefix="turngym-bench-") as folder:
         venv = Path(folder) / "venv"
         try:

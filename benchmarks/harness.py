@@ -164,7 +164,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
         "commit": commit.stdout.strip() or None,
     }
@@ -215,7 +215,8 @@ def run_part(measure: Callable[[int, Clock], PartResult], *, default_repeats: in
     clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
     before = os.getloadavg()[0]
     result = measure(arguments.repeats, clock)
-    result.settings |= {"repeats": arguments.repeats, "clock": arguments.clock}
+    given = {"repeats": arguments.repeats, "clock": arguments.clock}
+    result.settings = given | result.settings
     result.load_average = [round(before, 2), round(os.getloadavg()[0], 2)]
     text = json.dumps(result.to_json(), indent=2)
     if arguments.result is None:

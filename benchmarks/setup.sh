@@ -3,41 +3,52 @@
 #
 #   benchmarks/setup.sh          both
 #   benchmarks/setup.sh gem      benchmarks/.venv/gem: gem-llm and what turngym needs
-#   benchmarks/setup.sh trl      benchmarks/.venv/trl: TRL, its datasets and what turngym[train] needs
+#   benchmarks/setup.sh trl      benchmarks/.venv/trl: TRL, datasets and what turngym[train] needs
 #
 # They are apart from .venv, so that no peer can change what turngym is tested with. turngym itself
-# is read from src/. Every version that constraints.txt knows and the peer can live with is the
-# tested one, torch always. A call that finds nothing to do ends at once; an interrupted one is
-# made anew. PYTHON names the interpreter (3.11 or later).
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# is read from src/. What the peers share with turngym has the tested version of constraints.txt,
+# torch above all. A call that finds nothing to do ends at once; an interrupted one is made anew.
+# A peer that cannot be installed is named, the other is still installed, and the exit status is 1.
+# PYTHON names the interpreter, 3.11 or later (gem-llm 0.1.0 admits none after 3.12.0).
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 root=benchmarks/.venv
 shared='torch|transformers|tokenizers|safetensors|accelerate|numpy|gymnasium|pydantic|jsonschema|Jinja2'
+core=(gymnasium jsonschema numpy pydantic rich typer)
+train=(torch transformers tokenizers safetensors jinja2)
+status=0
 
 install() { # install NAME REQUIREMENT...
     local name=$1 venv="$root/$1" key
     shift
-    key=$( (echo "$@"; cat constraints.txt) | sha256sum | cut -d ' ' -f 1)
+    key=$({ echo "$@"; cat constraints.txt; } | sha256sum | cut -d ' ' -f 1)
     if [[ -f "$venv/.done" && "$(cat "$venv/.done")" == "$key" ]]; then
         return
     fi
     echo "setup: installing $* into $venv" >&2
     rm -rf "$venv"
-    mkdir -p "$root"
-    "${PYTHON:-python3}" -m venv "$venv"
-    grep -E "^($shared)==" constraints.txt > "$venv/constraints.txt"
-    "$venv/bin/pip" install --quiet --constraint "$venv/constraints.txt" "$@" >&2
-    echo "$key" > "$venv/.done"
+    if mkdir -p "$root" \
+        && "${PYTHON:-python3}" -m venv "$venv" \
+        && grep -E "^($shared)==" constraints.txt > "$venv/constraints.txt" \
+        && "$venv/bin/pip" install --quiet --constraint "$venv/constraints.txt" "$@" >&2; then
+        echo "$key" > "$venv/.done"
+    else
+        echo "setup: NOT RUN: $name could not be installed; its errors are above" >&2
+        status=1
+    fi
 }
 
-core=(gymnasium jsonschema numpy pydantic rich typer)
-train=(torch transformers tokenizers safetensors jinja2)
-for name in "${@:-gem trl}"; do
-    for part in $name; do
-        case $part in
-            gem) install gem "${core[@]}" gem-llm==0.1.0 ;;
-            trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
-            *) echo "setup: unknown part '$part'; choose from: gem trl" >&2; exit 2 ;;
-        esac
-    done
+if [[ $# -eq 0 ]]; then
+    set -- gem trl
+fi
+for part in "$@"; do
+    case $part in
+        gem) install gem "${core[@]}" gem-llm==0.1.0 ;;
+        trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
+        *)
+            echo "setup: unknown part '$part'; choose from: gem trl" >&2
+            exit 2
+            ;;
+    esac
 done
+exit "$status"
