@@ -1,0 +1,118 @@
+"""What the published speed tables stand on: fair order, paired ratios, honest goals."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def _load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _load("harness", monkeypatch)
+
+
+@pytest.fixture
+def spine(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    assert sys.modules["harness"] is harness
+    return _load("spine", monkeypatch)
+
+
+def test_every_case_goes_first_once_and_the_warmup_is_dropped(harness: ModuleType) -> None:
+    calls: list[str] = []
+
+    def case(name: str) -> float:
+        calls.append(name)
+        return float(len(calls))
+
+    values = harness.interleaved(
+        {name: lambda name=name: case(name) for name in "abc"}, repeats=2, warmup=1
+    )
+
+    assert "".join(calls) == "abc" + "bca" + "cab"
+    assert values == {"a": (6.0, 8.0), "b": (4.0, 9.0), "c": (5.0, 7.0)}
+
+
+def test_a_ratio_pairs_the_rounds(harness: ModuleType) -> None:
+    # The machine was three times slower in the last round: the medians' ratio would be 6 / 2.
+    goal = harness.ratio_goal("x", [4.0, 6.0, 12.0], [2.0, 2.0, 6.0], at_least=2.5)
+
+    assert goal.value == 2.0
+    assert not goal.met
+    assert goal.spread == (2.0, 2.5)
+
+
+def test_a_limit_is_met_up_to_itself(harness: ModuleType) -> None:
+    assert harness.limit_goal("x", 1.0, at_most=1.0).met
+    assert not harness.limit_goal("x", 1.001, at_most=1.0).met
+
+
+def test_quartiles_of_one_value_are_that_value(harness: ModuleType) -> None:
+    assert harness.quartiles([3.0]) == (3.0, 3.0)
+    assert harness.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 4.0)
+
+
+def test_the_tables_say_what_was_missed_and_what_did_not_run(
+    harness: ModuleType, spine: ModuleType
+) -> None:
+    result = harness.PartResult(
+        part="a",
+        title="Turns",
+        settings={"repeats": 2, "clock": "wall"},
+        load_average=[1.5, 1.0],
+        measurements=[harness.Measurement(name="bare", unit="us", values=(1.0, 3.0))],
+        goals=[harness.limit_goal("seconds", 2.0, at_most=1.0)],
+        not_run=[harness.NotRun(name="GEM", reason="not installed", remedy="setup.sh gem")],
+    )
+    here = dict.fromkeys(("cpu", "cores", "memory_gib", "system", "python", "commit"), "?")
+
+    text = spine.as_markdown({"date": "2026-01-01", "machine": here, "parts": [result.to_json()]})
+
+    assert "| seconds | at most 1 | 2 |  | **missed** |" in text
+    assert "| bare | 2 | 1.5 to 2.5 | us |" in text
+    assert "NOT RUN: GEM: not installed. To run it: `setup.sh gem`" in text
+    assert "**the machine was busy**" in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--only", "a,x"], ["--repeats", "0"], ["--only", "a", "--publish"]]
+)
+def test_a_wrong_argument_ends_with_2(spine: ModuleType, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        spine.main(arguments)
+
+    assert stopped.value.code == 2
+
+
+def test_publishing_replaces_the_tables_and_nothing_else(
+    spine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    begin, end = spine.MARKS
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    monkeypatch.setattr(spine, "DOCS", page)
+
+    spine._publish("new")
+
+    assert page.read_text() == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+
+
+def test_the_published_page_has_a_place_for_the_tables(spine: ModuleType) -> None:
+    text = spine.DOCS.read_text()
+
+    assert [text.count(mark) for mark in spine.MARKS] == [1, 1]
