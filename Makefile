@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test check format bench results extras docs lock clean
+.PHONY: help demo test conformance check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,7 +30,11 @@ demo: ## Train the small default policy and watch its success rise
 test: ## Everything that CI runs: the checks, then all tests with all game engines
 	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
 	@$(MAKE) check
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+conformance: ## Every environment through every check, at full length; about an hour
+	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
+	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev
@@ -46,6 +50,7 @@ format: ## Rewrite the code as the checks want it
 
 bench: ## Measure speed
 	@$(BOOTSTRAP) core train lora
+	@PYTHON=$(PYTHON) benchmarks/setup.sh || true
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 results: ## Train again what the published tables and plots show

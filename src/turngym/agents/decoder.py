@@ -257,17 +257,18 @@ class CachedDecoder:
         return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
 
     def _grow(self, rows: int, slots: int) -> None:
-        """Make the cache at least ``rows`` by ``slots``, doubling so that growth is rare."""
+        """Make the cache at least ``rows`` by ``slots``, with some room so that growth is rare."""
         if rows <= self._rows_capacity and slots <= self._slots:
             return
         new_rows = max(self._rows_capacity, _doubled(rows, 8))
-        new_slots = max(self._slots, _doubled(slots, 64))
+        new_slots = max(self._slots, _with_room(slots))
         shape = (new_rows, self._kv_heads, new_slots, self._width)
         for cache in (self._keys, self._values):
-            fresh = [torch.zeros(shape) for _ in range(self._layers_n)]
-            for old, new in zip(cache, fresh, strict=False):
-                new[: old.shape[0], :, : old.shape[2]] = old
-            cache[:] = fresh
+            cache += [torch.zeros(0)] * (self._layers_n - len(cache))
+            for layer, old in enumerate(cache):  # one by one: only one is held twice
+                cache[layer] = new = torch.zeros(shape)
+                if old.numel():
+                    new[: old.shape[0], :, : old.shape[2]] = old
         self._rows_capacity, self._slots = new_rows, new_slots
 
 
@@ -357,6 +358,11 @@ def _doubled(wanted: int, least: int) -> int:
     while size < wanted:
         size *= 2
     return size
+
+
+def _with_room(slots: int) -> int:
+    """Return a sixth more than ``slots``, in steps of 32."""
+    return -(-slots * 7 // 6 // 32) * 32
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ _OBJECT = re.compile(r"\{\s*[\"}]")
 
 # Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
 _MAX_LINE_CHARS = 10_000
+_MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
 _MAX_BROKEN_OBJECTS = 1_000
 
 
@@ -89,6 +90,7 @@ class Commands:
         self.templates = dict(templates)
         self.help = dict(help or {})
         self.keep_case = keep_case
+        self._known: dict[str, Action | InvalidAction] = {}
         self._patterns = [
             (name, _compile(name, text), _slots(text)) for name, text in self.templates.items()
         ]
@@ -102,7 +104,21 @@ class Commands:
         return "\n".join(lines)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the command on the last line of ``text``, or why there is none."""
+        """Return the command on the last line of ``text``, or why there is none.
+
+        What short texts mean is remembered: agents say the same few things again and again. So
+        two calls may return one object; nobody may change its arguments.
+        """
+        parsed = self._known.get(text)
+        if parsed is None:
+            parsed = self._read(text)
+            if len(text) <= _MAX_KNOWN_CHARS:
+                if len(self._known) >= _MAX_KNOWN_TEXTS:
+                    self._known.clear()
+                self._known[text] = parsed
+        return parsed
+
+    def _read(self, text: str) -> Action | InvalidAction:
         line = _last_line(text)
         if not line:
             return InvalidAction(reason="The answer was empty. " + self._hint())

@@ -35,10 +35,11 @@ SnapshotKind = Literal["exact", "fs", "replay"]
 METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
 """Gymnasium's description of an environment; it warns when the frame rate is missing."""
 
+_TERMINATED, _TRUNCATED = StopReason.TERMINATED.value, StopReason.TRUNCATED_ENV.value
 _MAX_TASK_INDEX = 1 << 31
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that would double the cost of a turn
 class Outcome:
     """What came of one action."""
 
@@ -50,7 +51,7 @@ class Outcome:
     invalid_action: str | None = None
     """Why the action was understood but could not be carried out."""
     image: Any = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] | None = None
     """More ``info`` keys, reserved ones included."""
 
 
@@ -94,12 +95,21 @@ class EpisodeCore:
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _task: Task | None = None
+    _task_id: str = ""
     _log: _EpisodeLog | None = None
     _over: bool = True
     _started: bool = False
     _last_text: str = ""
     render_mode: str | None = None
     _np_random_seed: int | None = None
+
+    _lists_actions = _has_anchor = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Note what this class overrides, so that a turn need not ask what it does not."""
+        super().__init_subclass__(**kwargs)
+        cls._lists_actions = cls.legal_actions is not EpisodeCore.legal_actions
+        cls._has_anchor = cls.anchor is not EpisodeCore.anchor
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the arguments, so that ``fork`` can build an equal environment."""
@@ -184,6 +194,7 @@ class EpisodeCore:
         if seed is not None:
             self.np_random, self._np_random_seed = seeding.np_random(seed)
         self._task = self._choose_task(dict(options or {}))
+        self._task_id = self._task.id
         self._log = None
         if self.snapshot_kind == "replay":
             self._log = _EpisodeLog(rng_state, seed, options, "")
@@ -220,45 +231,52 @@ class EpisodeCore:
         return observation, info
 
     def _parse(self, action: str) -> Action | Outcome:
-        if self._over:
-            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
-        if not isinstance(action, str):
-            raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
+        if self._over or not isinstance(action, str):
+            self._refuse(action)
         parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
             return Outcome(text=parsed.reason, invalid_action=parsed.reason)
         self._over = True  # stays so when the turn fails or is cancelled: only a reset helps then
         return parsed
 
+    def _refuse(self, action: object) -> None:
+        if self._over:
+            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
+        raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
+
     def _stepped(
         self, action: str, outcome: Outcome
     ) -> tuple[Observation, float, bool, bool, Info]:
-        self._last_text = outcome.text
-        self._over = outcome.terminated or outcome.truncated
+        text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
+        self._last_text = text
+        self._over = over = terminated or truncated
         if self._log is not None:
-            self._log.turns.append((action, outcome.text))
+            self._log.turns.append((action, text))
         info = self._info(outcome)
         if outcome.invalid_action is not None:
             info["invalid_action"] = outcome.invalid_action
-        if self._over:
-            ended = StopReason.TERMINATED if outcome.terminated else StopReason.TRUNCATED_ENV
-            info["stop_reason"] = ended.value
+        if over:
+            info["stop_reason"] = _TERMINATED if terminated else _TRUNCATED
             score = info["score"] if "score" in info else self.score()
             info["score"] = None if score is None else float(score)
-        observation = _observation(outcome)
-        return observation, float(outcome.reward), outcome.terminated, outcome.truncated, info
+        observation: Observation = {"text": text}
+        if outcome.image is not None:
+            observation["image"] = outcome.image
+        return observation, float(outcome.reward), terminated, truncated, info
 
     def _info(self, outcome: Outcome) -> Info:
-        info: Info = {"task_id": self.current_task.id, **outcome.info}
-        if self._over:
-            if type(self).legal_actions is not EpisodeCore.legal_actions:
+        info: Info = {"task_id": self._task_id}
+        if outcome.info:
+            info.update(outcome.info)
+            if "reward_parts" in info:
+                info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
+        if self._lists_actions:
+            if self._over:
                 info["legal_actions"] = []
-        elif (legal := self.legal_actions()) is not None:
-            info["legal_actions"] = legal
-        if (anchor := self.anchor()) is not None:
+            elif (legal := self.legal_actions()) is not None:
+                info["legal_actions"] = legal
+        if self._has_anchor and (anchor := self.anchor()) is not None:
             info["anchor"] = anchor
-        if "reward_parts" in info:
-            info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
         return info
 
     def _rng_state(self) -> Mapping[str, Any]:
@@ -289,6 +307,7 @@ class EpisodeCore:
     def _begin_restore(self, snapshot: Snapshot) -> None:
         self._check_snapshot(snapshot)
         self._task = snapshot.task
+        self._task_id = "" if snapshot.task is None else snapshot.task.id
         self._over = True  # until it is there
         if snapshot.kind == "replay":
             self._set_rng(snapshot.state.rng_state)
@@ -354,8 +373,14 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         Raises:
             ResetNeeded: The episode is over.
         """
-        parsed = self._parse(action)
-        outcome = parsed if isinstance(parsed, Outcome) else self.turn(parsed)
+        if self._over or not isinstance(action, str):
+            self._refuse(action)
+        parsed = self.action_format.parse(action)
+        if isinstance(parsed, InvalidAction):
+            outcome = Outcome(text=parsed.reason, invalid_action=parsed.reason)
+        else:
+            self._over = True  # stays so when the turn fails: only a reset helps then
+            outcome = self.turn(parsed)
         return self._stepped(action, outcome)
 
     def snapshot(self) -> Snapshot:

@@ -67,6 +67,7 @@ def register(
         nondeterministic=nondeterministic,
         additional_wrappers=(limit,),
         disable_env_checker=True,
+        order_enforce=False,  # TurnEnv refuses a step without a reset itself
     )
 
 

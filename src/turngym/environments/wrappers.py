@@ -92,10 +92,15 @@ class TurnLimit(LimitWrapper):
         """Steps taken in this episode."""
         return int(self.spent)
 
-    def is_spent(self, action: str, observation: Observation, info: Info) -> bool:
-        """Return True from turn ``max_turns`` on."""
+    def step(self, action: str) -> Step:
+        """Step, then truncate when the limit is reached."""
+        result = cast("Step", self.env.step(action))
         self.spent += 1
-        return bool(self.spent >= self.max_turns)
+        observation, reward, terminated, truncated, info = result
+        if self.spent < self.max_turns or terminated or truncated:
+            return result
+        self._close_episode(info)
+        return observation, reward, terminated, True, info
 
 
 class WallClockLimit(LimitWrapper):
