@@ -1,14 +1,21 @@
 """Every registered environment keeps the promises that the shipped checks are about.
 
-An id that is another name for the same class, arguments and turn limit (``Maze-v0`` for
-``Maze-easy-v0``) is checked once.
+The normal suite plays short episodes; ``make conformance`` plays as many and as long ones as the
+checks do by default. An id that is another name for the same class, arguments and turn limit
+(``Maze-v0`` for ``Maze-easy-v0``) is checked once.
 """
 
-import pytest
-import turngym  # noqa: F401 - registers the environments
+import os
 
+import pytest
+
+import turngym  # noqa: F401 - registers the environments
 from turngym.environments.checks import check_fork, check_turn_env
 from turngym.registry import EnvEntry, entries
+
+IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
+QUICK_TURN: dict[str, int] = {} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}
+QUICK_FORK: dict[str, int] = {} if IS_FULL else {"episodes": 1, "max_turns": 6}
 
 
 def every_environment() -> list[object]:
@@ -26,9 +33,9 @@ def every_environment() -> list[object]:
 
 @pytest.mark.parametrize("entry", every_environment())
 def test_turn_environment_keeps_its_promises(entry: EnvEntry) -> None:
-    check_turn_env(entry.id).raise_on_failure()
+    check_turn_env(entry.id, **QUICK_TURN).raise_on_failure()
 
 
 @pytest.mark.parametrize("entry", every_environment())
 def test_forks_are_equal_and_independent(entry: EnvEntry) -> None:
-    check_fork(entry.id).raise_on_failure()
+    check_fork(entry.id, **QUICK_FORK).raise_on_failure()

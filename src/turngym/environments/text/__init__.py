@@ -2,6 +2,7 @@
 
 from turngym.environments.base import SnapshotKind
 from turngym.environments.registration import register
+from turngym.environments.text.extras import register_extra_games
 
 _HERE = "turngym.environments.text"
 
@@ -46,3 +47,4 @@ def register_text_games() -> None:
         {"easy": 12, "medium": 24, "hard": 36},
         snapshot_kind="replay",
     )
+    register_extra_games()

@@ -1,0 +1,266 @@
+"""Single-player games of TextArena, each with random state of its own.
+
+TextArena seeds and draws from the global ``random`` module; here every call of the engine runs in
+``OwnRandom``, so neither the program nor a sibling environment is disturbed, and none disturbs it.
+
+Source: Guertler et al. 2025, arXiv:2504.11442.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from turngym.environments.actions import Action, InvalidAction, JsonTools
+from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.text.extras_base import ActionStyle, engine_border, split_of
+from turngym.environments.text.textarena_guides import guide_for
+from turngym.environments.text.textarena_random import OwnRandom
+from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+
+_DRAWS = 200
+_SAY = {
+    "type": "function",
+    "function": {
+        "name": "say",
+        "description": "Say something to the game; the move is what stands in square brackets.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Bracketed:
+    """Any text in which a move stands in square brackets; the last brackets count."""
+
+    def instructions(self) -> str:
+        """Return how to answer."""
+        return "Answer with your move in square brackets, in the form that the rules give."
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the last bracketed move in ``text``."""
+        found = re.findall(r"\[[^\[\]]*\]", text)
+        if not found:
+            return InvalidAction(reason="No move found. Put it in square brackets.")
+        return Action(name="say", arguments={"text": found[-1]})
+
+    def render(self, action: Action) -> str:
+        """Return the bracketed move."""
+        return str(action.arguments["text"])
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the one tool ``say``."""
+        return [_SAY]
+
+
+def from_textarena(game: str, **kwargs: Any) -> TextArenaEnv:
+    """Return a turn environment that plays a single-player game of TextArena.
+
+    Args:
+        game: An id of TextArena, for example ``"Mastermind-v0-hard"``.
+        kwargs: More of ``TextArenaEnv``: ``options``, ``name``, ``split_by_content``,
+            ``action_style``, ``render_mode``.
+
+    Raises:
+        MissingExtraError: TextArena is not installed.
+        ConfigError: There is no such game, it needs several players, or it does not start here.
+    """
+    return TextArenaEnv(game=game, **kwargs)
+
+
+@dataclass
+class ArenaState:
+    """Where an episode stands; copied deeply."""
+
+    engine: Any
+    """The TextArena environment, without wrappers."""
+    own_random: OwnRandom
+    reward: float = 0.0
+
+
+class TextArenaEnv(TurnEnv):
+    """A single-player game of TextArena; made by ``from_textarena``.
+
+    Action: any text with the move in square brackets.
+    Observation: what the game says; at the start its rules.
+    Reward: TextArena's own at the end of the game: 1 when solved, else a part for what was reached.
+    Start: the game that TextArena makes from the task's seed.
+    End: terminated when the game says so, which includes a second invalid move in a row; the
+    registered turn limit truncates.
+
+    Args:
+        game: An id of TextArena.
+        options: More arguments of the game, for example ``{"num_disks": 4}``.
+        name: First part of task ids; by default ``textarena-<game>``.
+        split_by_content: Draw until the problem itself belongs to the split, so that none is in
+            both. False for games with one problem only, or whose problem is drawn during the
+            game; then training and test tasks differ by their seeds.
+        action_style: ``"commands"`` for plain text, ``"tools"`` for JSON tool calls.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
+
+    state: ArenaState
+
+    def __init__(
+        self,
+        *,
+        game: str,
+        options: Mapping[str, Any] | None = None,
+        name: str = "",
+        split_by_content: bool = True,
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        self.name = name or f"textarena-{game}"
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        if importlib.util.find_spec("textarena") is None:
+            raise missing_extra(f"environment {self.name!r}", "textarena")
+        self.game, self.options = game, dict(options or {})
+        self.split_by_content = split_by_content
+        self.action_format = Bracketed() if action_style == "commands" else JsonTools([_SAY])
+        self.rules = f"You play {re.split(r'-v[0-9]', game)[0]} alone."
+        self._guide = guide_for(game)
+        self._legal: list[str] | None = None
+        self._make_engine(OwnRandom(0))
+
+    def begin(self, task: Task) -> Outcome:
+        """Draw games from the task's seed until one belongs to the task's split."""
+        with engine_border(self.name, f"reset to {task.id}"):
+            for number in range(_DRAWS):
+                self._draw(derive_seed(task.seed, "game", number))
+                if not self.split_by_content or split_of(self._key()) == task.split:
+                    self._note_legal()
+                    return Outcome(text=self._hear())
+        raise ConfigError(
+            f"{self.name}: no problem of split {task.split!r} in {_DRAWS} draws; "
+            "a game with few problems needs split_by_content=False"
+        )
+
+    def turn(self, action: Action) -> Outcome:
+        """Say something to the game."""
+        text = str(action.arguments["text"]).strip()
+        state = self.state
+        with engine_border(self.name, f"step {text[:40]!r}"):
+            errors = state.engine.state.error_count
+            with self._engine_at_work():
+                is_over, _ = state.engine.step(text)
+            ended = state.engine.state.game_info[0]
+            refused = ended["invalid_move"] or state.engine.state.error_count > errors
+            is_legal = self._legal is not None and text in self._legal
+            told = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
+            if is_over:
+                state.reward = float((state.engine.state.rewards or {}).get(0, 0.0))
+            else:
+                self._note_legal()
+        return Outcome(
+            text=told,
+            reward=state.reward,
+            terminated=bool(is_over),
+            invalid_action=told[:200] if refused and not is_legal else None,
+        )
+
+    def score(self) -> float:
+        """Return TextArena's reward, limited to [0, 1]; 0 while the game goes on."""
+        return min(max(self.state.reward, 0.0), 1.0)
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the moves that are accepted now, or None when nobody wrote a guide."""
+        return None if self._legal is None else [self._styled(move) for move in self._legal]
+
+    def oracle_action(self) -> str:
+        """Return the guide's move."""
+        if self._guide is None:
+            return super().oracle_action()
+        with engine_border(self.name, "expert"):
+            return self._styled(self._guide.expert(self.state.engine))
+
+    def anchor(self) -> str:
+        """Return a digest of the game's state."""
+        return hashlib.sha256(self._key().encode()).hexdigest()[:16]
+
+    def get_state(self) -> ArenaState:
+        """Return a deep copy of engine and random state."""
+        return copy.deepcopy(self.state)
+
+    def set_state(self, state: ArenaState) -> None:
+        """Take a deep copy of ``state``."""
+        self.state = copy.deepcopy(state)
+        self._note_legal()
+
+    def _draw(self, seed: int) -> None:
+        own_random = OwnRandom(seed)
+        self.state = ArenaState(self._make_engine(own_random), own_random)
+        with self._engine_at_work():
+            self.state.engine.reset(num_players=1, seed=seed % (1 << 31))
+
+    def _make_engine(self, own_random: OwnRandom) -> Any:
+        """Return the engine without TextArena's wrappers; importing it draws random numbers too."""
+        with own_random.installed():
+            import textarena
+
+        known = textarena.envs.registration.ENV_REGISTRY
+        if self.game not in known:
+            raise unknown_name("game of TextArena", self.game, known)
+        try:
+            with own_random.installed(), redirect_stdout(io.StringIO()):
+                engine = textarena.make(self.game, **self.options)
+                while isinstance(engine, textarena.Wrapper):
+                    engine = engine.env
+                engine.reset(num_players=1, seed=0)
+        except Exception as error:
+            raise ConfigError(
+                f"{self.name}: TextArena cannot start it for one player here: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return engine
+
+    @contextmanager
+    def _engine_at_work(self) -> Iterator[None]:
+        with self.state.own_random.installed(), redirect_stdout(io.StringIO()):
+            yield
+
+    def _hear(self) -> str:
+        """Return what the game said since it was last heard, without the player's own words."""
+        with self._engine_at_work():
+            _, messages = self.state.engine.get_observation()
+        return "\n".join(text.strip() for speaker, text, _ in messages if speaker == -1)
+
+    def _note_legal(self) -> None:
+        self._legal = None if self._guide is None else self._guide.legal(self.state.engine)
+
+    def _key(self) -> str:
+        return _canonical(self.state.engine.state.game_state)
+
+    def _styled(self, move: str) -> str:
+        if isinstance(self.action_format, Bracketed):
+            return move
+        return self.action_format.render(Action(name="say", arguments={"text": move}))
+
+
+def _canonical(value: Any) -> str:
+    """Return a text that is equal for equal values, whatever the order of sets and keys."""
+    if isinstance(value, Mapping):
+        pairs = sorted((_canonical(key), _canonical(item)) for key, item in value.items())
+        return "{" + ",".join(f"{key}:{item}" for key, item in pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "<" + ",".join(sorted(map(_canonical, value))) + ">"
+    return repr(value)

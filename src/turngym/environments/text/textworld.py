@@ -1,0 +1,267 @@
+"""TextWorld: collect a coin, hunt a treasure, cook a meal, in worlds that its generators make.
+
+TextWorld's own logic engine carries out the actions; what is seen is put into words from its facts,
+shorter than the prose of its compiled games. Nothing is compiled and nothing is kept on disk.
+
+Source: Côté et al. 2018, arXiv:1806.11532; the cooking game is that of "First TextWorld Problems".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from turngym.environments.actions import Commands
+from turngym.environments.base import Outcome, SnapshotKind
+from turngym.environments.text.extras_base import EngineGame
+from turngym.environments.text.textworld_expert import cook, fetch, missing_preparation
+from turngym.environments.text.textworld_view import WorldView
+from turngym.environments.text.textworld_worlds import Family, make_game
+from turngym.tasks.base import Task
+
+_WALK = {
+    "go": "go {direction:north|east|south|west}",
+    "look": "look",
+    "inventory": "inventory",
+    "examine": "examine {thing...}",
+}
+_HANDLE = {
+    "take_from": "take {thing...} from {place...}",
+    "take": "take {thing...}",
+    "drop": "drop {thing...}",
+    "put": "put {thing...} on {place...}",
+    "insert": "insert {thing...} into {place...}",
+    "open": "open {thing...}",
+    "close": "close {thing...}",
+    "eat": "eat {thing...}",
+}
+_LOCKS = {"unlock": "unlock {thing...} with {key...}", "lock": "lock {thing...} with {key...}"}
+_KITCHEN = {
+    "cook": "cook {food...} with {thing...}",
+    "chop": "chop {food...} with {thing...}",
+    "slice": "slice {food...} with {thing...}",
+    "dice": "dice {food...} with {thing...}",
+    "drink": "drink {thing...}",
+    "prepare": "prepare meal",
+}
+
+
+@dataclass
+class GameState:
+    """Where an episode stands."""
+
+    progression: Any
+    """``textworld.generator.game.GameProgression``: facts, and which quests are done."""
+    has_read: bool = False
+    """True when the cookbook was read."""
+
+    def copy(self) -> GameState:
+        """Return a copy that shares only the game, which never changes."""
+        return GameState(self.progression.copy(), self.has_read)
+
+
+class TextWorldEnv(EngineGame):
+    """A house in words.
+
+    Action: the commands of the game, for example ``go north`` or ``take coin``.
+    Observation: the room, its things, its exits, and what is carried.
+    Reward: the game's own points as a share of all its points; 1 in all when it is won.
+    Start: a world that TextWorld generates from the task's seed.
+    End: terminated when the game is won or lost; the registered turn limit truncates.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
+    extra = "textworld"
+    modules = ("textworld",)
+    family: ClassVar[Family]
+
+    game: Any
+    state: GameState
+    view: WorldView
+    _possible: dict[str, int]
+
+    def start(self, task: Task) -> str:
+        """Generate the world of ``task``."""
+        from textworld.generator.game import GameProgression
+
+        settings = tuple(sorted(self.settings.items()))
+        self.game = make_game(self.family, settings, task.seed, task.split)
+        self.state = GameState(GameProgression(self.game))
+        self._look_around()
+        return f"{self.objective()}\n{self.view.describe()}"
+
+    @abstractmethod
+    def objective(self) -> str:
+        """Return the task in one or two sentences."""
+
+    def play(self, command: str) -> Outcome:
+        """Apply the action of TextWorld that ``command`` names."""
+        progression, before = self.state.progression, self.score()
+        progression.update(progression.valid_actions[self._possible[command]])
+        self._look_around()
+        told = self.told(command)
+        if progression.completed:
+            told += "\nYou won."
+        elif progression.failed:
+            told += "\nYou lost."
+        return Outcome(
+            text=f"{told}\n{self.view.describe()}",
+            reward=self.score() - before,
+            terminated=bool(progression.done),
+        )
+
+    def told(self, command: str) -> str:
+        """Return what is said about the command itself."""
+        verb, _, thing = command.partition(" ")
+        if verb == "examine":
+            return f"You see nothing special about {thing}."
+        return "" if verb in ("look", "inventory") else f"You {command}."
+
+    def score(self) -> float:
+        """Return the points won as a share of all points."""
+        progression = self.state.progression
+        if progression.completed:
+            return 1.0
+        points = sum(quest.reward for quest in self.game.quests)
+        return float(min(progression.score / points, 1.0)) if points else 0.0
+
+    def possible_commands(self) -> dict[str, str]:
+        """Return what TextWorld admits now."""
+        return {command: command for command in self._possible}
+
+    def anchor(self) -> str:
+        """Return a digest of all facts."""
+        facts = sorted(map(str, self.state.progression.state.facts))
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+
+    def get_state(self) -> GameState:
+        """Return a copy of the state."""
+        return self.state.copy()
+
+    def set_state(self, state: GameState) -> None:
+        """Take a copy of ``state``."""
+        self.state = state.copy()
+        self.game = self.state.progression.game
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Read facts and possible actions after a change."""
+        progression = self.state.progression
+        self.view = WorldView(self.game, progression.state.facts)
+        named = [
+            (self._command_of(action), action.name, number)
+            for number, action in enumerate(progression.valid_actions)
+        ]
+        self._possible = {}
+        for command, _, number in sorted(named):
+            if self.is_allowed(command):
+                self._possible.setdefault(command, number)
+
+    def is_allowed(self, command: str) -> bool:
+        """Return False for what TextWorld's logic admits and its compiled games refuse."""
+        return True
+
+    def _command_of(self, action: Any) -> str:
+        names = {
+            variable.name: self.game.infos[variable.name].name for variable in action.variables
+        }
+        return str(action.format_command(names)).lower()
+
+
+class CoinEnv(TextWorldEnv):
+    """Find the one coin in a chain of rooms with dead ends."""
+
+    name = "twcoin"
+    family = "coin"
+    rules = "You are in a house of many rooms. Find the coin and take it."
+    commands = Commands({**_WALK, "take": "take {thing...}", "drop": "drop {thing...}"})
+    difficulties: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"rooms": 6, "quest_length": 4, "mode": "simple"},
+        "medium": {"rooms": 12, "quest_length": 6, "mode": "simple"},
+        "hard": {"rooms": 30, "quest_length": 10, "mode": "random"},
+    }
+
+    def objective(self) -> str:
+        """Return the task."""
+        return "Find the coin and take it."
+
+    def expert_command(self) -> str:
+        """Walk to the coin by a shortest way."""
+        return fetch(self.view, "o_0") or "look"
+
+
+class TreasureEnv(TextWorldEnv):
+    """Find one named thing; taking the wrong one loses."""
+
+    name = "twtreasure"
+    family = "treasure"
+    rules = (
+        "You are in a house. Find the thing you are asked for and take it. "
+        "Things may be in closed or locked places. Another thing is a trap: taking it loses."
+    )
+    commands = Commands({**_WALK, **_HANDLE, **_LOCKS})
+    difficulties: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"rooms": 6, "quest_length": 4, "mode": "easy"},
+        "medium": {"rooms": 8, "quest_length": 5, "mode": "medium"},
+        "hard": {"rooms": 10, "quest_length": 7, "mode": "hard"},
+    }
+
+    def objective(self) -> str:
+        """Return what to find."""
+        return f"Find and take: {self.view.name(self._treasure())}."
+
+    def expert_command(self) -> str:
+        """Walk to the treasure, opening what is in the way."""
+        return fetch(self.view, self._treasure()) or "look"
+
+    def _treasure(self) -> str:
+        (event,) = self.game.quests[0].win_events
+        wanted = [fact for fact in event.condition.preconditions if fact.name == "in"]
+        return str(wanted[0].arguments[0].name)
+
+
+class CookingEnv(TextWorldEnv):
+    """Read a recipe, fetch and prepare its ingredients, cook the meal and eat it."""
+
+    name = "twcooking"
+    family = "cooking"
+    rules = (
+        "You are hungry. Read the cookbook in the kitchen, gather the ingredients, cut them with "
+        "a knife and cook them as the recipe says (fry: stove, roast: oven, grill: BBQ), then "
+        "prepare the meal in the kitchen and eat it. Wrong cuts, burnt or eaten ingredients lose."
+    )
+    commands = Commands({**_WALK, **_HANDLE, **_KITCHEN})
+    # Always with "cook": without it the two recipe splits share five raw ingredients.
+    difficulties: ClassVar[dict[str, dict[str, Any]]] = {
+        "easy": {"recipe": 1, "take": 1, "cook": True},
+        "medium": {"recipe": 2, "take": 2, "cook": True, "cut": True, "open": True},
+        "hard": {"recipe": 3, "take": 3, "cook": True, "cut": True, "open": True, "go": 6},
+    }
+
+    def objective(self) -> str:
+        """Return the task."""
+        return "Cook the meal of the cookbook's recipe and eat it."
+
+    def told(self, command: str) -> str:
+        """Return the recipe for one who examines the cookbook."""
+        if command == "examine cookbook":
+            self.state.has_read = True
+            lines = [line.strip() for line in self.game.metadata["recipe"].splitlines()]
+            return "\n".join(line for line in lines if line)
+        return super().told(command)
+
+    def is_allowed(self, command: str) -> bool:
+        """Refuse to prepare the meal too early, as the compiled game does."""
+        return command != "prepare meal" or missing_preparation(self.view) is None
+
+    def refusal(self, command: str) -> str:
+        """Return why the meal cannot be prepared yet."""
+        lacking = missing_preparation(self.view) if command == "prepare meal" else None
+        return lacking or super().refusal(command)
+
+    def expert_command(self) -> str:
+        """Cook as the recipe says."""
+        cookbook = next(k for k, info in self.game.infos.items() if info.name == "cookbook")
+        return cook(self.view, cookbook=cookbook, has_read=self.state.has_read)
