@@ -13,8 +13,9 @@ OPTIONS = (
 )
 """Without a limit the Java process takes about 4 GB; with this one 0.4 GB.
 
-ScienceWorld lists things in the order of hash sets whose hashes are drawn at random, so texts differ
-from run to run. With a constant hash the order is that of insertion, at 1.3 times the cost of a step.
+ScienceWorld lists things in the order of hash sets whose hashes are drawn at random, so texts
+differ from run to run. With a constant hash the order is that of insertion, at 1.3 times the cost
+of a step.
 """
 
 _STARTING = threading.Lock()
