@@ -1,11 +1,13 @@
 """The games on foreign engines: the expert solves held-out tasks, chance does not.
 
 Their other promises (seeds, other processes, siblings, snapshots, forks, nothing left behind) are
-checked for every registered environment in ``test_every_environment.py``. Where an engine is slow,
-ten tasks are played here and a hundred under the marker ``slow``.
+checked for every registered environment in ``test_every_environment.py``. Where an engine is slow
+the normal suite plays ten tasks; ``make conformance`` plays a hundred of every game.
 """
 
 from __future__ import annotations
+
+import os
 
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -18,6 +20,7 @@ from turngym.registry import EnvEntry
 from turngym.rollouts.collect import collect, group_specs
 from turngym.types import StopReason, Trajectory
 
+IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 HEAVY = (
     "text/household-medium",
     "text/household-hard",
@@ -28,11 +31,7 @@ HEAVY = (
 """Beginnings of the names whose hundred tasks take more than half a minute."""
 
 
-def is_heavy(entry: EnvEntry) -> bool:
-    return entry.short_name.startswith(HEAVY)
-
-
-def extra_games(*, heavy: bool | None = None) -> list[object]:
+def extra_games() -> list[object]:
     """Return the games as parameters; of a game and its plain alias only the former."""
     found = [entry for entry in registry.entries() if entry.extra and entry.family == "text"]
     different = {(e.entry_point, str(e.kwargs), e.max_turns): e for e in found}
@@ -43,12 +42,15 @@ def extra_games(*, heavy: bool | None = None) -> list[object]:
             marks=pytest.mark.extra(*entry.modules, *entry.programs),
         )
         for entry in different.values()
-        if heavy is None or is_heavy(entry) == heavy
     ]
 
 
+def held_out(entry: EnvEntry) -> int:
+    """Return how many test tasks are played."""
+    return 10 if entry.short_name.startswith(HEAVY) and not IS_FULL else 100
+
+
 each_game = pytest.mark.parametrize("entry", extra_games())
-each_heavy_game = pytest.mark.parametrize("entry", extra_games(heavy=True))
 
 
 async def play(
@@ -65,10 +67,6 @@ async def play(
     return await collect(lambda: env, policy, specs, concurrency=1)
 
 
-def held_out(entry: EnvEntry) -> int:
-    return 10 if is_heavy(entry) else 100
-
-
 async def expert_must_solve(entry: EnvEntry, tasks: int) -> None:
     played = await play(entry, OraclePolicy(), tasks=tasks)
     assert [t.error for t in played if t.error] == []
@@ -80,6 +78,7 @@ async def chance_must_fail(entry: EnvEntry, tasks: int) -> None:
     played = await play(entry, RandomPolicy(), tasks=tasks)
     assert [t.error for t in played if t.error] == []
     assert sum(t.is_success for t in played) < tasks / 5
+    assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
 
 
 def test_all_extra_games_are_found() -> None:
@@ -93,21 +92,11 @@ def test_gymnasium_finds_nothing_wrong(entry: EnvEntry) -> None:
     env.close()
 
 
-# Expert and chance in one test each, because the generated games are still in memory then.
-
-
 @each_game
 async def test_expert_solves_held_out_tasks_and_chance_does_not(entry: EnvEntry) -> None:
+    """One test for both, because the generated games are still in memory then."""
     await expert_must_solve(entry, held_out(entry))
     await chance_must_fail(entry, held_out(entry))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@each_heavy_game
-async def test_expert_solves_a_hundred_tasks_and_chance_does_not(entry: EnvEntry) -> None:
-    await expert_must_solve(entry, 100)
-    await chance_must_fail(entry, 100)
 
 
 @each_game
