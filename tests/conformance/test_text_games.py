@@ -176,7 +176,7 @@ def test_nonsense_helps_and_costs_only_the_turn(entry):
     anchor = env.anchor()
     observation, reward, terminated, truncated, info = env.step("sing a song")
     assert "Not a command" in observation["text"]
-    assert info["invalid_action"] == observation["text"]
+    assert observation["text"] == f"{info['invalid_action']} {env.reminder()}".rstrip()
     assert (reward, terminated, truncated, env.anchor()) == (0.0, False, False, anchor)
 
 

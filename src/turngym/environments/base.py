@@ -133,6 +133,14 @@ class EpisodeCore:
         """Return a history-free key of the current state, or None when there is none."""
         return None
 
+    def reminder(self) -> str:
+        """Return what an agent needs to go on after an answer that was not understood.
+
+        Usually the present state in words: a small model that was told only what was wrong has
+        forgotten where it is. Must change nothing.
+        """
+        return ""
+
     def oracle_action(self) -> str:
         """Return an expert's action for the current state. Never part of an observation."""
         raise ConfigError(f"environment {self.name!r} has no oracle")
@@ -235,9 +243,13 @@ class EpisodeCore:
             self._refuse(action)
         parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
-            return Outcome(text=parsed.reason, invalid_action=parsed.reason)
+            return self._not_understood(parsed)
         self._over = True  # stays so when the turn fails or is cancelled: only a reset helps then
         return parsed
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        text = f"{problem.reason} {self.reminder()}".rstrip()
+        return Outcome(text=text, invalid_action=problem.reason)
 
     def _refuse(self, action: object) -> None:
         if self._over:
@@ -377,7 +389,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             self._refuse(action)
         parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
-            outcome = Outcome(text=parsed.reason, invalid_action=parsed.reason)
+            outcome = self._not_understood(parsed)
         else:
             self._over = True  # stays so when the turn fails: only a reset helps then
             outcome = self.turn(parsed)

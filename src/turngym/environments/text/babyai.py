@@ -124,6 +124,10 @@ class BabyAIEnv(EngineGame):
             f"Walls: {', '.join(walls) or 'none in view'}. You carry {hands}."
         )
 
+    def reminder(self) -> str:
+        """Return instruction, view and hands again."""
+        return self.describe()
+
     def possible_commands(self) -> dict[str, str]:
         """Return all moves; those without effect are carried out too."""
         return {text: text for text in MOVES}

@@ -116,6 +116,10 @@ class ChessEndgameEnv(TextGame):
         """Return the position."""
         return f"{self.describe()} {self.state.result}".strip()
 
+    def reminder(self) -> str:
+        """Return the state again."""
+        return self.describe()
+
     def oracle_action(self) -> str:
         """Return a move of a shortest mate."""
         s, depths = self.state, mate_table()[1]

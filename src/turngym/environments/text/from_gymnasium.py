@@ -139,6 +139,10 @@ class GymnasiumEnv(TurnEnv):
         legal = [self.say(n) for n in range(len(self._names)) if self._is_legal(n)]
         return legal or [self.say(n) for n in range(len(self._names))]
 
+    def reminder(self) -> str:
+        """Return the state again."""
+        return self.text()
+
     def say(self, number: int) -> str:
         """Return the text that does action ``number`` (counted from 0)."""
         return self.action_format.render(Action(name=list(self._names)[number]))

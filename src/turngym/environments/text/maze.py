@@ -109,6 +109,10 @@ class MazeEnv(TextGame):
         s = self.state
         return f"{s.at} {s.has_key} {s.key} {s.door}"
 
+    def reminder(self) -> str:
+        """Return the state again."""
+        return self.describe()
+
     def oracle_action(self) -> str:
         """Return the first move of a shortest path."""
         s = self.state

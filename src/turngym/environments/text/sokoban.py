@@ -116,6 +116,10 @@ class SokobanEnv(TextGame):
         """Return where the player and the boxes are."""
         return f"{self.state.player} {sorted(self.state.boxes)}"
 
+    def reminder(self) -> str:
+        """Return the state again."""
+        return self.describe()
+
     def oracle_action(self) -> str:
         """Return the first move of a shortest solution, or any move when there is none."""
         if self.state not in self._route:
