@@ -46,6 +46,8 @@ class EnvEntry:
     """Python modules that must be importable."""
     programs: tuple[str, ...] = ()
     """Programs that must be on the PATH."""
+    provides: frozenset[str] = frozenset()
+    """What it gives credit methods beyond rewards: ``anchor``, ``ground_truth``, ``potential``."""
 
     @property
     def short_name(self) -> str:

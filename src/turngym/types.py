@@ -117,6 +117,8 @@ class Turn:
     """Why the action could not be carried out, or None when it could."""
     anchor: str | None = None
     """History-free key of the state in which the action was chosen."""
+    potential: float | None = None
+    """How promising the environment calls that state, for reward shaping."""
     starts_segment: bool = False
     """True when the history was rewritten, so earlier tokens are not a prefix of this turn."""
 
@@ -155,6 +157,12 @@ class Trajectory:
     """What the environment answered to the last action; the agent never saw it."""
     score: float | None = None
     """Success in [0, 1] as the task judges it; None means not scored, which is not 0."""
+    ground_truth: str | None = None
+    """The true answer, where the task has one. For training; the agent never saw it."""
+    answer: str | None = None
+    """The action that states ``ground_truth``. For training; the agent never saw it."""
+    final_potential: float | None = None
+    """How promising the environment calls the state after the last action."""
     error: str | None = None
     """What broke, exactly when ``stop_reason.is_error``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -103,13 +103,14 @@ class EpisodeCore:
     render_mode: str | None = None
     _np_random_seed: int | None = None
 
-    _lists_actions = _has_anchor = False
+    _lists_actions = _has_anchor = _has_potential = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note what this class overrides, so that a turn need not ask what it does not."""
         super().__init_subclass__(**kwargs)
         cls._lists_actions = cls.legal_actions is not EpisodeCore.legal_actions
         cls._has_anchor = cls.anchor is not EpisodeCore.anchor
+        cls._has_potential = cls.potential is not EpisodeCore.potential
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Remember the arguments, so that ``fork`` can build an equal environment."""
@@ -131,6 +132,21 @@ class EpisodeCore:
 
     def anchor(self) -> str | None:
         """Return a history-free key of the current state, or None when there is none."""
+        return None
+
+    def potential(self) -> float | None:
+        """Return how promising the current state is, for reward shaping, or None.
+
+        Any function of the state will do: shaping by its differences leaves the best policy as it
+        is. Minus the number of turns that an expert still needs is a good one.
+        """
+        return None
+
+    def answer(self, ground_truth: str) -> str | None:
+        """Return the action that states ``ground_truth``, word for word, or None.
+
+        Credit that asks how likely the policy finds the true answer reads it.
+        """
         return None
 
     def reminder(self) -> str:
@@ -236,6 +252,9 @@ class EpisodeCore:
         info["instructions"] = self.instructions
         if isinstance(self.action_format, JsonTools):
             info["tools"] = self.action_format.tools()
+        truth = info.get("ground_truth")
+        if truth is not None and (answer := self.answer(str(truth))) is not None:
+            info["answer"] = answer
         return observation, info
 
     def _parse(self, action: str) -> Action | Outcome:
@@ -289,6 +308,8 @@ class EpisodeCore:
                 info["legal_actions"] = legal
         if self._has_anchor and (anchor := self.anchor()) is not None:
             info["anchor"] = anchor
+        if self._has_potential and (potential := self.potential()) is not None:
+            info["potential"] = float(potential)
         return info
 
     def _rng_state(self) -> Mapping[str, Any]:

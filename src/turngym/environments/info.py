@@ -12,6 +12,8 @@
 | ``invalid_action`` | str: why the action was not carried out | step, when it was not |
 | ``score`` | float in [0, 1], or None for not scored | the step that ends the episode |
 | ``ground_truth`` | anything; for training only, never in the observation | reset |
+| ``answer`` | str: the action that states ``ground_truth``; for training only | reset |
+| ``potential`` | float: how promising the current state is, for reward shaping | any |
 | ``usage`` | dict[str, float]: seconds, bytes or counts of what was spent | any |
 
 Other keys are free.
@@ -39,6 +41,8 @@ RESERVED_KEYS = frozenset(
         "invalid_action",
         "score",
         "ground_truth",
+        "answer",
+        "potential",
         "usage",
     }
 )
@@ -60,7 +64,7 @@ def info_problems(
         problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
     problems += [
         f"{key} must be a str when present, got {info[key]!r}"
-        for key in ("anchor", "invalid_action", "instructions")
+        for key in ("anchor", "answer", "invalid_action", "instructions")
         if key in info and not isinstance(info[key], str)
     ]
     if not math.isfinite(reward):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -27,6 +27,7 @@ def register(
     extra: str | None = None,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
+    provides: Collection[str] = (),
 ) -> None:
     """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
 
@@ -41,6 +42,8 @@ def register(
         extra: Extra that installs what is needed, for the hint when something is missing.
         modules: Python modules that must be importable.
         programs: Programs that must be on the PATH.
+        provides: What it gives credit methods beyond rewards: ``"anchor"``, ``"ground_truth"``
+            (with ``answer``), ``"potential"``.
 
     Raises:
         ConfigError: The id is malformed or already taken.
@@ -55,6 +58,7 @@ def register(
         extra=extra,
         modules=tuple(modules),
         programs=tuple(programs),
+        provides=frozenset(provides),
     )
     registry.add(entry)
     limit = gymnasium.envs.registration.WrapperSpec(

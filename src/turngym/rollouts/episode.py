@@ -104,9 +104,18 @@ class _Record:
         self.score: float | None = None
         self.error: str | None = None
         self.last_text: str | None = None
+        self.last_potential: float | None = None
+        self.ground_truth: str | None = None
+        self.answer: str | None = None
+
+    def open(self, info: Info) -> None:
+        truth, answer = info.get("ground_truth"), info.get("answer")
+        self.ground_truth = str(truth) if isinstance(truth, str | int | float) else None
+        self.answer = answer if isinstance(answer, str) else None
 
     def add(self, turn: PolicyTurn, seen: Info, answer: _Answer) -> None:
         self.last_text = answer.observation["text"]
+        self.last_potential = answer.info.get("potential")
         self.turns.append(
             Turn(
                 observation=turn.observation,
@@ -116,6 +125,7 @@ class _Record:
                 reward_parts=answer.info.get("reward_parts", {}),
                 invalid_action=answer.info.get("invalid_action"),
                 anchor=seen.get("anchor"),
+                potential=seen.get("potential"),
                 starts_segment=turn.starts_segment,
             )
         )
@@ -136,6 +146,9 @@ class _Record:
             stop_reason=self.stop,
             final_observation=last,
             score=None if self.stop.is_error else self.score,
+            ground_truth=self.ground_truth,
+            answer=self.answer,
+            final_potential=self.last_potential,
             error=self.error,
         )
 
@@ -169,6 +182,7 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
         observation, info = await _awaited(
             env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
+    record.open(info)
     with _policy_border("start"):
         session = policy.start(
             EpisodeContext(

@@ -63,6 +63,10 @@ class GuessNumberEnv(TextGame):
         """Return the number as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
+    def answer(self, ground_truth: str) -> str:
+        """Return the guess."""
+        return self.say("guess", number=int(ground_truth))
+
     def describe(self) -> str:
         """Return the range that is left."""
         return f"from {self.state.low} to {self.state.high}."

@@ -109,6 +109,17 @@ class MazeEnv(TextGame):
         s = self.state
         return f"{s.at} {s.has_key} {s.key} {s.door}"
 
+    def potential(self) -> float:
+        """Return minus a twentieth of the moves that are still needed."""
+        s = self.state
+        if s.done:
+            return 0.0
+        to_key = [] if s.has_key else _path(s, s.at, s.key)
+        to_door = _path(s, s.at if s.has_key else s.key, s.door)
+        assert to_key is not None
+        assert to_door is not None
+        return -0.05 * (len(to_key) + len(to_door))
+
     def reminder(self) -> str:
         """Return the state again."""
         return self.describe()

@@ -89,6 +89,13 @@ class TableGame(GymnasiumEnv):
         """Return the number of the state."""
         return str(self.state)
 
+    def potential(self) -> float:
+        """Return minus a twentieth of the actions that are still needed; -1 when all is lost."""
+        if self._won:
+            return 0.0
+        plan = self._plan()
+        return -1.0 if plan is None else -0.05 * len(plan)
+
     def oracle_action(self) -> str:
         """Return the first action of a shortest plan; the first legal one when there is none."""
         plan = self._plan()

@@ -104,6 +104,10 @@ class QuestionGame(TextGame):
         """Return the secret as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
+    def answer(self, ground_truth: str) -> str:
+        """Return the guess."""
+        return self._guesses[ground_truth]
+
     def describe(self) -> str:
         """Return the candidates, with their traits where the book is open."""
         names = self.state.candidates

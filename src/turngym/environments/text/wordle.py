@@ -70,6 +70,10 @@ class WordleEnv(TextGame):
         """Return the secret as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
+    def answer(self, ground_truth: str) -> str:
+        """Return the guess."""
+        return self.say("guess", word=ground_truth)
+
     def describe(self) -> str:
         """Return what is asked."""
         return f"guess a word of {LENGTH} letters. {self._left()}"
