@@ -10,7 +10,9 @@ from pydantic import Field, JsonValue, model_validator
 
 from turngym.agents.models import ModelConfig, TinyModelConfig
 from turngym.config import StrictModel
-from turngym.trainers.advantages import AdvantageConfig, GroupRelative
+from turngym.trainers.credit.config import AdvantageConfig, used_channels
+from turngym.trainers.credit.group_config import GroupRelative
+from turngym.trainers.credit.reward_config import EnvReward, OutcomeGate, RewardConfig
 from turngym.trainers.loss_config import LossConfig, PolicyGradient, RegularizerConfig
 from turngym.trainers.optimizer_config import LearnerConfig, WarmStartConfig
 
@@ -27,14 +29,33 @@ class EnvConfig(StrictModel):
 
 
 class AlgoConfig(StrictModel):
-    """Turn credit and loss. ``algo=NAME`` takes a preset: grpo, dr_grpo, rloo or turn_rtg."""
+    """Turn credit and loss. ``algo=NAME`` takes a preset; ``docs/methods.md`` lists them."""
 
     preset_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "presets"
 
     name: str = "custom"
     """For reports."""
+    rewards: tuple[RewardConfig, ...] = Field(default=(EnvReward(),), min_length=1)
+    """Channels: what turns earn. ``advantage`` says which of them count."""
+    gate: OutcomeGate | None = None
+    """Pay all channels but the environment's own reward only where the outcome passed."""
     advantage: AdvantageConfig = GroupRelative()
     loss: LossConfig = LossConfig()
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        names = [channel.type for channel in self.rewards]
+        if len(set(names)) != len(names):
+            raise ValueError(f"rewards: a channel is there twice: {', '.join(sorted(names))}")
+        used = used_channels(self.advantage)
+        if missing := sorted(used - set(names)):
+            raise ValueError(
+                f"advantage reads the reward channel {missing[0]!r}, which is not in rewards; "
+                f"there are: {', '.join(names)}"
+            )
+        if idle := sorted(set(names) - used - {"env"}):
+            raise ValueError(f"the reward channel {idle[0]!r} is computed but never read")
+        return self
 
 
 class RolloutConfig(StrictModel):
@@ -112,10 +133,14 @@ class TrainConfig(StrictModel):
                 f"num_minibatches make {steps} optimizer steps per batch; make it one, use "
                 "'ppo_clip', or set regularizer.kl_coefficient"
             )
-        if self.rollout.group_size < 2 and self.algo.advantage.baseline != "none":
+        advantage = self.algo.advantage
+        compares = isinstance(advantage, GroupRelative) and any(
+            term.centre != "none" for term in advantage.terms
+        )
+        if self.rollout.group_size < 2 and compares:
             raise ValueError(
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
-                "make it at least 2, or set algo.advantage.baseline='none'"
+                "make it at least 2, or use a method with a critic"
             )
         reserved, tasks = self.evaluation.validation_tasks, self.env.num_train_tasks
         if tasks is not None and tasks <= reserved:

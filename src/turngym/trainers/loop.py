@@ -16,7 +16,6 @@ import torch
 
 from turngym.errors import Interrupted
 from turngym.rollouts.evaluation import summarize
-from turngym.trainers.advantages import assign_credit
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
@@ -25,7 +24,6 @@ from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.rollout_metrics import rollout_metrics
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
-from turngym.trainers.samples import batch_samples
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> TrainResult:
@@ -111,8 +109,9 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     while not await _is_good(run):
         groups = await run.arena.training_groups(run.sampled, run.state.step)
         run.lap("rollout_s")
-        credits = [assign_credit(group, run.config.algo.advantage) for group in groups]
-        metrics = rollout_metrics(groups, credits) | run.update(batch_samples(credits))
+        credit = await run.assign_credit(groups)
+        run.lap("credit_s")
+        metrics = rollout_metrics(groups, credit) | run.update(credit.samples)
         run.finish_step(metrics, groups)
         progress.advance(run.state.step, metrics)
     run.begin("after")

@@ -8,25 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from turngym.rollouts.evaluation import Evaluation, summarize
-from turngym.trainers.advantages import GroupCredit
+from turngym.trainers.credit.base import Credit
 from turngym.types import TrajectoryGroup
 
 
-def rollout_metrics(
-    groups: Sequence[TrajectoryGroup], credits: Sequence[GroupCredit]
-) -> dict[str, float]:
-    """Return ``rollout/*`` of one step.
+def rollout_metrics(groups: Sequence[TrajectoryGroup], credit: Credit) -> dict[str, float]:
+    """Return ``rollout/*`` and ``credit/*`` of one step.
 
     Args:
         groups: What was played.
-        credits: What became of each group.
+        credit: What became of them.
     """
     trajectories = [t for group in groups for t in group.trajectories]
     usable = [t for group in groups for t in group.usable]
     found = summarize(trajectories)
-    dropped = Counter(credit.dropped for credit in credits)
-    advantages = [array for credit in credits for array in credit.advantages]
-    flat = np.concatenate(advantages) if advantages else np.zeros(0)
+    dropped = credit.dropped
+    flat = np.concatenate(credit.advantages) if credit.advantages else np.zeros(0)
     turns = max(1, sum(len(t.turns) for t in usable))
     metrics = {
         "rollout/episodes": float(found.episodes),
@@ -35,11 +32,13 @@ def rollout_metrics(
         "rollout/truncated_fraction": found.truncated / max(1, len(usable)),
         "rollout/invalid_action_fraction": found.invalid_actions / turns,
         "rollout/tokens": float(sum(t.num_sampled_tokens for t in usable)),
-        "rollout/groups_used": float(dropped[None]),
-        "rollout/groups_zero_spread": float(dropped["zero_spread"]),
-        "rollout/groups_too_small": float(dropped["too_small"]),
+        "rollout/groups_used": float(len(groups) - sum(dropped.values())),
+        "rollout/groups_zero_spread": float(dropped.get("zero_spread", 0)),
+        "rollout/groups_too_small": float(dropped.get("too_small", 0)),
+        "rollout/groups_filtered": float(dropped.get("filtered", 0)),
         "rollout/advantage_abs_mean": float(np.abs(flat).mean()) if flat.size else 0.0,
     }
+    metrics |= credit.metrics
     stops = Counter(t.stop_reason for t in trajectories if t.stop_reason.is_error)
     metrics |= {f"rollout/dropped_{reason.value}": float(n) for reason, n in stops.items()}
     means = {

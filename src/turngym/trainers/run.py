@@ -19,6 +19,8 @@ from turngym.trainers.checkpoints import (
     save_checkpoint,
 )
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
+from turngym.trainers.credit.methods import build_credit
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.imitation import Imitator
 from turngym.trainers.learner import Learner
@@ -96,6 +98,7 @@ class Run:
         self.state = state
         self.imitator: Imitator | None = None
         self.learner: Learner | None = None
+        self.credit: CreditMethod | None = None
         self.reference: PreTrainedModel | None = None
         self._tokenizer = tokenizer
         self._engine = engine
@@ -155,6 +158,11 @@ class Run:
         self.folder.keep_trajectories(label, trajectories)
         self.state.validated = step
         return found
+
+    async def assign_credit(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return what a batch of episodes teaches."""
+        assert self.credit is not None
+        return await self.credit.assign(groups)
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
@@ -252,6 +260,18 @@ class Run:
             reference=self.reference,
             total_updates=self.config.run.steps,
         )
+        self.credit = build_credit(
+            self.config.algo,
+            CreditContext(
+                model=self.model,
+                renderer=self.sampled.renderer,
+                engine=self._engine,
+                sampling=self.sampled.sampling,
+                seed=derive_seed(self.config.run.seed, "credit"),
+                max_tokens=self.config.learner.microbatch_tokens,
+                total_updates=self.config.run.steps,
+            ),
+        )
         return self.learner
 
     def begin(self, phase: Phase) -> None:
@@ -279,6 +299,8 @@ class Run:
             tensors["adapter"] = own_state(self.model)
         if self.reference is not None:
             tensors["reference"] = own_state(self.reference)
+        if self.credit is not None and (learned := self.credit.state()):
+            tensors["credit"] = learned
         step = state.warm_steps if state.phase == "warm_start" else state.step
         save_checkpoint(
             self.folder.checkpoints,
@@ -303,4 +325,6 @@ class Run:
             learner.load_state(moments, updates=self.state.step, steps=steps)
             if self.reference is not None:
                 load_own_state(self.reference, checkpoint.tensors("reference"))
+            assert self.credit is not None
+            self.credit.load_state(checkpoint.tensors("credit"))
         self.publish()

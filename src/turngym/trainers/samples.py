@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import TrainingError
-from turngym.trainers.advantages import FloatArray, GroupCredit
 from turngym.types import Trajectory, Turn
+
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +66,7 @@ class TrainingSample:
 
 
 def to_samples(
-    trajectory: Trajectory, advantages_T: FloatArray, *, index: int
+    trajectory: Trajectory, advantages_M: FloatArray, *, index: int
 ) -> list[TrainingSample]:
     """Return the samples of one episode, one for each segment.
 
@@ -73,39 +75,45 @@ def to_samples(
 
     Args:
         trajectory: An episode of a policy that keeps its tokens.
-        advantages_T: One number per turn, shape [T].
+        advantages_M: One number per drawn token, in the order they were drawn, shape [M];
+            ``per_token`` makes it from one number per turn.
         index: Place of the episode in the batch.
 
     Raises:
         TrainingError: A turn has no sampled tokens to learn from.
-        ValueError: ``advantages_T`` has another length than the episode.
+        ValueError: ``advantages_M`` has another length than there are drawn tokens.
     """
-    if advantages_T.shape != (len(trajectory.turns),):
-        raise ValueError(
-            f"{trajectory.task_id}: {len(trajectory.turns)} turns but advantages of shape "
-            f"{advantages_T.shape}"
-        )
     for number, turn in enumerate(trajectory.turns):
         if not turn.num_sampled_tokens:
             raise TrainingError(
                 f"{trajectory.task_id}, turn {number}: has no sampled tokens; only a policy that "
                 "returns token ids and log-probs can be trained"
             )
-    return [_sample(segment, advantages_T, index=index) for segment in _segments(trajectory.turns)]
+    if advantages_M.shape != (trajectory.num_sampled_tokens,):
+        raise ValueError(
+            f"{trajectory.task_id}: {trajectory.num_sampled_tokens} drawn tokens but advantages of "
+            f"shape {advantages_M.shape}"
+        )
+    samples, start = [], 0
+    for segment in _segments(trajectory.turns):
+        end = start + sum(turn.num_sampled_tokens for _, turn in segment)
+        samples.append(_sample(segment, advantages_M[start:end], index=index))
+        start = end
+    return samples
 
 
-def batch_samples(credits: Sequence[GroupCredit]) -> list[TrainingSample]:
-    """Return the samples of all groups, numbering their episodes from 0."""
-    episodes = [
-        pair
-        for credit in credits
-        for pair in zip(credit.trajectories, credit.advantages, strict=True)
-    ]
-    return [
-        sample
-        for index, (trajectory, advantages_T) in enumerate(episodes)
-        for sample in to_samples(trajectory, advantages_T, index=index)
-    ]
+def per_token(trajectory: Trajectory, values_T: FloatArray) -> FloatArray:
+    """Return each turn's value on each of its drawn tokens, shape [M].
+
+    Raises:
+        ValueError: ``values_T`` has another length than the episode.
+    """
+    if values_T.shape != (len(trajectory.turns),):
+        raise ValueError(
+            f"{trajectory.task_id}: {len(trajectory.turns)} turns but values of shape "
+            f"{values_T.shape}"
+        )
+    return np.repeat(values_T, [turn.num_sampled_tokens for turn in trajectory.turns])
 
 
 def _segments(turns: Sequence[Turn]) -> Iterator[list[tuple[int, Turn]]]:
@@ -120,7 +128,7 @@ def _segments(turns: Sequence[Turn]) -> Iterator[list[tuple[int, Turn]]]:
 
 
 def _sample(
-    segment: Sequence[tuple[int, Turn]], advantages_T: FloatArray, *, index: int
+    segment: Sequence[tuple[int, Turn]], advantages_M: FloatArray, *, index: int
 ) -> TrainingSample:
     token_ids: list[int] = []
     turn_ids: list[int] = []
@@ -135,12 +143,14 @@ def _sample(
             versions += [-1 if span.policy_version is None else span.policy_version] * length
     turns_L = np.array(turn_ids, dtype=np.int64)
     mask_L = turns_L >= 0
+    advantages_L = np.zeros(mask_L.shape, dtype=np.float32)
+    advantages_L[mask_L] = advantages_M
     return TrainingSample(
         token_ids=np.array(token_ids, dtype=np.int64),
         loss_mask=mask_L,
         turn_ids=turns_L,
         behaviour_logprobs=np.array(logprobs, dtype=np.float32),
-        advantages=np.where(mask_L, advantages_T[turns_L], 0.0).astype(np.float32),
+        advantages=advantages_L,
         policy_versions=np.array(versions, dtype=np.int64),
         trajectory=index,
     )

@@ -1,0 +1,35 @@
+"""From settings to a credit method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from turngym.trainers.credit.base import CreditContext, CreditMethod
+from turngym.trainers.credit.critic_config import Archer, BestOfN, Gae
+
+if TYPE_CHECKING:
+    from turngym.trainers.config import AlgoConfig
+
+
+def build_credit(algo: AlgoConfig, context: CreditContext) -> CreditMethod:
+    """Return the method that ``algo`` describes.
+
+    Args:
+        algo: The settings.
+        context: What the method may use.
+    """
+    if isinstance(algo.advantage, Gae):
+        from turngym.trainers.credit.gae import GaeCredit
+
+        return GaeCredit(algo, context)
+    if isinstance(algo.advantage, Archer):
+        from turngym.trainers.credit.archer import ArcherCredit
+
+        return ArcherCredit(algo, context)
+    if isinstance(algo.advantage, BestOfN):
+        from turngym.trainers.credit.best_of_n import BestOfNCredit
+
+        return BestOfNCredit(algo, context)
+    from turngym.trainers.credit.group_relative import GroupRelativeCredit
+
+    return GroupRelativeCredit(algo, context)
