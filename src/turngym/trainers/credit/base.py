@@ -47,7 +47,8 @@ class Credit:
     advantages: tuple[FloatArray, ...] = ()
     """One array [T] per trajectory: the mean advantage of the tokens of each turn."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Groups that are not trained on, by reason: ``too_small``, ``zero_spread``, ``filtered``."""
+    """Groups that are not trained on, by reason: ``too_small``, ``zero_spread``, ``filtered``,
+    or ``warmup`` while a reward channel still has to learn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``credit/*``."""
 

@@ -12,12 +12,19 @@ from turngym.config import StrictModel
 class Term(StrictModel):
     """One comparison: of which rewards, accumulated how, among whom, on which scale."""
 
-    rewards: tuple[str, ...] = ("env",)
-    """Channels, by ``type``; several are added up."""
+    rewards: tuple[str, ...] = Field(default=("env",), min_length=1)
+    """Channels, by ``type``; several are added up. ``parts`` stands for every named part."""
+    immediate: tuple[str, ...] = ()
+    """Channels that count for their own turn alone: added to its return as they are (GiGPO's
+    penalty for an invalid action)."""
+    channel_weights: dict[str, float] = Field(default_factory=dict)
+    """Weights in the sum of ``rewards``, 1 where none is given; ``parts/NAME`` is a part. With
+    ``pool="separate"`` they multiply what the comparison made of a channel."""
     order: Literal["accumulate_first", "normalize_first"] = "accumulate_first"
     """Compare returns, or compare rewards and add up what comes of it (IGPO)."""
     pool: Literal["joint", "separate"] = "joint"
-    """``normalize_first``: compare all channels in one pool, or each in its own."""
+    """Compare the channels together, or each in pools of its own and add up what comes of it
+    (GDPO). Together means their sum, or with ``normalize_first`` the values of all in one pool."""
     returns: Literal["outcome", "reward_to_go", "segmented"] = "outcome"
     """``outcome``: the sum over the episode, for every turn. ``reward_to_go``: discounted rewards
     from the turn on. ``segmented``: the same, but nothing passes back over a turn whose reward
@@ -30,12 +37,17 @@ class Term(StrictModel):
     history: int = Field(default=2, ge=1)
     """``history``: most earlier states that must agree; shallower pools count less."""
     history_power: float = Field(default=1.0, ge=0)
-    """``history``: the pool of the last k states weighs ``(k + 1) ** history_power``."""
+    """``history``: the pool of the last k states, k >= 1, weighs
+    ``(k + history_offset) ** history_power``."""
+    history_offset: int = Field(default=0, ge=0)
+    """0 as in the paper; the authors' code has 1."""
     unit: Literal["episode", "turn", "token"] = "episode"
-    """What counts once in a pool of ``group_by="task"``: an episode, each of its turns, or each
-    token that has a value other than 0 (InfoPO)."""
+    """What counts once in a pool of ``group_by="task"``: an episode, or each of its turns.
+    ``token``: a turn's value is spread over its drawn tokens and each of them counts, in any pool;
+    a value of 0 takes no part (InfoPO)."""
     centre: Literal["none", "mean", "leave_one_out", "median"] = "mean"
-    """What is subtracted: nothing, the mean of the pool, the mean of the others, the median."""
+    """What is subtracted: nothing, the mean of the pool, the mean of the others, the median (the
+    lower one of two in the middle)."""
     scale: Literal["none", "std", "population_std", "mean", "mad"] = "std"
     """What is divided by: nothing, the sample or the population standard deviation, the mean
     (MaxRL), the median absolute deviation (MC-GRPO)."""
@@ -52,19 +64,33 @@ class Term(StrictModel):
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
-        if self.order == "accumulate_first" and self.unit == "token":
+        if self.order == "normalize_first":
+            if self.group_by == "task" and self.unit == "episode":
+                raise ValueError(
+                    "order='normalize_first' compares turns: wanted unit='turn' or 'token'"
+                )
+            if self.immediate:
+                raise ValueError("immediate belongs to order='accumulate_first'")
+            return self
+        if self.unit == "token":
             raise ValueError("unit='token' needs order='normalize_first'")
-        if (
-            self.order == "accumulate_first"
-            and self.returns != "outcome"
-            and self.group_by == "task"
-            and self.unit == "episode"
-        ):
+        one_each = self.group_by == "task" and self.unit == "episode"
+        if one_each and (self.returns != "outcome" or self.immediate):
+            what = "immediate rewards" if self.immediate else f"returns={self.returns!r}"
             raise ValueError(
-                f"returns={self.returns!r} differ from turn to turn: wanted group_by='task_turn', "
+                f"{what} differ from turn to turn: wanted group_by='task_turn', "
                 "'anchor' or 'history', or unit='turn'"
             )
         return self
+
+    @property
+    def is_constant(self) -> bool:
+        """True when all turns of an episode get the same value."""
+        return (
+            self.returns == "outcome"
+            and not self.immediate
+            and (self.group_by == "task" or self.order == "normalize_first")
+        )
 
 
 class GatedFusion(StrictModel):
@@ -123,7 +149,28 @@ class GroupRelative(StrictModel):
     batch: BatchScale | None = None
     filter: GroupFilter = GroupFilter()
     drop_pivot: bool = False
-    """Leave out the attempt at the median and scale the others up for it (MC-GRPO)."""
+    """Leave out the attempt at the median, and multiply the others by the group's size over the
+    number of those that differ from it (MC-GRPO)."""
     turn_order: Literal["joint", "reverse"] = "joint"
     """``reverse``: update on the last turns first, and weigh earlier turns by how much the policy
     of the later ones has moved (SeeUPO)."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        per_episode = self.batch is not None and self.batch.unit == "episode"
+        if per_episode and not all(term.is_constant for term in self.terms):
+            raise ValueError(
+                "batch.unit='episode' needs terms with one value per episode: returns='outcome' "
+                "and group_by='task'; wanted batch.unit='turn' or 'token'"
+            )
+        if self.drop_pivot and (
+            len(self.terms) > 1
+            or not self.terms[0].is_constant
+            or self.terms[0].centre != "median"
+            or self.terms[0].unit != "episode"
+        ):
+            raise ValueError(
+                "drop_pivot needs a single term with centre='median', returns='outcome', "
+                "group_by='task' and unit='episode'"
+            )
+        return self
