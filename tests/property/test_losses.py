@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turngym.trainers.aggregation import aggregation_coefficients
 from turngym.trainers.loss_config import (
     Aggregation,
     LossConfig,
@@ -19,12 +20,11 @@ from turngym.trainers.loss_config import (
 )
 from turngym.trainers.losses import (
     TokenTerms,
-    aggregation_coefficients,
     kl_estimate,
     policy_loss,
-    ppo_clip,
 )
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.surrogates import Push, ppo_clip
 
 MODES: tuple[Aggregation, ...] = (
     "token_mean",
@@ -123,6 +123,15 @@ def part_of(terms: TokenTerms, chosen: slice) -> TokenTerms:
     )
 
 
+def push_of(terms: TokenTerms) -> Push:
+    return Push(
+        log_ratios=terms.policy_logprobs - terms.anchor_logprobs,
+        policy_logprobs=terms.policy_logprobs,
+        anchor_logprobs=terms.anchor_logprobs,
+        advantages=terms.advantages,
+    )
+
+
 REGULARIZER = RegularizerConfig(kl_coefficient=0.3, entropy_coefficient=0.2)
 
 
@@ -147,7 +156,7 @@ def test_the_gradient_is_minus_ratio_times_advantage_or_zero(
 ) -> None:
     terms = random_terms(count, seed)
     log_ratios = terms.policy_logprobs - terms.anchor_logprobs
-    losses, clipped = ppo_clip(log_ratios, terms.advantages, clip)
+    losses, clipped = ppo_clip(push_of(terms), clip)
     [found] = torch.autograd.grad(losses.sum(), terms.policy_logprobs)
     wanted = torch.where(clipped, 0.0, -log_ratios.detach().exp() * terms.advantages)
     torch.testing.assert_close(found, wanted)
@@ -159,7 +168,7 @@ def test_clipping_only_ever_weakens_the_push(count: int, seed: int, clip: PpoCli
     terms = random_terms(count, seed)
     log_ratios = (terms.policy_logprobs - terms.anchor_logprobs).detach()
     bare = clip.model_copy(update={"dual_clip": None})
-    losses, _ = ppo_clip(log_ratios, terms.advantages, bare)
+    losses, _ = ppo_clip(push_of(terms), bare)
     assert (losses >= -log_ratios.exp() * terms.advantages - 1e-12).all()
 
 

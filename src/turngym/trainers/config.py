@@ -13,7 +13,7 @@ from turngym.config import StrictModel
 from turngym.trainers.credit.config import AdvantageConfig, used_channels
 from turngym.trainers.credit.group_config import GroupRelative
 from turngym.trainers.credit.reward_config import EnvReward, OutcomeGate, RewardConfig
-from turngym.trainers.loss_config import LossConfig, PolicyGradient, RegularizerConfig
+from turngym.trainers.loss_config import UNBOUNDED, LossConfig, RegularizerConfig
 from turngym.trainers.optimizer_config import LearnerConfig, WarmStartConfig
 
 
@@ -56,6 +56,26 @@ class AlgoConfig(StrictModel):
         if idle := sorted(set(names) - used - {"env"}):
             raise ValueError(f"the reward channel {idle[0]!r} is computed but never read")
         return self
+
+    @model_validator(mode="after")
+    def _loss_fits_the_credit(self) -> Self:
+        advantage, loss = self.advantage, self.loss
+        if loss.aggregation == "prompt_mean" and not isinstance(advantage, GroupRelative):
+            raise ValueError(
+                "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
+                f"{advantage.type!r}; use 'seq_mean_token_mean'"
+            )
+        if self.updates_last_turn_first and loss.ratio_anchor == "behaviour":
+            raise ValueError(
+                "advantage.turn_order='reverse' measures each turn from the policy that the later "
+                "turns left: wanted loss.ratio_anchor='prox', got 'behaviour'"
+            )
+        return self
+
+    @property
+    def updates_last_turn_first(self) -> bool:
+        """Whether one update goes turn by turn, from the last to the first."""
+        return isinstance(self.advantage, GroupRelative) and self.advantage.turn_order == "reverse"
 
 
 class RolloutConfig(StrictModel):
@@ -126,12 +146,18 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         loss, steps = self.algo.loss, self.learner.steps_per_batch
-        unbounded = isinstance(loss.surrogate, PolicyGradient)
-        if unbounded and steps > 1 and self.regularizer.kl_coefficient == 0:
+        kind = loss.surrogate.type
+        if kind in UNBOUNDED and steps > 1 and self.regularizer.kl_coefficient == 0:
             raise ValueError(
-                f"algo.loss.surrogate.type='pg' has no trust region, but learner.num_epochs and "
-                f"num_minibatches make {steps} optimizer steps per batch; make it one, use "
+                f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
+                f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
                 "'ppo_clip', or set regularizer.kl_coefficient"
+            )
+        if loss.ratio_anchor == "live" and steps > 1:
+            raise ValueError(
+                f"algo.loss.ratio_anchor='live' makes every ratio 1, but learner.num_epochs and "
+                f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
+                "'prox'"
             )
         advantage = self.algo.advantage
         compares = isinstance(advantage, GroupRelative) and any(

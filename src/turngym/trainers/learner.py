@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +12,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.seeding import generator
+from turngym.trainers.aggregation import aggregation_coefficients
 from turngym.trainers.forward import MicroBatch, micro_batches, score, token_logprobs
-from turngym.trainers.loss_config import LossConfig, PpoClip, RegularizerConfig
-from turngym.trainers.losses import TokenTerms, aggregation_coefficients, policy_loss
+from turngym.trainers.loss_config import LossConfig, RegularizerConfig
+from turngym.trainers.losses import TokenTerms, policy_loss
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import LearnerConfig
+from turngym.trainers.ratios import episode_log_ratios, has_split_episodes, whole_ids
 from turngym.trainers.samples import TrainingSample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Scores = list[NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTerms:
+    """What one mini-batch gives its micro-batches to pick from: arrays [L], one per sample."""
+
+    coefficients: Scores
+    anchors: Scores | None
+    """Denominators of the ratios; None when they are the policy of the step itself."""
+    references: Scores | None
+    wholes: list[NDArray[np.int64]] | None
+    """As in ``TokenTerms``."""
+    whole_log_ratios: Scores | None
+    """As in ``TokenTerms``."""
 
 
 class Learner:
@@ -80,24 +97,51 @@ class Learner:
         Raises:
             TrainingError: The loss or a gradient is not finite; the message names the step.
         """
-        sums = MetricSums()
+        sums, lr = MetricSums(), self.optimizer.lr
+        self.fit(samples, sums)
+        return self.finish_update(samples, sums, lr=lr)
+
+    def fit(
+        self, samples: Sequence[TrainingSample], sums: MetricSums, *, is_first: bool = True
+    ) -> None:
+        """Take all optimizer steps of one batch, as a part of an update or as the whole of it.
+
+        Args:
+            samples: The batch; nothing happens when no token of it counts.
+            sums: Where metrics are added.
+            is_first: The weights are still those that the update began with.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite; the message names the step.
+        """
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
-        tokens = sum(sample.num_action_tokens for sample in counted)
-        lr = self.optimizer.lr
-        if counted:
-            anchors, references = self._anchors(counted), self._references(counted)
-            for number, batch in enumerate(self._minibatches(counted)):
-                self._step(
-                    [counted[i] for i in batch],
-                    None if anchors is None else [anchors[i] for i in batch],
-                    None if references is None else [references[i] for i in batch],
-                    sums,
-                    is_first=number == 0,
-                )
+        if not counted:
+            return
+        anchors, references = self._anchors(counted), self._references(counted)
+        for number, batch in enumerate(self._minibatches(counted)):
+            self._step(
+                [counted[i] for i in batch],
+                None if anchors is None else [anchors[i] for i in batch],
+                None if references is None else [references[i] for i in batch],
+                sums,
+                is_first=is_first and number == 0,
+            )
+
+    def finish_update(
+        self, samples: Sequence[TrainingSample], sums: MetricSums, *, lr: float
+    ) -> dict[str, float]:
+        """Count an update that ``fit`` has made, and return its metrics ``train/*``.
+
+        Args:
+            samples: The whole batch.
+            sums: What ``fit`` added.
+            lr: Learning rate that the update began with.
+        """
         self.updates += 1
+        counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
         return sums.result() | {
             "train/samples": float(len(counted)),
-            "train/tokens": float(tokens),
+            "train/tokens": float(sum(sample.num_action_tokens for sample in counted)),
             "train/learning_rate": lr,
         }
 
@@ -116,12 +160,15 @@ class Learner:
 
     def _anchors(self, samples: Sequence[TrainingSample]) -> Scores | None:
         """Return the ratio's denominators, or None when they are the policy of the step itself."""
-        if not isinstance(self._loss.surrogate, PpoClip):
-            return None
         if self._loss.ratio_anchor == "behaviour":
             return [s.behaviour_logprobs for s in samples]
-        if self.config.steps_per_batch == 1:
+        if self._loss.ratio_anchor == "live" or self.config.steps_per_batch == 1:
             return None
+        unbiased_kl = (
+            self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
+        )
+        if self._loss.surrogate.type == "pg" and not unbiased_kl:
+            return None  # no ratio, so nobody would read them
         return self.logprobs(samples)
 
     def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
@@ -152,8 +199,14 @@ class Learner:
         is_first: bool,
     ) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        coefficients = aggregation_coefficients(
-            samples, self._loss.aggregation, constant_length=self._loss.constant_length
+        batch_terms = BatchTerms(
+            coefficients=aggregation_coefficients(
+                samples, self._loss.aggregation, constant_length=self._loss.constant_length
+            ),
+            anchors=anchors,
+            references=references,
+            wholes=self._wholes(samples),
+            whole_log_ratios=self._whole_log_ratios(samples, anchors),
         )
         self.optimizer.zero_grad()
         loss, policy, kl = 0.0, 0.0, 0.0
@@ -163,7 +216,7 @@ class Learner:
             max_tokens=self.config.microbatch_tokens,
             device=self._device,
         ):
-            terms = self._terms(batch, samples, coefficients, anchors, references)
+            terms = self._terms(batch, samples, batch_terms)
             parts = policy_loss(terms, self._loss, self._regularizer)
             parts.total.backward()  # type: ignore[no-untyped-call]
             loss += parts.total.item()
@@ -179,13 +232,25 @@ class Learner:
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
+    def _wholes(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]] | None:
+        """Return the turn or episode of each token, where ratios are not each token's own."""
+        level = self._loss.ratio_level
+        return None if level == "token" else whole_ids(samples, level)
+
+    def _whole_log_ratios(
+        self, samples: Sequence[TrainingSample], anchors: Scores | None
+    ) -> Scores | None:
+        """Return log-ratios of whole episodes where micro-batches may tear some of them apart.
+
+        That is when an episode has several segments; a forward pass over all samples finds them.
+        """
+        by_episode = self._loss.ratio_level in ("sequence_geo", "sequence_prod")
+        if anchors is None or not by_episode or not has_split_episodes(samples):
+            return None
+        return episode_log_ratios(samples, self.logprobs(samples), anchors, self._loss)
+
     def _terms(
-        self,
-        batch: MicroBatch,
-        samples: Sequence[TrainingSample],
-        coefficients: Scores,
-        anchors: Scores | None,
-        references: Scores | None,
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], known: BatchTerms
     ) -> TokenTerms:
         logprobs_N, entropies_N = token_logprobs(
             self.model,
@@ -193,12 +258,19 @@ class Learner:
             temperature=self._temperature,
             entropy_gradient=self._regularizer.entropy_coefficient > 0,
         )
+
+        def gather(arrays: Sequence[NDArray[np.generic]] | None) -> Tensor | None:
+            return None if arrays is None else batch.gather(arrays)
+
+        anchors_N = gather(known.anchors)
         return TokenTerms(
             policy_logprobs=logprobs_N,
-            anchor_logprobs=logprobs_N.detach() if anchors is None else batch.gather(anchors),
+            anchor_logprobs=logprobs_N.detach() if anchors_N is None else anchors_N,
             advantages=batch.gather([s.advantages for s in samples]),
-            coefficients=batch.gather(coefficients),
-            ref_logprobs=None if references is None else batch.gather(references),
+            coefficients=batch.gather(known.coefficients),
+            wholes=gather(known.wholes),
+            whole_log_ratios=gather(known.whole_log_ratios),
+            ref_logprobs=gather(known.references),
             entropies=entropies_N,
         )
 

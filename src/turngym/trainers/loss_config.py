@@ -13,9 +13,12 @@ Aggregation = Literal[
     "seq_mean_token_mean",
     "seq_mean_token_sum",
     "seq_mean_token_sum_const",
+    "prompt_mean",
     "turn_mean",
 ]
-KlEstimator = Literal["k1", "k2", "k3"]
+RatioLevel = Literal["token", "turn", "sequence_geo", "sequence_prod"]
+RatioAnchor = Literal["prox", "behaviour", "live"]
+KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 
 
 class PpoClip(StrictModel):
@@ -45,19 +48,99 @@ class PolicyGradient(StrictModel):
     type: Literal["pg"]
 
 
-Surrogate = Annotated[PpoClip | PolicyGradient, Field(discriminator="type")]
+class _Band(StrictModel):
+    low: float = Field(default=0.0, ge=0, lt=1)
+    """Lower end of the band of ratios; the ratio itself, not its distance from 1."""
+    high: float = Field(default=5.0, gt=1)
+    """Upper end of the band of ratios; the ratio itself, not its distance from 1."""
+
+
+class ClippedWeight(_Band):
+    """REINFORCE with the ratio as a bounded weight: no token is ever left out.
+
+    With ``ratio_anchor="behaviour"`` this is AIPO.
+    """
+
+    type: Literal["is_clip"]
+
+
+class ZeroedWeight(_Band):
+    """REINFORCE with the ratio as a weight, and no gradient where it leaves the band."""
+
+    type: Literal["is_zero"]
+
+
+class SoftGate(StrictModel):
+    """Fade the push out smoothly as the ratio leaves 1, without a border."""
+
+    type: Literal["soft_gate"]
+    temperature_positive: float = Field(default=1.0, gt=0)
+    """How fast it fades where the advantage is positive; more is faster."""
+    temperature_negative: float = Field(default=1.05, gt=0)
+    """The same where the advantage is negative."""
+
+
+class LogClipGeo(StrictModel):
+    """Clip each token's log-ratio in the direction it is pushed, then take the geometric mean.
+
+    ``ratio_level`` says over what: ``sequence_geo`` or ``turn``.
+    """
+
+    type: Literal["log_clip_geo"]
+    clip_low: float = Field(default=0.4, gt=0)
+    """Log-ratios below ``-clip_low`` get no gradient when the advantage is negative."""
+    clip_high: float = Field(default=0.4, gt=0)
+    """Log-ratios above ``clip_high`` get no gradient when the advantage is positive."""
+
+
+class DivergenceMask(StrictModel):
+    """Weigh by the ratio, and leave out tokens whose probability has moved too far, in points."""
+
+    type: Literal["div_mask"]
+    low: float = Field(default=0.2, gt=0, le=1)
+    """With a negative advantage: largest fall of the probability below the anchor's."""
+    high: float = Field(default=0.2, gt=0, le=1)
+    """With a positive advantage: largest rise of the probability above the anchor's."""
+
+
+class Squared(StrictModel):
+    """REINFORCE with the squared log-ratio as a leash to the anchor."""
+
+    type: Literal["squared"]
+    tau: float = Field(default=0.1, gt=0)
+    """Weight of the leash: the loss holds ``tau / 2`` times the square."""
+
+
+Surrogate = Annotated[
+    PpoClip
+    | PolicyGradient
+    | ClippedWeight
+    | ZeroedWeight
+    | SoftGate
+    | LogClipGeo
+    | DivergenceMask
+    | Squared,
+    Field(discriminator="type"),
+]
+
+UNBOUNDED = ("pg", "is_clip", "is_zero")
+"""Surrogates without a trust region of their own."""
 
 
 class LossConfig(StrictModel):
     """What is minimised."""
 
     surrogate: Surrogate = PpoClip()
-    ratio_anchor: Literal["prox", "behaviour"] = "prox"
-    """Denominator of the ratio: the policy at the start of the update, or the log-probs that the
-    engine reported when it drew the tokens."""
+    ratio_anchor: RatioAnchor = "prox"
+    """Denominator of the ratio: the policy at the start of the update; the log-probs that the
+    engine reported when it drew the tokens; or the policy itself, which makes every ratio 1 and
+    allows one optimizer step per batch only."""
+    ratio_level: RatioLevel = "token"
+    """Whose ratio a token gets: its own; the geometric mean over its turn or its episode; or the
+    product over its episode. Segments of one episode count as one."""
     aggregation: Aggregation = "token_mean"
-    """How tokens weigh: all alike; each sequence alike (by its mean, its sum, or its sum over a
-    constant length); each turn alike."""
+    """How tokens weigh: all alike; each episode alike (by its mean, its sum, or its sum over a
+    constant length); each group of attempts at one task alike; each turn alike."""
     constant_length: int | None = Field(default=None, ge=1)
     """Length in tokens that ``seq_mean_token_sum_const`` divides by; fixed for a whole run."""
 
@@ -70,6 +153,36 @@ class LossConfig(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _level_fits_the_surrogate(self) -> Self:
+        kind, level = self.surrogate.type, self.ratio_level
+        if kind == "pg" and (level != "token" or self.ratio_anchor == "behaviour"):
+            raise ValueError(
+                "surrogate.type='pg' has no ratio: leave ratio_level and ratio_anchor out, or use "
+                "'is_clip'"
+            )
+        if kind == "div_mask" and level != "token":
+            raise ValueError(
+                f"surrogate.type='div_mask' judges single tokens: wanted ratio_level='token', got "
+                f"{level!r}"
+            )
+        if kind == "log_clip_geo" and level not in ("sequence_geo", "turn"):
+            raise ValueError(
+                "surrogate.type='log_clip_geo' is a geometric mean: wanted "
+                f"ratio_level='sequence_geo' or 'turn', got {level!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_weigh_alike(self) -> Self:
+        level, mode = self.ratio_level, self.aggregation
+        if level.startswith("sequence") and not mode.startswith("seq_mean"):
+            raise ValueError(
+                f"ratio_level={level!r} gives all tokens of an episode one ratio, and "
+                f"aggregation={mode!r} would weigh it by length: use a 'seq_mean_*' aggregation"
+            )
+        return self
+
 
 class RegularizerConfig(StrictModel):
     """What is added to any policy loss, with the same aggregation."""
@@ -78,6 +191,8 @@ class RegularizerConfig(StrictModel):
     """Weight of the divergence from the policy that reinforcement started from."""
     kl_estimator: KlEstimator = "k3"
     """k1 ``d``, k2 ``d²/2``, k3 ``exp(-d) + d - 1`` with ``d = logp - logp_ref``. As a loss k1
-    has no gradient in expectation: it only serves to watch."""
+    has no gradient in expectation: it only serves to watch. ``k1_plus`` and ``k3_plus`` have the
+    value of k1 and k3 and the gradient of k2; ``k3_unbiased`` is k3 times the token's ratio, so
+    that its gradient is that of the divergence."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""

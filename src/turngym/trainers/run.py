@@ -37,6 +37,7 @@ from turngym.trainers.progress import HeldOut, TrainResult
 from turngym.trainers.rollout_metrics import evaluation_metrics
 from turngym.trainers.run_folder import RunFolder
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.sequential import update_last_turn_first
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ class Run:
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
         assert self.learner is not None
-        metrics = self.learner.update(samples)
+        if self.config.algo.updates_last_turn_first:
+            metrics = update_last_turn_first(self.learner, samples)
+        else:
+            metrics = self.learner.update(samples)
         self.lap("update_s")
         return metrics
 

@@ -35,6 +35,8 @@ class TrainingSample:
     """Weights that drew each token, -1 elsewhere."""
     trajectory: int
     """Which episode of the batch this is a part of; segments of one episode share it."""
+    group: int = -1
+    """Which group of attempts at one task the episode belongs to; -1 for none."""
     weight: float = 1.0
     """Multiplies the sample's loss; 0 leaves it out of every count as well."""
 
@@ -66,7 +68,7 @@ class TrainingSample:
 
 
 def to_samples(
-    trajectory: Trajectory, advantages_M: FloatArray, *, index: int
+    trajectory: Trajectory, advantages_M: FloatArray, *, index: int, group: int = -1
 ) -> list[TrainingSample]:
     """Return the samples of one episode, one for each segment.
 
@@ -78,6 +80,7 @@ def to_samples(
         advantages_M: One number per drawn token, in the order they were drawn, shape [M];
             ``per_token`` makes it from one number per turn.
         index: Place of the episode in the batch.
+        group: Place of its group in the batch, -1 for none.
 
     Raises:
         TrainingError: A turn has no sampled tokens to learn from.
@@ -97,7 +100,7 @@ def to_samples(
     samples, start = [], 0
     for segment in _segments(trajectory.turns):
         end = start + sum(turn.num_sampled_tokens for _, turn in segment)
-        samples.append(_sample(segment, advantages_M[start:end], index=index))
+        samples.append(_sample(segment, advantages_M[start:end], index=index, group=group))
         start = end
     return samples
 
@@ -128,7 +131,7 @@ def _segments(turns: Sequence[Turn]) -> Iterator[list[tuple[int, Turn]]]:
 
 
 def _sample(
-    segment: Sequence[tuple[int, Turn]], advantages_M: FloatArray, *, index: int
+    segment: Sequence[tuple[int, Turn]], advantages_M: FloatArray, *, index: int, group: int
 ) -> TrainingSample:
     token_ids: list[int] = []
     turn_ids: list[int] = []
@@ -153,4 +156,5 @@ def _sample(
         advantages=advantages_L,
         policy_versions=np.array(versions, dtype=np.int64),
         trajectory=index,
+        group=group,
     )

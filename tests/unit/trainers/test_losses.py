@@ -13,6 +13,7 @@ import torch
 
 from turngym.config import load_config
 from turngym.errors import ConfigError
+from turngym.trainers.aggregation import aggregation_coefficients
 from turngym.trainers.loss_config import (
     Aggregation,
     LossConfig,
@@ -23,12 +24,11 @@ from turngym.trainers.loss_config import (
 from turngym.trainers.losses import (
     LossParts,
     TokenTerms,
-    aggregation_coefficients,
     kl_estimate,
     policy_loss,
-    ppo_clip,
 )
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.surrogates import Push, ppo_clip
 
 LENGTHS = (4, 2)
 LOGP = torch.tensor([-0.4, -1.0, -2.0, -0.2, -0.3, -0.7], dtype=torch.float64)
@@ -137,7 +137,13 @@ def test_the_dual_clip_bounds_negative_advantages_only(
     advantage: float, ratio: float, loss: float
 ) -> None:
     log_ratio = torch.tensor([ratio], dtype=torch.float64).log()
-    found, _ = ppo_clip(log_ratio, torch.tensor([advantage], dtype=torch.float64), DUAL)
+    push = Push(
+        log_ratios=log_ratio,
+        policy_logprobs=log_ratio - 1,
+        anchor_logprobs=torch.full_like(log_ratio, -1.0),
+        advantages=torch.tensor([advantage], dtype=torch.float64),
+    )
+    found, _ = ppo_clip(push, DUAL)
     assert found.item() == pytest.approx(loss, abs=1e-9)
 
 

@@ -130,10 +130,13 @@ class GroupRelativeCredit:
             )
             if keep
         ]
+        groups = turns.group_B[keep_B].tolist()
         samples = [
             sample
             for index, (episode, values_T) in enumerate(pairs)
-            for sample in to_samples(episode, per_token(episode, values_T), index=index)
+            for sample in to_samples(
+                episode, per_token(episode, values_T), index=index, group=groups[index]
+            )
         ]
         return Credit(
             samples=tuple(samples),
