@@ -34,7 +34,8 @@ class StrictModel(BaseModel):
     )
 
     preset_folder: ClassVar[Traversable | None] = None
-    """Folder of TOML files; the bare name of one may stand for the whole block (``algo=grpo``)."""
+    """Folder of TOML files; the bare name of one may stand for the whole block (``algo=grpo``), and
+    so may the path of a TOML file of one's own (``algo=mine.toml``)."""
 
 
 def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, Any]]) -> ConfigT:
@@ -148,6 +149,8 @@ def _fill_types(cls: type[BaseModel], tree: Tree) -> None:
 
 
 def _preset(kind: str, name: str, folder: Traversable) -> Tree:
+    if name.endswith(".toml"):
+        return _read(Path(name))
     files = {
         file.name.removesuffix(".toml"): file
         for file in folder.iterdir()

@@ -9,11 +9,11 @@ from typing import Any
 
 from turngym.agents.base import Policy
 from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, RandomPolicy
-from turngym.cli.imports import import_attribute
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
 from turngym.errors import CheckpointError, ConfigError, unknown_name
+from turngym.imports import import_attribute
 
 FORMS = "oracle | random | noop | human | hf:NAME_OR_PATH | run:FOLDER | module:function"
 HUMAN = "human"

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.cli.imports import import_attribute
 from turngym.cli.output import print_json, progress
 from turngym.errors import ConfigError
+from turngym.imports import import_attribute
 
 app = typer.Typer(help="Prove that a part keeps its promises.")
 

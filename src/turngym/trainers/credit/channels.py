@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 EXPERT_MATCH = "expert_match"
 """Reward part that says how well an action agrees with the expert's, in [0, 1]."""
 
+PURE = (EnvReward, OutcomeReward, RewardParts, InvalidPenalty, PotentialShaping)
+"""Channels that need no model."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Channel:
@@ -169,11 +172,14 @@ class Channels:
     Args:
         rewards: Their settings.
         gate: What the outcome decides about them.
-        context: What those that ask a model may use.
+        context: What those that ask a model may use; None when none of them does.
     """
 
     def __init__(
-        self, rewards: Sequence[RewardConfig], gate: OutcomeGate | None, context: CreditContext
+        self,
+        rewards: Sequence[RewardConfig],
+        gate: OutcomeGate | None,
+        context: CreditContext | None,
     ) -> None:
         self._sources = {config.type: _source(config, context) for config in rewards}
         self._gate = gate
@@ -217,7 +223,11 @@ class Channels:
             )
 
 
-def _source(config: RewardConfig, context: CreditContext) -> ChannelSource:
+def _source(config: RewardConfig, context: CreditContext | None) -> ChannelSource:
+    if isinstance(config, PURE):
+        return PureSource(config)
+    if context is None:
+        raise ValueError(f"the reward channel {config.type!r} needs a CreditContext, got None")
     if config.type == "info_gain":
         from turngym.trainers.credit.info_gain import InfoGainSource
 
@@ -234,6 +244,10 @@ def _source(config: RewardConfig, context: CreditContext) -> ChannelSource:
         from turngym.trainers.credit.privileged import PrivilegedSource
 
         return PrivilegedSource(config, context)
+    if config.type == "custom":
+        from turngym.trainers.credit.custom import custom_source
+
+        return custom_source(config, context)
     return PureSource(config)
 
 
@@ -252,5 +266,8 @@ def _parts(turns: Turns) -> dict[str, Channel]:
     if not names:
         return {"parts/all": _on_last(turns, turns.outcome_B)}
     size = len(turns.episodes)
-    sums = {n: np.bincount(turns.episode_N, part_rewards(turns, n), minlength=size) for n in names}
-    return {f"parts/{name}": _on_last(turns, values) for name, values in sums.items()}
+    found: dict[str, Channel] = {}
+    for name in names:
+        sums_B = np.bincount(turns.episode_N, part_rewards(turns, name), minlength=size)
+        found[f"parts/{name}"] = _on_last(turns, sums_B.astype(np.float64))
+    return found

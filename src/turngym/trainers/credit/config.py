@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from turngym.trainers.credit.critic_config import Archer, BestOfN, Gae
+from turngym.trainers.credit.custom_config import CustomAdvantage, CustomReward, Need
 from turngym.trainers.credit.group_config import GroupRelative
 from turngym.trainers.credit.reward_config import RewardConfig
 
 AdvantageConfig = Annotated[
-    GroupRelative | Gae | Archer | BestOfN, Field(discriminator="type")
+    GroupRelative | Gae | Archer | BestOfN | CustomAdvantage, Field(discriminator="type")
 ]
-
-Need = Literal["anchor", "ground_truth", "potential", "expert_match"]
-"""What an environment can give beyond rewards; see ``EnvEntry.provides``."""
 
 _CHANNEL_NEEDS: dict[str, Need] = {
     "info_gain": "ground_truth",
@@ -28,15 +26,20 @@ _CHANNEL_NEEDS: dict[str, Need] = {
 def used_channels(advantage: AdvantageConfig) -> set[str]:
     """Return the reward channels that a method reads."""
     if isinstance(advantage, GroupRelative):
-        return {name for term in advantage.terms for name in term.rewards}
-    return set(advantage.rewards) if isinstance(advantage, Gae) else {"env"}
+        return {name for t in advantage.terms for name in (*t.rewards, *t.immediate)}
+    if isinstance(advantage, Gae | CustomAdvantage):
+        return set(advantage.rewards)
+    return {"env"}
 
 
 def needs_of(rewards: Sequence[RewardConfig], advantage: AdvantageConfig) -> list[Need]:
     """Return what a method needs of its environment, sorted."""
     found: set[Need] = {_CHANNEL_NEEDS[r.type] for r in rewards if r.type in _CHANNEL_NEEDS}
     if isinstance(advantage, GroupRelative):
-        found |= _group_needs(advantage)
+        found |= set(_group_needs(advantage))
+    for part in (*rewards, advantage):
+        if isinstance(part, CustomReward | CustomAdvantage):
+            found |= set(part.needs)
     return sorted(found)
 
 

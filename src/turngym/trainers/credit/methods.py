@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from turngym.trainers.credit.base import CreditContext, CreditMethod
 from turngym.trainers.credit.critic_config import Archer, BestOfN, Gae
+from turngym.trainers.credit.custom_config import CustomAdvantage
 
 if TYPE_CHECKING:
     from turngym.trainers.config import AlgoConfig
@@ -30,6 +31,10 @@ def build_credit(algo: AlgoConfig, context: CreditContext) -> CreditMethod:
         from turngym.trainers.credit.best_of_n import BestOfNCredit
 
         return BestOfNCredit(algo, context)
+    if isinstance(algo.advantage, CustomAdvantage):
+        from turngym.trainers.credit.custom import custom_credit
+
+        return custom_credit(algo, context)
     from turngym.trainers.credit.group_relative import GroupRelativeCredit
 
     return GroupRelativeCredit(algo, context)

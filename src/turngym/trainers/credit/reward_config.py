@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from turngym.config import StrictModel
+from turngym.trainers.credit.custom_config import CustomReward
 
 
 class EnvReward(StrictModel):
@@ -53,7 +54,8 @@ class PotentialShaping(StrictModel):
 class InfoGain(StrictModel):
     """How much a turn raised the policy's own likelihood of the true answer.
 
-    Needs an environment that gives ``info["ground_truth"]``. The last turn has no value.
+    Needs an environment that gives ``info["ground_truth"]`` and ``info["answer"]``, the action that
+    states it. The last turn has no value.
 
     Source:
         IGPO, arXiv:2510.14967.
@@ -75,7 +77,7 @@ class FeedbackGain(StrictModel):
 
     type: Literal["feedback_gain"]
     placeholder: str = "No information found."
-    """Repeated or cut to the length of the feedback in tokens."""
+    """Cut to the length of the feedback in tokens, or filled up with its last token."""
 
 
 class Progress(StrictModel):
@@ -90,6 +92,9 @@ class Progress(StrictModel):
     """alpha: weight of a turn's contribution."""
     grounding_weight: float = 0.5
     """beta: paid for an action that could be carried out."""
+    body: Literal["policy", "small"] = "policy"
+    """What the estimator starts as: a copy of the policy's body as it is in the first update, or a
+    transformer of two layers from scratch, for a policy that is too large to copy."""
     constant: bool = False
     """Ablation: every turn contributes the outcome divided by the number of turns."""
     lr: float = Field(default=1e-3, gt=0)
@@ -97,10 +102,11 @@ class Progress(StrictModel):
     steps_per_update: int = Field(default=8, ge=1)
     """Optimizer steps of the estimator per batch of episodes."""
     batch_episodes: int = Field(default=32, ge=1)
+    """Episodes per optimizer step, drawn from the buffer."""
     buffer_episodes: int = Field(default=1024, ge=1)
     """Newest finished episodes that it learns from."""
     warmup_updates: int = Field(default=1, ge=0)
-    """Updates in which only the estimator learns."""
+    """Updates in which only the estimator learns; with 0 the first contributions are all 0."""
 
 
 class Privileged(StrictModel):
@@ -114,13 +120,19 @@ class Privileged(StrictModel):
 
     type: Literal["privileged"]
     beta: float = Field(default=0.1, gt=0)
+    """Sharpness: the loss of a pair is ``-log sigmoid(beta * margin)``."""
     objective: Literal["turn_sum", "token_mean"] = "turn_sum"
     """Of a pair: the sum over turns (paper) or the mean over tokens (released code)."""
     lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the critic."""
     steps_per_update: int = Field(default=8, ge=1)
+    """Optimizer steps of the critic per batch of episodes."""
     batch_pairs: int = Field(default=16, ge=1)
+    """Pairs per optimizer step, drawn from the buffer."""
     buffer_pairs: int = Field(default=512, ge=1)
+    """Newest pairs of a better and a worse attempt that it learns from."""
     warmup_updates: int = Field(default=1, ge=0)
+    """Updates in which only the critic learns; with 0 the first advantages are all 0."""
 
 
 class OutcomeGate(StrictModel):
@@ -144,6 +156,7 @@ RewardConfig = Annotated[
     | InfoGain
     | FeedbackGain
     | Progress
-    | Privileged,
+    | Privileged
+    | CustomReward,
     Field(discriminator="type"),
 ]
