@@ -29,8 +29,10 @@ def show(
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
     from turngym.config import load_config, to_toml
     from turngym.trainers.config import TrainConfig
+    from turngym.trainers.needs import check_needs
 
     config = load_config(TrainConfig, sources)
+    check_needs(config)
     if as_json:
         print_json(config.model_dump(mode="json"))
     else:

@@ -31,6 +31,7 @@ def _record(entry: EnvEntry) -> dict[str, Any]:
         "family": entry.family,
         "snapshot_kind": entry.snapshot_kind,
         "max_turns": entry.max_turns,
+        "provides": sorted(entry.provides),
         "needs": {
             "extra": entry.extra,
             "modules": list(entry.modules),

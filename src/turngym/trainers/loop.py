@@ -19,6 +19,7 @@ from turngym.rollouts.evaluation import summarize
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
+from turngym.trainers.needs import check_needs
 from turngym.trainers.opening import open_run
 from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.rollout_metrics import rollout_metrics
@@ -39,11 +40,13 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         What came of it, as in ``summary.json``.
 
     Raises:
-        ConfigError: The settings do not fit, or the folder belongs to something else.
+        ConfigError: The settings do not fit, the environment does not give what the credit method
+            needs, or the folder belongs to something else.
         TrainingError: The run cannot go on: a loss that is not finite, too many broken episodes, a
             checkpoint that could not be written.
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
+    check_needs(config)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))

@@ -121,4 +121,5 @@ def _register(
         extra=extra,
         modules=modules,
         programs=programs,
+        provides=("anchor",),
     )
