@@ -15,12 +15,14 @@ import typer
 
 from turngym import __version__
 from turngym.cli.check import app as check_app
+from turngym.cli.compare import compare
 from turngym.cli.config import app as config_app
 from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
 from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
+from turngym.cli.report import report
 from turngym.cli.train import train
 
 app = typer.Typer(
@@ -32,6 +34,8 @@ app.command("envs")(envs)
 app.command("play")(play)
 app.command("eval")(evaluate)
 app.command("train")(train)
+app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.command("doctor")(doctor)

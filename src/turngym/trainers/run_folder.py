@@ -163,6 +163,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
+def same_settings(path: Path, config: TrainConfig) -> bool:
+    """Say whether ``path`` holds a run with these settings, finished or not."""
+    try:
+        return _read_config(path / "config.json") == config.model_dump(mode="json")
+    except ConfigError:
+        return False
+
+
 def source_commit() -> str | None:
     """Return the commit of the checkout that this package runs from, or None outside of one."""
     package = Path(turngym.__file__).parent

@@ -1,0 +1,168 @@
+"""Many training runs as processes of their own, some at a time, each resumable."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from turngym.errors import Interrupted
+from turngym.trainers.comparison import Heat, PlannedRun
+from turngym.trainers.interrupt import cancelled_by_signals
+from turngym.trainers.metrics import read_metrics
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_GRACE_S = 60.0
+"""How long a run that is asked to stop may take to save itself."""
+
+OnProgress = Callable[[int, str], None]
+"""Told the number of updates done in all runs, and which run now."""
+
+
+def run_heats(heats: Sequence[Heat], *, jobs: int, advance: OnProgress) -> dict[str, str]:
+    """Train everything that is not done yet, and return what went wrong: label to reason.
+
+    One failure stops no other run, except those that would begin with the model it should have
+    made.
+
+    Args:
+        heats: What to run.
+        jobs: Processes at a time, 1 or more.
+        advance: Watches.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM arrived. The runs have saved themselves and can go on.
+    """
+    return asyncio.run(_run_heats(heats, jobs=jobs, advance=advance))
+
+
+async def _run_heats(heats: Sequence[Heat], *, jobs: int, advance: OnProgress) -> dict[str, str]:
+    crew = _Crew(jobs, heats, advance)
+    try:
+        with cancelled_by_signals():
+            watch = asyncio.create_task(crew.watch())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for heat in heats:
+                        group.create_task(crew.run_heat(heat))
+            finally:
+                watch.cancel()
+    except asyncio.CancelledError:
+        raise Interrupted("interrupted and saved; the same command goes on from here") from None
+    crew.look()
+    return crew.failures
+
+
+class _Crew:
+    """Runs processes, at most so many at a time."""
+
+    def __init__(self, jobs: int, heats: Sequence[Heat], advance: OnProgress) -> None:
+        self.failures: dict[str, str] = {}
+        self._seats = asyncio.Semaphore(jobs)
+        self._runs = [run for heat in heats for run in heat.runs]
+        self._done = dict.fromkeys((run.label for run in self._runs), 0)
+        self._running: dict[str, PlannedRun] = {}
+        self._advance = advance
+
+    async def run_heat(self, heat: Heat) -> None:
+        """Make the start, then run what begins with it."""
+        first = heat.warm_start
+        if first is not None and not heat.start.exists():
+            if not await self._run(first):
+                reason = f"not started, because its {first.name} failed"
+                self.failures |= {run.label: reason for run in heat.runs}
+                return
+            heat.keep_start()
+        async with asyncio.TaskGroup() as group:
+            for run in heat.runs:
+                group.create_task(self._run(run))
+
+    async def watch(self) -> None:
+        """Tell how far the runs are, again and again."""
+        while True:
+            self.look()
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def look(self) -> None:
+        """Tell how far the runs are."""
+        for run in self._running.values():
+            self._done[run.label] = _updates(run.folder)
+        now = "; ".join(self._running)
+        self._advance(sum(self._done[run.label] for run in self._runs), now)
+
+    async def _run(self, run: PlannedRun) -> bool:
+        """Run to the end, unless it is done; say whether that went well."""
+        async with self._seats:
+            if not run.is_done:
+                run.write_settings()
+                self._running[run.label] = run
+                code = await _train(run)
+                del self._running[run.label]
+                if code:
+                    self.failures[run.label] = _reason(run, code)
+            self._done[run.label] = _updates(run.folder)
+        return run.label not in self.failures
+
+
+async def _train(run: PlannedRun) -> int:
+    """Run one training process to its end and return its exit code; stop it when cancelled."""
+    command = [sys.executable, "-m", "turngym", "train", str(run.settings_file)]
+    with run.log_file.open("a", encoding="utf-8") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--out",
+            str(run.folder),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(),
+            start_new_session=True,  # so that Ctrl-C reaches it once, through us
+        )
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            await _stop(process)
+            raise
+
+
+async def _stop(process: Process) -> None:
+    """Ask a process to save itself and end; end it when it takes too long."""
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of a child: one thread, and the same ``turngym`` as ours."""
+    import turngym
+
+    source = str(Path(turngym.__file__).parents[1])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _updates(folder: Path) -> int:
+    """Return the number of updates that a run has logged."""
+    file = folder / "metrics.jsonl"
+    if not file.exists():
+        return 0
+    return sum("rollout/episodes" in row for row in read_metrics(file))
+
+
+def _reason(run: PlannedRun, code: int) -> str:
+    """Return what a failed run said last."""
+    said = run.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in said if line.strip()]
+    last = errors[-1].removeprefix("error: ") if errors else "it said nothing"
+    return f"exit code {code}: {last} (see {run.log_file})"

@@ -1,0 +1,289 @@
+"""Algorithms side by side in one environment, at the episodes that all of them played.
+
+Axis letters: S seed, P point of a curve, R resample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from turngym.errors import ConfigError, unknown_name
+from turngym.reports.runs import FinishedRun
+from turngym.reports.statistics import (
+    Estimate,
+    area_under_curve,
+    at,
+    first_reach,
+    percentiles,
+    resamples,
+)
+from turngym.trainers.samples import FloatArray
+
+DEFAULT_REFERENCE = "grpo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Curve:
+    """Mean success over seeds at P points, with its interval where there are several seeds."""
+
+    x_P: FloatArray
+    mean_P: FloatArray
+    low_P: FloatArray
+    high_P: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How many episodes it takes to be as good as the reference is at the end."""
+
+    level: float
+    """Success of the reference at the end, mean over its seeds."""
+    episodes: float | None
+    """Until the mean curve first is there; None when it never is."""
+    low: float | None
+    """Interval of ``episodes``; None when there is one seed."""
+    high: float | None
+    """None when there is one seed; infinity when resampled curves never get there."""
+    seeds_reached: int
+    """Seeds whose own curve gets there."""
+    per_seed: Estimate
+    """Mean over seeds of each curve's own; a seed that never gets there counts as the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Standing:
+    """What one algorithm did in one environment."""
+
+    algo: str
+    seeds: tuple[int, ...]
+    settings: tuple[str, ...]
+    """What it had of its own."""
+    validation: Estimate
+    """Sampled success on the validation tasks at the budget."""
+    before: Estimate
+    """Sampled success on the held-out tasks before training."""
+    held_out: Estimate
+    """The same after training."""
+    greedy: Estimate
+    """Greedy success on the held-out tasks after training."""
+    area: Estimate
+    """Area under the validation curve over the budget, in [0, 1]."""
+    area_gain: Estimate | None
+    """Area minus that of the reference, by seed; None for the reference itself."""
+    held_out_gain: Estimate | None
+    """``held_out`` minus that of the reference, by seed; None for the reference itself."""
+    reach: Reach
+    tokens: float
+    """Tokens drawn for training, mean over seeds."""
+    updates: float
+    faults: int
+    seconds: float
+    """Wall-clock time of a run, mean over seeds."""
+    credit_share: float
+    """Credit's part of the time for playing, credit and update, mean over seeds."""
+    by_episodes: Curve
+    by_tokens: Curve
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers but the curve over tokens; infinity becomes None."""
+        row: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, Estimate):
+                row[name] = value.to_json()
+            elif isinstance(value, Curve):
+                row[name] = {key: _rounded(points) for key, points in asdict(value).items()}
+            elif isinstance(value, Reach):
+                row[name] = {
+                    key: None if found == math.inf else found
+                    for key, found in asdict(value).items()
+                }
+            else:
+                row[name] = value
+        return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ranking:
+    """All algorithms in one environment, the best area first."""
+
+    env: str
+    budget: float
+    """Training episodes that every run played at least; all curves are cut here."""
+    reference: str
+    standings: tuple[Standing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "env": self.env,
+            "budget_episodes": self.budget,
+            "reference": self.reference,
+            "algos": [standing.to_json() for standing in self.standings],
+        }
+
+
+def rank(
+    runs: Sequence[FinishedRun],
+    *,
+    reference: str | None = None,
+    settings: Mapping[str, Sequence[str]] | None = None,
+) -> list[Ranking]:
+    """Return one ranking for each environment among ``runs``, sorted by name.
+
+    Args:
+        runs: Finished runs, at most one for each algorithm and seed in an environment.
+        reference: Whom the others are measured against; ``grpo`` by default, or else the first in
+            the alphabet.
+        settings: What each algorithm had of its own, to be told.
+
+    Raises:
+        ConfigError: A run is there twice, nothing was trained, or the reference has no run.
+    """
+    places: dict[tuple[str, str, int], FinishedRun] = {}
+    for run in runs:
+        other = places.setdefault((run.env, run.algo, run.seed), run)
+        if other is not run:
+            raise ConfigError(
+                f"{run.folder}: the same environment, algorithm and seed as {other.folder}; "
+                "report one of them"
+            )
+    envs = sorted({run.env for run in runs})
+    return [
+        _rank_env(env, [r for r in runs if r.env == env], reference, settings or {}) for env in envs
+    ]
+
+
+def _rank_env(
+    env: str,
+    runs: Sequence[FinishedRun],
+    reference: str | None,
+    settings: Mapping[str, Sequence[str]],
+) -> Ranking:
+    by_algo: dict[str, list[FinishedRun]] = {}
+    for run in sorted(runs, key=lambda r: (r.algo, r.seed)):
+        by_algo.setdefault(run.algo, []).append(run)
+    if reference is None:
+        reference = DEFAULT_REFERENCE if DEFAULT_REFERENCE in by_algo else next(iter(by_algo))
+    if reference not in by_algo:
+        raise unknown_name(f"reference, without a finished run in {env},", reference, by_algo)
+    budget = min(float(run.episodes_P[-1]) for run in runs)
+    if budget <= 0:
+        raise ConfigError(f"{env}: a run without any training episode; nothing to compare")
+    measured = by_algo[reference]
+    standings = [
+        _standing(group, measured, budget, tuple(settings.get(name, ())))
+        for name, group in by_algo.items()
+    ]
+    standings.sort(key=lambda s: -s.area.mean)
+    return Ranking(env=env, budget=budget, reference=reference, standings=tuple(standings))
+
+
+def _standing(
+    runs: Sequence[FinishedRun],
+    reference: Sequence[FinishedRun],
+    budget: float,
+    settings: tuple[str, ...],
+) -> Standing:
+    def per_seed(name: str) -> FloatArray:
+        return np.array([getattr(run, name) for run in runs], dtype=np.float64)
+
+    is_reference = runs[0].algo == reference[0].algo
+    areas = {run.seed: _area(run, budget) for run in runs}
+    return Standing(
+        algo=runs[0].algo,
+        seeds=tuple(run.seed for run in runs),
+        settings=settings,
+        validation=Estimate.of(_at_budget(runs, budget)),
+        before=Estimate.of(per_seed("before")),
+        held_out=Estimate.of(per_seed("held_out")),
+        greedy=Estimate.of(per_seed("greedy")),
+        area=Estimate.of(np.array(list(areas.values()))),
+        area_gain=None
+        if is_reference
+        else _gain(areas, {run.seed: _area(run, budget) for run in reference}),
+        held_out_gain=None
+        if is_reference
+        else _gain({r.seed: r.held_out for r in runs}, {r.seed: r.held_out for r in reference}),
+        reach=_reach(runs, reference, budget),
+        tokens=float(np.mean([run.tokens_P[-1] for run in runs])),
+        updates=float(per_seed("updates").mean()),
+        faults=sum(run.faults for run in runs),
+        seconds=float(per_seed("seconds").mean()),
+        credit_share=float(per_seed("credit_share").mean()),
+        by_episodes=_curve([(run.episodes_P, run.success_P) for run in runs], budget),
+        by_tokens=_curve(
+            [(run.tokens_P, run.success_P) for run in runs],
+            min(float(run.tokens_P[-1]) for run in runs),
+        ),
+    )
+
+
+def _area(run: FinishedRun, budget: float) -> float:
+    return area_under_curve(run.episodes_P, run.success_P, budget)
+
+
+def _at_budget(runs: Sequence[FinishedRun], budget: float) -> FloatArray:
+    """Return each run's validation success at the budget, shape [S]."""
+    return np.array([np.interp(budget, run.episodes_P, run.success_P) for run in runs])
+
+
+def _gain(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
+    """Return the difference over the seeds that both have; None when there are none."""
+    shared = sorted(values.keys() & reference.keys())
+    if not shared:
+        return None
+    return Estimate.of(np.array([values[seed] - reference[seed] for seed in shared]))
+
+
+def _grid(curves: Sequence[tuple[FloatArray, FloatArray]], end: float) -> FloatArray:
+    """Return every point of any curve up to ``end``, and ``end``, shape [P]."""
+    points = np.unique(np.concatenate([x for x, _ in curves]))
+    return np.append(points[points < end], end)
+
+
+def _curve(curves: Sequence[tuple[FloatArray, FloatArray]], end: float) -> Curve:
+    x_P = _grid(curves, end)
+    y_SP = np.stack([at(x_P, x, y) for x, y in curves])
+    mean_P = y_SP.mean(0)
+    if len(curves) < 2:
+        return Curve(x_P=x_P, mean_P=mean_P, low_P=mean_P, high_P=mean_P)
+    means_RP = y_SP[resamples(len(curves))].mean(1)
+    low_P, high_P = np.percentile(means_RP, [2.5, 97.5], axis=0)
+    return Curve(x_P=x_P, mean_P=mean_P, low_P=low_P, high_P=high_P)
+
+
+def _reach(runs: Sequence[FinishedRun], reference: Sequence[FinishedRun], budget: float) -> Reach:
+    """Return when ``runs`` are as good as ``reference`` is at the budget.
+
+    In a resample both are drawn by seed, with the same draw where they have the same seeds.
+    """
+    curves = [(run.episodes_P, run.success_P) for run in runs]
+    x_P = _grid(curves, budget)
+    y_SP = np.stack([at(x_P, x, y) for x, y in curves])
+    final_S = _at_budget(reference, budget)
+    level = float(final_S.mean())
+    [mean] = first_reach(x_P, y_SP.mean(0)[None], np.array([level]))
+    own_S = first_reach(x_P, y_SP, np.full(len(runs), level))
+    low = high = None
+    if len(runs) > 1:
+        means_RP = y_SP[resamples(len(runs))].mean(1)
+        levels_R = final_S[resamples(len(final_S))].mean(1)
+        low, high = percentiles(first_reach(x_P, means_RP, levels_R))
+    return Reach(
+        level=level,
+        episodes=None if np.isinf(mean) else float(mean),
+        low=low,
+        high=high,
+        seeds_reached=int(np.isfinite(own_S).sum()),
+        per_seed=Estimate.of(np.minimum(own_S, budget)),
+    )
+
+
+def _rounded(points: FloatArray) -> list[float]:
+    return [round(float(point), 6) for point in points]

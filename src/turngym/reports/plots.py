@@ -1,0 +1,82 @@
+"""Success against episodes and against drawn tokens, one line for each algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turngym.reports.comparison import Curve, Ranking, Standing
+
+# Colours that people of every kind of colour vision tell apart: Okabe and Ito 2008.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+_DASHES = ("-", "--", "-.", ":")
+_LEAST_GAP = 0.045
+"""Between two names at the ends of lines, in units of success."""
+
+
+def draw(ranking: Ranking, path: Path) -> list[Path]:
+    """Draw a ranking as PNG and as SVG.
+
+    Args:
+        ranking: One environment.
+        path: Without suffix.
+
+    Returns:
+        What was written.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": "turngym", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, 2, sharey=True)
+        standings = sorted(ranking.standings, key=lambda s: s.algo)
+        _panel(axes[0], standings, [s.by_episodes for s in standings], "training episodes")
+        _panel(axes[1], standings, [s.by_tokens for s in standings], "tokens drawn for training")
+        axes[0].set_ylabel("success on validation tasks, sampled")
+        figure.suptitle(f"{ranking.env}: mean over seeds and 95 % interval")
+        written = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
+        figure.savefig(written[0], dpi=120, metadata={"Software": None})
+        figure.savefig(written[1], metadata={"Date": None})
+    return written
+
+
+def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]:
+    """Return where names stand beside the ends of lines, at least ``gap`` apart, order kept."""
+    order = sorted(range(len(ends)), key=lambda i: ends[i])
+    placed: dict[int, float] = {}
+    floor = -1.0
+    for index in order:
+        placed[index] = max(ends[index], floor)
+        floor = placed[index] + gap
+    shift = sum(placed[i] - ends[i] for i in order) / max(1, len(order))
+    return [placed[i] - shift for i in range(len(ends))]
+
+
+def _panel(
+    axes: Any, standings: Sequence[Standing], curves: Sequence[Curve], label: str
+) -> None:  # a matplotlib Axes, which has no types
+    heights = label_heights([float(curve.mean_P[-1]) for curve in curves])
+    right = max(float(curve.x_P[-1]) for curve in curves)
+    for number, (standing, curve) in enumerate(zip(standings, curves, strict=True)):
+        colour = _COLOURS[number % len(_COLOURS)]
+        dashes = _DASHES[(number // len(_COLOURS) + number) % len(_DASHES)]
+        axes.fill_between(curve.x_P, curve.low_P, curve.high_P, color=colour, alpha=0.12, lw=0)
+        axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=dashes, lw=1.8)
+        axes.annotate(
+            standing.algo,
+            xy=(float(curve.x_P[-1]), float(curve.mean_P[-1])),
+            xytext=(right * 1.03, heights[number]),
+            color=colour,
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.5, "alpha": 0.6},
+            annotation_clip=False,
+        )
+    axes.set(xlabel=label, ylim=(-0.02, 1.02), xlim=(0, right * 1.25))
+    axes.grid(visible=True, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,163 @@
+"""Reads finished runs: how success grew with episodes and with drawn tokens, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turngym import registry
+from turngym.errors import ConfigError, UnknownNameError
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.samples import FloatArray
+
+SHARED_FOLDERS = frozenset({"warm-start"})
+"""Names of run folders that belong to no algorithm."""
+COMPARISON_FILE = "comparison.json"
+"""What ``turngym compare`` writes beside its runs: what was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FinishedRun:
+    """One run. Curves have one point P for each evaluation on the validation tasks."""
+
+    folder: Path
+    env: str
+    """Short name."""
+    algo: str
+    seed: int
+    episodes_P: FloatArray
+    """Training episodes played before the evaluation."""
+    tokens_P: FloatArray
+    """Tokens drawn for training before it, those that the credit method drew included."""
+    success_P: FloatArray
+    """Sampled success on the validation tasks, in [0, 1]."""
+    before: float
+    """Sampled success on the held-out tasks before training."""
+    held_out: float
+    """The same after training."""
+    greedy: float
+    """Greedy success on the held-out tasks after training."""
+    updates: int
+    faults: int
+    seconds: float
+    """Wall-clock time of everything."""
+    credit_share: float
+    """Credit's part of the time for playing, credit and update, in [0, 1]."""
+
+
+def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
+    """Return the finished runs in ``folders``, at any depth, and the folders of unfinished ones.
+
+    Raises:
+        ConfigError: There is no run, or one cannot be read.
+    """
+    places: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: there is no such folder")
+        found = [file.parent for file in folder.rglob("config.json")]
+        places += [path for path in found if (path / ".lock").exists()]
+    unique = sorted(p for p in set(places) if p.name not in SHARED_FOLDERS)
+    if not unique:
+        raise ConfigError(f"{', '.join(map(str, folders))}: no training run in here")
+    done = [path for path in unique if (path / "summary.json").exists()]
+    return [read_run(path) for path in done], [path for path in unique if path not in done]
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """Return a finished run.
+
+    Raises:
+        ConfigError: A file of it is missing or broken.
+    """
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        rows = read_metrics(folder / "metrics.jsonl")
+        timings = read_metrics(folder / "timings.jsonl")
+        episodes_P, tokens_P, success_P = learning_curve(rows)
+        return FinishedRun(
+            folder=folder,
+            env=_short_name(summary["env"]),
+            algo=summary["algo"],
+            seed=summary["seed"],
+            episodes_P=episodes_P,
+            tokens_P=tokens_P,
+            success_P=success_P,
+            before=_success(summary["before"]["sampled"]),
+            held_out=_success(summary["after"]["sampled"]),
+            greedy=_success(summary["after"]["greedy"]),
+            updates=summary["updates"],
+            faults=summary["faults"],
+            seconds=summary["seconds"],
+            credit_share=credit_share(timings),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: cannot be read as a finished run ({type(error).__name__}: {error})"
+        ) from error
+
+
+def learning_curve(
+    rows: Iterable[Mapping[str, Any]],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return episodes [P], drawn tokens [P] and success [P] at each validation.
+
+    Args:
+        rows: Rows of ``metrics.jsonl``. The evaluation at step k comes after k updates.
+
+    Raises:
+        ValueError: There is no validation of reinforcement.
+    """
+    episodes = tokens = 0.0
+    points: list[tuple[float, float, float]] = []
+    for row in rows:
+        if "rollout/episodes" in row:
+            episodes += row["rollout/episodes"]
+            tokens += row["rollout/tokens"] + row.get("credit/drawn_tokens", 0.0)
+        if "validation/success" in row:
+            points.append((episodes, tokens, row["validation/success"]))
+    if not points:
+        raise ValueError("no evaluation on the validation tasks")
+    episodes_P, tokens_P, success_P = np.array(points, dtype=np.float64).T
+    return episodes_P, tokens_P, success_P
+
+
+def credit_share(timings: Iterable[Mapping[str, Any]]) -> float:
+    """Return ``credit / (rollout + credit + update)`` in seconds; 0 when nothing was trained."""
+    parts = dict.fromkeys(("rollout_s", "credit_s", "update_s"), 0.0)
+    for row in timings:
+        if row["phase"] == "train":
+            for name in parts:
+                parts[name] += row.get(name, 0.0)
+    total = sum(parts.values())
+    return parts["credit_s"] / total if total else 0.0
+
+
+def read_settings(folders: Sequence[Path]) -> dict[str, tuple[str, ...]]:
+    """Return what each algorithm had of its own, as far as ``turngym compare`` wrote it down."""
+    settings: dict[str, tuple[str, ...]] = {}
+    for folder in folders:
+        file = folder / COMPARISON_FILE
+        if file.exists():
+            content = json.loads(file.read_text(encoding="utf-8"))
+            settings |= {name: tuple(own) for name, own in content["settings"].items()}
+    return settings
+
+
+def _success(evaluation: Mapping[str, Any]) -> float:
+    found = evaluation["success"]
+    if found is None:
+        raise ValueError("no held-out episode was judged")
+    return float(found)
+
+
+def _short_name(env: str) -> str:
+    try:
+        return registry.find(env).short_name
+    except UnknownNameError:  # of a plug-in that is gone
+        return env
