@@ -79,9 +79,18 @@ class Renderer:
             messages: What is new since the action.
             ended: The action closed with the end token; when False it is added here, unsampled.
         """
+        return self._encode(self.continuation_text(messages, ended=ended))
+
+    def continuation_text(self, messages: Sequence[Message], *, ended: bool) -> str:
+        """Return what ``continuation`` encodes.
+
+        Args:
+            messages: What is new since the action.
+            ended: The action closed with the end token; when False it is added here, unsampled.
+        """
         longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
         new = longer[len(self._base) :]
-        return self._encode((self._after_end if ended else self._after_answer) + new)
+        return (self._after_end if ended else self._after_answer) + new
 
     def action(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an action with its end token, as if it had been sampled."""

@@ -8,7 +8,7 @@ Axis letters: B row, T position, L position in one sequence, N chosen token, H w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,11 @@ class MicroBatch:
     columns_N: Tensor
     """The position before each chosen token, which predicts it."""
     targets_N: Tensor
+    positions_BT: Tensor | None = None
+    """Place of each token in what it continues; None for its place in the row."""
+    attention_B1TT: Tensor | None = None
+    """Added to the attention scores: 0 where a token may look, very low elsewhere; None when each
+    sees all before it."""
 
     def gather(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
         """Return what the batch's per-sequence ``arrays`` [L] hold at the chosen tokens, [N]."""
@@ -109,9 +114,21 @@ def score(
 ) -> list[NDArray[np.float32]]:
     """Return log-probs without gradient, one array [L] per sequence, 0 where the mask is False."""
     device = next(model.parameters()).device
+    batches = micro_batches(token_ids, masks, max_tokens=max_tokens, device=device)
+    return score_batches(model, batches, token_ids, temperature=temperature)
+
+
+def score_batches(
+    model: PreTrainedModel,
+    batches: Iterable[MicroBatch],
+    token_ids: Sequence[NDArray[np.int64]],
+    *,
+    temperature: float = 1.0,
+) -> list[NDArray[np.float32]]:
+    """Return what ``score`` does, for rectangles that were cut from ``token_ids`` already."""
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
     with torch.no_grad():
-        for batch in micro_batches(token_ids, masks, max_tokens=max_tokens, device=device):
+        for batch in batches:
             values_N = token_logprobs(model, batch, temperature=temperature)[0].cpu().numpy()
             sizes = [int(mask.sum()) for mask in batch.masks]
             parts = np.split(values_N, np.cumsum(sizes)[:-1])
@@ -152,9 +169,13 @@ def _logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     """Return logits [N, V] of the positions that predict the chosen tokens."""
     plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = plain.config.get_text_config()
+    layout = {}
+    if batch.attention_B1TT is not None:
+        layout = {"attention_mask": batch.attention_B1TT, "position_ids": batch.positions_BT}
     if any(getattr(config, key, neutral) != neutral for key, neutral in _NEUTRAL.items()):
-        logits_BTV = plain(input_ids=batch.token_ids_BT, use_cache=False).logits
+        logits_BTV = plain(input_ids=batch.token_ids_BT, use_cache=False, **layout).logits
         return torch.as_tensor(logits_BTV[batch.rows_N, batch.columns_N])
-    hidden_BTH = plain.base_model(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
+    output = plain.base_model(input_ids=batch.token_ids_BT, use_cache=False, **layout)
+    hidden_BTH = output.last_hidden_state
     logits_NV: Tensor = plain.get_output_embeddings()(hidden_BTH[batch.rows_N, batch.columns_N])
     return logits_NV
