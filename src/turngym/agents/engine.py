@@ -132,6 +132,11 @@ class LocalEngine:
         self._open_sessions += 1
         return EngineSession(self, self._decoder.open_row(), seed)
 
+    @property
+    def free_sessions(self) -> int:
+        """Sessions that can be opened now."""
+        return self._max_sessions - self._open_sessions
+
     def load_weights(self, state: Mapping[str, Tensor], version: int) -> None:
         """Swap the weights before the next decode step.
 

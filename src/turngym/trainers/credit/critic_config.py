@@ -62,12 +62,21 @@ class UtteranceCritic(StrictModel):
     lr: float = Field(default=1e-3, gt=0)
     grad_clip: float = Field(default=1.0, gt=0)
     tau: float = Field(default=0.1, gt=0, le=1)
-    """Polyak weight of the new weights after every critic step."""
+    """Weight of the new weights in the Polyak average that targets are computed with."""
     gamma: float = Field(default=0.95, ge=0, le=1)
     """Discount per turn."""
-    steps_per_update: int = Field(default=50, ge=0)
+    polyak_every: int = Field(default=1, ge=1)
+    """Critic steps between two Polyak averages."""
+    steps_per_update: int = Field(default=30, ge=0)
     """Critic steps per batch of episodes."""
-    batch_turns: int = Field(default=256, ge=1)
+    batch_turns: int = Field(default=64, ge=1)
+    """Replayed turns per critic step."""
+    value_actions: Literal["fresh", "played"] = "fresh"
+    """V follows Q at actions that the policy draws now, or at the actions that were played."""
+    fresh_turns: int = Field(default=256, ge=1)
+    """``value_actions="fresh"``: replayed states per update at which an action is drawn. The critic
+    steps of the update take their states for V from these, ``batch_turns`` a step, because drawing
+    is what costs time; the paper's code draws anew for every step."""
     buffer_turns: int = Field(default=100_000, ge=1)
     """Newest turns that are kept for replay."""
     warmup_updates: int = Field(default=5, ge=0)
@@ -94,8 +103,8 @@ class Archer(StrictModel):
     """Ablation: False learns from the newest batch alone."""
     actor_turns: int = Field(default=256, ge=1)
     """Replayed states per update at which fresh actions are drawn and judged (``online``)."""
-    token_baseline: bool = False
-    """Subtract a learned value per token that predicts the same advantage."""
+    token_baseline: TokenValues | None = None
+    """Subtract a learned value per token that predicts the same advantage; None for none."""
     normalize: bool = False
     """Bring advantages to mean 0 and spread 1; the paper does not."""
     expectile: float = Field(default=0.9, gt=0, lt=1)

@@ -1,0 +1,172 @@
+"""A ring of played turns and the critic that learns from it: what ArCHer and Digi-Q share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from turngym.seeding import derive_seed, generator
+from turngym.trainers.credit.channels import Channels
+from turngym.trainers.credit.critic_config import UtteranceCritic
+from turngym.trainers.credit.fresh_actions import draw_actions
+from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.utterance_critic import CriticLearner, Judgement
+from turngym.trainers.credit.utterance_encoder import Ids
+from turngym.trainers.credit.values import below
+from turngym.trainers.samples import FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turngym.trainers.config import AlgoConfig
+    from turngym.trainers.credit.base import CreditContext
+    from turngym.types import TrajectoryGroup
+
+
+class ReplayedCritic:
+    """Keeps what was played, and learns from it at every update.
+
+    Args:
+        config: Of the critic.
+        algo: Gives the rewards.
+        context: What may be used.
+        expectile: Learn V as this expectile of Q; None for its mean.
+        replay: False keeps the newest batch alone.
+    """
+
+    def __init__(
+        self,
+        config: UtteranceCritic,
+        algo: AlgoConfig,
+        context: CreditContext,
+        *,
+        expectile: float | None = None,
+        replay: bool = True,
+    ) -> None:
+        self.updates = 0
+        """Batches that were learned from."""
+        self.ring = TurnRing(config.buffer_turns)
+        self._config = config
+        self._context = context
+        self._replay = replay
+        self._channels = Channels(algo.rewards, algo.gate, context)
+        text_config = context.model.config.get_text_config()
+        self._learner = CriticLearner(
+            config,
+            vocab_size=max(int(text_config.vocab_size), context.renderer.vocab_size),
+            decode=context.renderer.decode_action,
+            seed=derive_seed(context.seed, "critic"),
+            device=next(context.model.parameters()).device,
+            expectile=expectile,
+            max_tokens=context.max_tokens,
+        )
+        self._newest: list[PlayedTurn] = []
+        self._turns: Turns | None = None
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def is_warm(self) -> bool:
+        """True when the policy may learn from this critic."""
+        return self.updates > self._config.warmup_updates
+
+    async def learn(self, groups: Sequence[TrajectoryGroup]) -> Turns:
+        """Add a batch to the ring, train the critic, and return the batch.
+
+        Raises:
+            TrainingError: A reward or the loss is not finite.
+        """
+        turns = self._turns = Turns.of(groups)
+        reward_N = self._channels.read(turns)["env"].values_N
+        if not self._replay:
+            self.ring.clear()
+        self._newest = played_turns(
+            turns,
+            reward_N,
+            self._context.renderer,
+            gamma=self._config.gamma,
+            context=self._context.engine.context,
+        )
+        self.ring.add(self._newest)
+        losses = await self._train() if len(self.ring) else []
+        self._metrics = {
+            "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
+            "credit/buffer_turns": float(len(self.ring)),
+        }
+        self.updates += 1
+        return turns
+
+    async def _train(self) -> list[float]:
+        config, seed, update = self._config, self._context.seed, self.updates
+        if config.value_actions == "played" or not config.steps_per_update:
+            states, actions = [], []
+        else:
+            states, actions = await self._fresh_pool()
+        losses = []
+        for step in range(config.steps_per_update):
+            rng = generator(seed, "critic_step", update, step)
+            rows = self.ring.sample(config.batch_turns, rng)
+            if not states:
+                losses.append(self._learner.step(rows))
+                continue
+            chosen = rng.integers(0, len(states), config.batch_turns)
+            losses.append(
+                self._learner.step(rows, [states[k] for k in chosen], [actions[k] for k in chosen])
+            )
+        return losses
+
+    async def _fresh_pool(self) -> tuple[list[Ids], list[Ids]]:
+        """Return states for V and a fresh action at each."""
+        states: list[Ids] = [
+            row.state for row in self.sample("value_states", self._config.fresh_turns)
+        ]
+        seed = derive_seed(self._context.seed, "value_actions", self.updates)
+        drawn = await draw_actions(self._context, states, seed=seed)
+        return states, [np.array(g.token_ids, dtype=np.int32) for g in drawn]
+
+    def sample(self, purpose: str, count: int) -> list[PlayedTurn]:
+        """Return replayed turns; which ones depends on the seed, ``purpose`` and the update."""
+        return self.ring.sample(count, generator(self._context.seed, purpose, self.updates))
+
+    def judge(self, states: Sequence[Ids], actions: Sequence[Ids]) -> Judgement:
+        """Return what the critic says of actions at states."""
+        return self._learner.judge(states, actions)
+
+    def judge_batch(self) -> tuple[Judgement, list[PlayedTurn]]:
+        """Return what the critic says of the actions of the newest batch, and its turns."""
+        rows = self._newest
+        return self.judge([r.state for r in rows], [r.action for r in rows]), rows
+
+    def metrics(self, judged: Judgement) -> dict[str, float]:
+        """Return ``credit/*`` about the last batch.
+
+        Args:
+            judged: What the critic says of it.
+        """
+        returns = np.array([row.mc_return for row in self._newest])
+        return self._metrics | {
+            "credit/q_return_correlation": correlation(judged.q_2K.mean(axis=0), returns),
+            "credit/value_mean": float(judged.v_2K.mean()) if returns.size else 0.0,
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the ring, the critic and the number of updates."""
+        tensors = {f"ring/{name}": t for name, t in self.ring.state().items()}
+        tensors |= {f"critic/{name}": t for name, t in self._learner.state().items()}
+        return tensors | {"updates": torch.tensor([self.updates])}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self.ring.load_state(below(tensors, "ring"))
+        self._learner.load_state(below(tensors, "critic"))
+        self.updates = int(tensors["updates"].item())
+
+
+def correlation(a: FloatArray, b: FloatArray) -> float:
+    """Return Pearson's correlation, 0 where one of them does not vary."""
+    if a.size < 2 or a.std() < 1e-9 or b.std() < 1e-9:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
