@@ -1,4 +1,4 @@
-"""Limits of an episode as Gymnasium wrappers with recorded arguments.
+"""Limits of an episode, and rewards from an expert, as Gymnasium wrappers with recorded arguments.
 
 A limit truncates: the observation of the last step stands, ``truncated`` is True and
 ``info["stop_reason"]`` names the limit. An end of the environment's own on the same step wins.
@@ -251,6 +251,48 @@ class InvalidActionLimit(LimitWrapper):
         elif self.consecutive:
             self.spent = 0
         return bool(self.spent >= self.max_invalid)
+
+
+class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordConstructorArgs):
+    """Pays each action for its agreement with the environment's own expert, and for nothing else.
+
+    The expert is asked in the state before the action. The reward, and its part ``expert_match``,
+    is a tenth for an action that can be parsed plus nine tenths of: 1 for the same action, 0.5 for
+    the same command with other arguments, 0.1 for another command. So it is 1, 0.55, 0.19, or 0
+    for what is no action. The environment's own reward is dropped; ``score`` stays.
+
+    Args:
+        env: What to wrap; must have an ``action_format`` and an ``oracle_action``.
+
+    Source:
+        UI-S1, arXiv:2509.11543.
+    """
+
+    def __init__(self, env: TextEnv) -> None:
+        RecordConstructorArgs.__init__(self)
+        gymnasium.Wrapper.__init__(self, env)
+        for name in ("action_format", "oracle_action"):
+            if not env.has_wrapper_attr(name):
+                raise ConfigError(f"ExpertMatch: {env} has no {name} to compare actions by")
+
+    def step(self, action: str) -> Step:
+        """Step, and reward the agreement."""
+        expert = self.get_wrapper_attr("oracle_action")()
+        observation, _, terminated, truncated, info = self.env.step(action)
+        reward = self.agreement(action, expert)
+        info["reward_parts"] = {"expert_match": reward}
+        return observation, reward, terminated, truncated, info
+
+    def agreement(self, action: str, expert: str) -> float:
+        """Return how well two texts agree as actions, in [0, 1]."""
+        parse = self.get_wrapper_attr("action_format").parse
+        own, wanted = parse(action), parse(expert)
+        if not isinstance(own, Action):
+            return 0.0
+        if own == wanted:
+            return 1.0
+        is_same_command = isinstance(wanted, Action) and own.name == wanted.name
+        return 0.1 + 0.9 * (0.5 if is_same_command else 0.1)
 
 
 def _positive(what: str, value: _Number) -> _Number:

@@ -18,6 +18,7 @@ import gymnasium
 
 from turngym.agents.base import Policy
 from turngym.environments.registration import make
+from turngym.environments.wrappers import ExpertMatch
 from turngym.errors import TrainingError
 from turngym.registry import find
 from turngym.rollouts.collect import collect, group_specs, group_trajectories
@@ -52,7 +53,8 @@ class Arena:
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return a new environment."""
-        return make(self.env_id, **self._config.env.options)
+        env = make(self.env_id, **self._config.env.options)
+        return ExpertMatch(env) if self._config.env.expert_match else env
 
     async def expert_episodes(self, policy: Policy, *, count: int) -> list[Trajectory]:
         """Play ``count`` tasks once each, for imitation.

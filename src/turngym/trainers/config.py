@@ -26,6 +26,9 @@ class EnvConfig(StrictModel):
     """Arguments of the environment."""
     num_train_tasks: int | None = Field(default=None, ge=1)
     """Tasks of the train split, after which they come round again; None when they never end."""
+    expert_match: bool = False
+    """Pay for agreement with the environment's own expert, and drop its reward (``ExpertMatch``).
+    Success is measured as ever."""
 
 
 class AlgoConfig(StrictModel):

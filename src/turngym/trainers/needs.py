@@ -17,7 +17,7 @@ _MEANING: dict[Need, str] = {
     "anchor": "a key of each state, info['anchor']",
     "ground_truth": "the true answer and its wording, info['ground_truth'] and info['answer']",
     "potential": "how promising each state is, info['potential']",
-    "expert_match": "agreement with an expert, the reward part 'expert_match'",
+    "expert_match": "agreement with an expert, which env.expert_match=true pays for",
 }
 _MOST_NAMES = 8
 
@@ -36,13 +36,15 @@ def check_needs(config: TrainConfig) -> None:
     if not needs:
         return
     entry = registry.find(config.env.id)
-    given = entry.provides or _seen(config.env)
+    given = set(entry.provides) or _seen(config.env)
+    if config.env.expert_match:
+        given.add("expert_match")
     missing = [need for need in needs if need not in given]
     if missing:
         what = " and ".join(_MEANING[need] for need in missing)
         raise ConfigError(
             f"env.id={config.env.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
-            f"{_who_gives(needs)}"
+            f"{_who_gives([need for need in needs if need != 'expert_match'])}"
         )
 
 
@@ -61,6 +63,8 @@ def provided(entries: Iterable[EnvEntry], needs: Collection[Need]) -> list[str]:
 
 
 def _who_gives(needs: Collection[Need]) -> str:
+    if not needs:
+        return "Any environment with an expert will do"
     names = provided(registry.entries(), needs)
     if not names:
         return "No installed environment does"

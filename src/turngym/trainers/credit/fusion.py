@@ -28,7 +28,8 @@ def fuse(terms: Sequence[FloatArray], turns: Turns, config: Fusion, *, update: i
         update: Number of the update, from 0.
     """
     if not isinstance(config, GatedFusion) or len(terms) == 1:
-        return np.sum(terms, axis=0)
+        total_N: FloatArray = np.sum(terms, axis=0)
+        return total_N
     first_N, others_N = terms[0], np.sum(terms[1:], axis=0)
     beta = config.beta * math.exp(-config.decay * update)
     least = _token_deviation(others_N, turns) + _EPS
@@ -58,8 +59,10 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
         divisor = math.sqrt(variance + config.eps)
     else:
         divisor = math.sqrt(variance) + config.eps
-    scaled_N = centred_N / divisor
-    return scaled_N if config.clamp is None else np.clip(scaled_N, -config.clamp, config.clamp)
+    scaled_N: FloatArray = centred_N / divisor
+    if config.clamp is not None:
+        scaled_N = np.clip(scaled_N, -config.clamp, config.clamp)
+    return scaled_N
 
 
 def batch_counts(turns: Turns, config: BatchScale) -> FloatArray:
@@ -67,8 +70,8 @@ def batch_counts(turns: Turns, config: BatchScale) -> FloatArray:
     if config.unit == "token":
         return turns.tokens_N.astype(np.float64)
     if config.unit == "episode":
-        return (turns.turn_N == 0).astype(np.float64)
-    return np.ones(turns.turn_N.shape)
+        return np.where(turns.turn_N == 0, 1.0, 0.0)
+    return np.ones(len(turns.turn_N))
 
 
 def group_deviations(values_B: FloatArray, turns: Turns) -> FloatArray:

@@ -123,25 +123,22 @@ class GroupRelativeCredit:
         keep_B = np.isin(turns.group_B, list(chosen))
         if self._config.drop_pivot:
             keep_B &= ~pivots(turns, channels, self._config)
-        pairs = [
-            (episode, values_T)
-            for episode, values_T, keep in zip(
-                turns.episodes, turns.split(values_N), keep_B.tolist(), strict=True
-            )
-            if keep
-        ]
-        groups = turns.group_B[keep_B].tolist()
+        places = np.flatnonzero(keep_B).tolist()
+        rows = turns.split(values_N)
         samples = [
             sample
-            for index, (episode, values_T) in enumerate(pairs)
+            for index, b in enumerate(places)
             for sample in to_samples(
-                episode, per_token(episode, values_T), index=index, group=groups[index]
+                turns.episodes[b],
+                per_token(turns.episodes[b], rows[b]),
+                index=index,
+                group=int(turns.group_B[b]),
             )
         ]
         return Credit(
             samples=tuple(samples),
-            trajectories=tuple(episode for episode, _ in pairs),
-            advantages=tuple(values_T for _, values_T in pairs),
+            trajectories=tuple(turns.episodes[b] for b in places),
+            advantages=tuple(rows[b] for b in places),
             dropped=dropped,
             metrics={**self._channels.metrics(), **metrics},
         )

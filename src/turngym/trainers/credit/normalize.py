@@ -82,7 +82,7 @@ class _Pools:
     @classmethod
     def of(cls, values_N: FloatArray, pools_N: IntArray, counts_N: FloatArray) -> _Pools:
         index_N = np.unique(pools_N, return_inverse=True)[1]
-        size_P = np.bincount(index_N, counts_N)
+        size_P = np.bincount(index_N, counts_N).astype(np.float64)
         return cls(values_N=values_N, index_N=index_N, counts_N=counts_N, size_P=size_P)
 
     def smallest(self) -> FloatArray:

@@ -43,7 +43,7 @@ def poolings(turns: Turns, term: Term) -> list[Pooling]:
     return [
         Pooling(
             pools_N=_state_pools(turns, states),
-            weight=(states + term.history_offset) ** term.history_power,
+            weight=float((states + term.history_offset) ** term.history_power),
         )
         for states in range(1, term.history + 2)
     ]
@@ -52,10 +52,10 @@ def poolings(turns: Turns, term: Term) -> list[Pooling]:
 def counts(turns: Turns, term: Term) -> FloatArray:
     """Return how often each turn counts in the statistics of its pool, shape [N]."""
     if term.group_by == "task" and term.unit == "episode":
-        return (turns.turn_N == 0).astype(np.float64)
+        return np.where(turns.turn_N == 0, 1.0, 0.0)
     if term.unit == "token":
         return turns.tokens_N.astype(np.float64)
-    return np.ones(turns.turn_N.shape)
+    return np.ones(len(turns.turn_N))
 
 
 def _state_pools(turns: Turns, states: int) -> IntArray:

@@ -19,7 +19,7 @@ def outcomes(rewards_N: FloatArray, episode_N: IntArray) -> FloatArray:
         rewards_N: Shape [N].
         episode_N: 0-based number of the episode of each turn.
     """
-    sums_B: FloatArray = np.bincount(episode_N, rewards_N)
+    sums_B = np.bincount(episode_N, rewards_N).astype(np.float64)
     return sums_B[episode_N]
 
 

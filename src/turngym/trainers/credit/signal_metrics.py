@@ -8,6 +8,7 @@ import numpy as np
 
 from turngym.trainers.credit.channels import Channel
 from turngym.trainers.credit.group_config import GroupRelative
+from turngym.trainers.credit.normalize import ZERO_SPREAD
 from turngym.trainers.credit.pools import poolings
 from turngym.trainers.credit.turns import IntArray, Turns
 from turngym.trainers.samples import FloatArray
@@ -23,7 +24,7 @@ def signal_metrics(
 
     ``advantage_mean`` and ``advantage_std`` are over turns. ``pool_size`` is the mean size of the
     pools of one state, ``pool_singletons`` the share of turns that are alone in theirs.
-    ``NAME_outcome_corr`` is the correlation of a channel's rewards with the episode's return; it
+    ``NAME_outcome_correlation`` tells how a channel's rewards agree with the episode's return; it
     is left out where one of them never varies.
 
     Args:
@@ -44,7 +45,7 @@ def signal_metrics(
         if name not in ("env", "outcome"):
             valid = channel.has_value_N
             found = _correlation(channel.values_N[valid], outcome_N[valid])
-            metrics |= {} if found is None else {f"credit/{name}_outcome_corr": found}
+            metrics |= {} if found is None else {f"credit/{name}_outcome_correlation": found}
     return metrics
 
 
@@ -59,6 +60,6 @@ def _pool_metrics(pools_N: IntArray) -> dict[str, float]:
 
 
 def _correlation(rewards: FloatArray, outcomes: FloatArray) -> float | None:
-    if rewards.size < 2 or min(rewards.std(), outcomes.std()) < 1e-9:
+    if rewards.size < 2 or min(np.ptp(rewards), np.ptp(outcomes)) < ZERO_SPREAD:
         return None
     return float(np.corrcoef(rewards, outcomes)[0, 1])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import TrainingError
-from turngym.trainers.credit.base import FloatArray
+from turngym.trainers.samples import FloatArray
 from turngym.types import Trajectory, TrajectoryGroup
 
 IntArray = NDArray[np.int64]
@@ -75,7 +75,7 @@ class Turns:
     @property
     def is_last_N(self) -> NDArray[np.bool_]:
         """True on the last turn of each episode."""
-        return self.turn_N == self.length_B[self.episode_N] - 1
+        return np.equal(self.turn_N, self.length_B[self.episode_N] - 1)
 
     @property
     def truncated_B(self) -> NDArray[np.bool_]:
@@ -85,7 +85,8 @@ class Turns:
     @property
     def outcome_B(self) -> FloatArray:
         """Undiscounted sum of the environment's rewards."""
-        return np.bincount(self.episode_N, self.reward_N, minlength=len(self.episodes))
+        sums_B = np.bincount(self.episode_N, self.reward_N, minlength=len(self.episodes))
+        return sums_B.astype(np.float64)
 
     def split(self, values_N: NDArray[np.generic]) -> list[FloatArray]:
         """Return ``values_N`` as one array [T] per episode."""
