@@ -31,9 +31,11 @@ MODES: tuple[Aggregation, ...] = (
     "seq_mean_token_mean",
     "seq_mean_token_sum",
     "seq_mean_token_sum_const",
+    "prompt_mean",
     "turn_mean",
 )
 modes = st.sampled_from(MODES)
+MEANS = st.sampled_from(["token_mean", "seq_mean_token_mean", "prompt_mean", "turn_mean"])
 clips = st.builds(
     PpoClip,
     clip_low=st.floats(0.05, 0.9),
@@ -56,6 +58,7 @@ def sample(turns: list[int], *, index: int, padding: int = 0) -> TrainingSample:
         advantages=np.zeros(turn_ids.shape, dtype=np.float32),
         policy_versions=np.where(mask, 0, -1),
         trajectory=index,
+        group=index // 2,
     )
 
 
@@ -73,7 +76,7 @@ def test_coefficients_are_zero_exactly_where_nothing_was_drawn(
         assert ((array > 0) == one.loss_mask).all()
 
 
-@given(rows, st.sampled_from(["token_mean", "seq_mean_token_mean", "turn_mean"]))
+@given(rows, MEANS)
 def test_coefficients_of_a_mean_sum_to_one(made: list[list[int]], mode: Aggregation) -> None:
     samples = [sample(row, index=i) for i, row in enumerate(made)]
     total = sum(array.sum() for array in coefficients(samples, mode))
@@ -172,7 +175,7 @@ def test_clipping_only_ever_weakens_the_push(count: int, seed: int, clip: PpoCli
     assert (losses >= -log_ratios.exp() * terms.advantages - 1e-12).all()
 
 
-@given(st.floats(-30, 0), st.floats(-30, 0), st.sampled_from(["k2", "k3"]))
+@given(st.floats(-30, 0), st.floats(-30, 0), st.sampled_from(["k2", "k3", "k3_plus"]))
 def test_a_divergence_is_never_negative_and_zero_for_equals(
     policy: float, reference: float, kind: Any
 ) -> None:

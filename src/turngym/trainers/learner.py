@@ -38,7 +38,7 @@ class BatchTerms:
     references: Scores | None
     wholes: list[NDArray[np.int64]] | None
     """As in ``TokenTerms``."""
-    whole_log_ratios: Scores | None
+    whole_log_ratios: list[NDArray[np.float64]] | None
     """As in ``TokenTerms``."""
 
 
@@ -239,7 +239,7 @@ class Learner:
 
     def _whole_log_ratios(
         self, samples: Sequence[TrainingSample], anchors: Scores | None
-    ) -> Scores | None:
+    ) -> list[NDArray[np.float64]] | None:
         """Return log-ratios of whole episodes where micro-batches may tear some of them apart.
 
         That is when an episode has several segments; a forward pass over all samples finds them.

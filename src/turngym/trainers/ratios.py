@@ -49,7 +49,7 @@ def at_level(log_ratios_N: Tensor, whole_N: Tensor) -> Tensor:
     Source:
         GSPO-token, arXiv:2507.18071.
     """
-    return whole_N + (log_ratios_N - log_ratios_N.detach())
+    return whole_N.to(log_ratios_N.dtype) + (log_ratios_N - log_ratios_N.detach())
 
 
 def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
@@ -87,10 +87,10 @@ def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
 
 def episode_log_ratios(
     samples: Sequence[TrainingSample],
-    policy_logprobs: Sequence[NDArray[np.float32]],
-    anchor_logprobs: Sequence[NDArray[np.float32]],
+    policy_logprobs: Sequence[NDArray[np.floating]],
+    anchor_logprobs: Sequence[NDArray[np.floating]],
     config: LossConfig,
-) -> list[NDArray[np.float32]]:
+) -> list[NDArray[np.float64]]:
     """Return what ``pooled`` gives when it sees the whole batch at once.
 
     For episodes in several samples, which micro-batches may tear apart.
@@ -114,7 +114,7 @@ def episode_log_ratios(
         flat(policy_logprobs), flat(anchor_logprobs), flat([s.advantages for s in samples]), config
     )
     values_N = pooled(own_N, flat(whole_ids(samples, config.ratio_level)), config.ratio_level)
-    results = [np.zeros(mask.shape, dtype=np.float32) for mask in masks]
+    results = [np.zeros(mask.shape) for mask in masks]
     ends = np.cumsum([mask.sum() for mask in masks])[:-1]
     for result, mask, part in zip(results, masks, np.split(values_N.numpy(), ends), strict=True):
         result[mask] = part

@@ -1,0 +1,98 @@
+"""Losses that cannot work, or would not do what they say, are refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loss_config import (
+    ClippedWeight,
+    DivergenceMask,
+    LossConfig,
+    PpoClip,
+    SoftGate,
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (['surrogate={"type": "ppo_clip", "dual_clip": 1.1}'], r"dual_clip=1.1 must be more than"),
+        (['surrogate={"type": "pg", "dual_clip": 3}'], r"surrogate.dual_clip: unknown key"),
+        (["aggregation=seq_mean_token_sum_const"], "constant_length belongs to"),
+        (["constant_length=8"], "constant_length belongs to"),
+        (["surrogate.clip_low=-0.2"], r"surrogate.clip_low: .*greater than 0 \(got -0.2\)"),
+        (['surrogate={"type": "is_clip", "high": 0.2}'], r"surrogate.high: .*greater than 1"),
+        (['surrogate={"type": "is_zero", "low": 1.5}'], r"surrogate.low: .*less than 1"),
+        (["ratio_level=sequence_geo"], "aggregation='token_mean' would weigh it by length"),
+        (
+            ["ratio_level=sequence_prod", "aggregation=prompt_mean"],
+            "ratio_level='sequence_prod' .* use a 'seq_mean_\\*' aggregation",
+        ),
+        (['surrogate={"type": "pg"}', "ratio_level=turn"], "'pg' has no ratio"),
+        (['surrogate={"type": "pg"}', "ratio_anchor=behaviour"], "'pg' has no ratio"),
+        (['surrogate={"type": "div_mask"}', "ratio_level=turn"], "judges single tokens"),
+        (['surrogate={"type": "log_clip_geo"}'], "wanted ratio_level='sequence_geo' or 'turn'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(LossConfig, overrides)
+    assert "\n" not in str(caught.value)
+
+
+def config(*overrides: str) -> TrainConfig:
+    return load_config(TrainConfig, ["env.id=text/maze", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=cispo", "learner.num_minibatches=2"], "'is_clip' has no trust region"),
+        (
+            ['algo.loss.surrogate={"type": "is_zero"}', "learner.num_epochs=3"],
+            "make 3 optimizer steps per batch",
+        ),
+        (["algo.loss.ratio_anchor=live", "learner.num_epochs=2"], "'live' makes every ratio 1"),
+        (
+            ["algo.advantage.turn_order=reverse", "algo.loss.ratio_anchor=behaviour"],
+            "turn_order='reverse' .* got 'behaviour'",
+        ),
+        (
+            ["algo.advantage.type=archer", "algo.loss.aggregation=prompt_mean"],
+            "'prompt_mean' needs advantage.type='group_relative', got 'archer'",
+        ),
+    ],
+)
+def test_losses_that_do_not_fit_the_run_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(*overrides)
+
+
+def test_a_divergence_from_the_start_lets_unbounded_surrogates_take_several_steps() -> None:
+    found = config("algo=cispo", "learner.num_minibatches=2", "regularizer.kl_coefficient=0.01")
+    assert found.learner.steps_per_batch == 2
+
+
+def test_presets_choose_the_losses_of_their_papers() -> None:
+    losses = {name: config(f"algo={name}").algo.loss for name in ("gspo", "cispo", "sapo", "dapo")}
+    assert losses["gspo"] == LossConfig(
+        surrogate=PpoClip(clip_low=3e-4, clip_high=4e-4),
+        ratio_level="sequence_geo",
+        aggregation="seq_mean_token_mean",
+    )
+    assert losses["cispo"] == LossConfig(surrogate=ClippedWeight(type="is_clip", low=0, high=5))
+    assert losses["sapo"] == LossConfig(
+        surrogate=SoftGate(type="soft_gate", temperature_positive=1.0, temperature_negative=1.05),
+        aggregation="seq_mean_token_mean",
+    )
+    assert losses["dapo"] == LossConfig(
+        surrogate=PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=10.0)
+    )
+
+
+def test_dppo_is_a_choice_of_parts() -> None:
+    found = config('algo.loss.surrogate={"type": "div_mask"}', "algo.loss.ratio_anchor=behaviour")
+    assert found.algo.loss.surrogate == DivergenceMask(type="div_mask", low=0.2, high=0.2)
