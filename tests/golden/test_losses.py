@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,35 @@ from helpers.samples import random_samples
 from turngym.config import load_config
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.learner import Learner
+from turngym.trainers.sequential import update_last_turn_first
 
 FILE = Path(__file__).parent / "losses.json"
 CASES = {
     "grpo": ["algo=grpo"],
     "dr_grpo": ["algo=dr_grpo", "regularizer.entropy_coefficient=0.01"],
     "rloo": ["algo=rloo"],
-    "turn_rtg": ["algo=turn_rtg", "learner.num_epochs=2", "learner.num_minibatches=2"],
+    "trloo": ["algo=trloo", "learner.num_epochs=2", "learner.num_minibatches=2"],
     "kl": ["algo=grpo", "regularizer.kl_coefficient=0.1", "learner.num_epochs=2"],
     "behaviour": ["algo=grpo", "algo.loss.ratio_anchor=behaviour", "learner.num_epochs=2"],
+    "gspo": ["algo=gspo", "learner.num_minibatches=2"],
+    "cispo": ["algo=cispo", "learner.num_epochs=2", "regularizer.kl_coefficient=0.01"],
+    "sapo": ["algo=sapo", "learner.num_minibatches=2"],
+    "dapo": ["algo=dapo", "learner.num_minibatches=2"],
+    "seeupo": ["algo=seeupo"],
+    "turn_level": ["algo.loss.ratio_level=turn", "learner.num_epochs=2"],
+    "gmpo": [
+        'algo.loss.surrogate={"type": "log_clip_geo"}',
+        "algo.loss.ratio_level=sequence_geo",
+        "algo.loss.aggregation=seq_mean_token_mean",
+        "learner.num_epochs=2",
+    ],
+    "prompt_mean": [
+        'algo.loss.surrogate={"type": "squared"}',
+        "algo.loss.aggregation=prompt_mean",
+        "regularizer.kl_coefficient=0.1",
+        "regularizer.kl_estimator=k3_unbiased",
+        "learner.num_epochs=2",
+    ],
 }
 NAMES = ("loss", "policy_loss", "entropy", "grad_norm", "clip_fraction", "kl_ref")
 
@@ -43,7 +64,9 @@ def numbers(overrides: list[str]) -> list[dict[str, float]]:
         reference=models.model() if config.regularizer.kl_coefficient else None,
     )
     samples = random_samples(models.model(), count=8, seed=3)
-    updates = [learner.update(samples) for _ in range(3)]
+    reverse = config.algo.updates_last_turn_first
+    update = partial(update_last_turn_first, learner) if reverse else learner.update
+    updates = [update(samples) for _ in range(3)]
     return [{n: u[f"train/{n}"] for n in NAMES if f"train/{n}" in u} for u in updates]
 
 

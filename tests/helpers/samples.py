@@ -14,7 +14,10 @@ from turngym.trainers.samples import TrainingSample
 def random_samples(
     model: Any, *, count: int, seed: int = 0, longest: int = 24, vocabulary: int = 280
 ) -> list[TrainingSample]:
-    """Return ``count`` episodes of two turns whose behaviour log-probs are the model's own."""
+    """Return ``count`` episodes of two turns whose behaviour log-probs are the model's own.
+
+    Two episodes make a group.
+    """
     rng = np.random.default_rng(seed)
     samples = []
     for index in range(count):
@@ -32,6 +35,7 @@ def random_samples(
                 advantages=np.where(mask, rng.normal(), 0).astype(np.float32),
                 policy_versions=np.where(mask, 0, -1),
                 trajectory=index,
+                group=index // 2,
             )
         )
     logprobs = score(
