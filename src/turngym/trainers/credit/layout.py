@@ -1,0 +1,96 @@
+"""Where the turns of an episode lie in its tokens, and where a text lies in the tokens of another.
+
+Axis letters: L token of an episode, T turn, M token of a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turngym.errors import ConfigError
+from turngym.trainers.credit.turns import IntArray
+from turngym.types import Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """The tokens of an episode whose history was never rewritten.
+
+    Turn t reads ``[prompt_T[t], action_T[t])`` and draws ``[action_T[t], end_T[t])``.
+    """
+
+    token_ids_L: IntArray
+    prompt_T: IntArray
+    action_T: IntArray
+    end_T: IntArray
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Layout | None:
+        """Return the layout; None when a turn has no tokens or the history was rewritten."""
+        turns = trajectory.turns
+        if any(turn.starts_segment for turn in turns[1:]):
+            return None
+        drawn_T = np.array([turn.num_sampled_tokens for turn in turns], dtype=np.int64)
+        all_T = np.array(
+            [sum(len(span.token_ids) for span in turn.spans) for turn in turns], dtype=np.int64
+        )
+        if not drawn_T.size or not drawn_T.all() or drawn_T[0] == all_T[0]:
+            return None
+        end_T = np.cumsum(all_T)
+        ids = chain.from_iterable(span.token_ids for span in trajectory.spans)
+        return cls(
+            token_ids_L=np.fromiter(ids, dtype=np.int64, count=int(end_T[-1])),
+            prompt_T=end_T - all_T,
+            action_T=end_T - drawn_T,
+            end_T=end_T,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoded:
+    """A text as tokens, with the characters that each token stands for."""
+
+    token_ids_M: IntArray
+    starts_M: IntArray
+    """First character. A token begins where the one before it ended, so that a space which a
+    tokenizer draws to the next word belongs to it."""
+    ends_M: IntArray
+    """Behind the last character."""
+
+
+def encode_with_places(tokenizer: PreTrainedTokenizerBase, text: str) -> Encoded:
+    """Return ``text`` as tokens with their places; special tokens are not added.
+
+    Args:
+        tokenizer: A fast one, see ``check_fast``.
+        text: What to encode.
+    """
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    places = np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+    starts, ends = places[:, 0], places[:, 1]
+    previous = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: ends.size]
+    return Encoded(
+        token_ids_M=np.array(found["input_ids"], dtype=np.int64),
+        starts_M=np.minimum(starts, previous),
+        ends_M=ends,
+    )
+
+
+def check_fast(tokenizer: PreTrainedTokenizerBase, channel: str) -> None:
+    """Raise when the tokenizer does not know which characters its tokens stand for.
+
+    Raises:
+        ConfigError: It is not backed by the ``tokenizers`` library.
+    """
+    if not tokenizer.is_fast:
+        raise ConfigError(
+            f"algo.rewards {channel!r}: tokenizer {tokenizer.name_or_path!r} gives no character "
+            "offsets; use a model with a fast tokenizer"
+        )
