@@ -1,0 +1,211 @@
+"""SPA: contributions that sum to the outcome, learned from the newest episodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import models
+from helpers.told import batch, context, sharpened, told
+from turngym.trainers.credit.progress import (
+    ProgressEstimator,
+    ProgressSource,
+    last_tokens,
+    progress_rewards,
+    squared_error,
+)
+from turngym.trainers.credit.returns import rewards_to_go
+from turngym.trainers.credit.reward_config import Progress
+from turngym.trainers.credit.ring import Lesson, Ring, Row, episode_rows, packed
+from turngym.trainers.credit.turns import Turns
+from turngym.types import StopReason, TrajectoryGroup
+
+CONFIG = Progress(
+    type="progress", lr=3e-3, steps_per_update=3, batch_episodes=4, buffer_episodes=16
+)
+CONTRIBUTIONS = np.array([0.2, 0.3, 0.4, 0.1, -0.2, 0.2])
+
+
+def fixture() -> Turns:
+    """Return the two attempts of the worked example: three turns each, returns 1 and 0."""
+    said = [("exits", "go"), ("got", "key"), ("door", "go")]
+    return batch(
+        [
+            told(said, rewards=[0, 0, 1], attempt=0),
+            told(said, rewards=[0, 0, 0], attempt=1, invalid=[1]),
+        ]
+    )
+
+
+def test_worked_example_loss_and_gradient() -> None:
+    values = torch.tensor(CONTRIBUTIONS, requires_grad=True)
+    outcomes = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    loss = squared_error(values, torch.tensor([0, 0, 0, 1, 1, 1]), outcomes) / 2
+    loss.backward()
+    assert loss.item() == pytest.approx(0.01)
+    assert values.grad is not None
+    np.testing.assert_allclose(values.grad, [-0.1] * 3 + [0.1] * 3)
+
+
+def test_worked_example_rewards_and_returns() -> None:
+    turns = fixture()
+    rewards = progress_rewards(CONTRIBUTIONS, turns, CONFIG)
+    np.testing.assert_allclose(rewards, [0.7, 0.8, 0.9, 0.6, -0.2, 0.7])
+    undiscounted = rewards_to_go(rewards, turns.is_last_N, gamma=1.0)
+    np.testing.assert_allclose(undiscounted, [2.4, 1.7, 0.9, 1.1, 0.5, 0.7])
+    discounted = rewards_to_go(rewards, turns.is_last_N, gamma=0.99)
+    np.testing.assert_allclose(discounted, [2.3741, 1.6910, 0.9, 1.0881, 0.4930, 0.7], atol=5e-5)
+
+
+def games(rng: np.random.Generator, count: int) -> list[Any]:
+    """Return episodes that are won exactly when a turn says "key"."""
+    found = []
+    for attempt in range(count):
+        words = rng.choice(["go", "east", "north"], 3)
+        won = bool(rng.random() < 0.5)
+        if won:
+            words[int(rng.integers(3))] = "key"
+        said = [(str(rng.choice(["exits", "door"])), str(word)) for word in words]
+        stop = StopReason.TERMINATED if won else StopReason.TRUNCATED_TURNS
+        found.append(told(said, rewards=[0, 0, float(won)], attempt=attempt, stop=stop))
+    return found
+
+
+def groups(rng: np.random.Generator) -> Turns:
+    return batch(games(rng, 24))
+
+
+@pytest.mark.parametrize("body", ["policy", "small"])
+def test_credit_finds_the_turn_that_decides(body: Any) -> None:
+    config = Progress(
+        type="progress",
+        lr=1e-2 if body == "policy" else 3e-3,
+        steps_per_update=15,
+        batch_episodes=24,
+        body=body,
+        warmup_updates=3,
+    )
+    source = ProgressSource(config, context())
+    rng = np.random.default_rng(0)
+    for update in range(4):
+        assert source.is_ready == (update >= 3)
+        turns = groups(rng)
+        channel = source.read(turns)["progress"]
+        assert channel.has_value_N.all() == (update >= 3)
+    says_key = np.array(
+        [turn.action.content == "key" for episode in turns.episodes for turn in episode.turns]
+    )
+    assert channel.values_N[says_key].mean() > channel.values_N[~says_key].mean() + 0.3
+    metrics = source.metrics()
+    assert metrics["credit/progress_correlation"] > 0.8
+    assert metrics["credit/progress_loss"] < 0.1
+    assert metrics["credit/progress_spread"] > 0.1
+
+
+def test_a_batch_is_judged_before_it_is_learned_from() -> None:
+    """The head starts at 0, so the first contributions are 0 whatever the outcomes."""
+    config = CONFIG.model_copy(update={"warmup_updates": 0})
+    channel = ProgressSource(config, context()).read(fixture())["progress"]
+    np.testing.assert_array_equal(channel.values_N, [0.5, 0.5, 0.5, 0.5, 0, 0.5])
+
+
+def test_the_constant_ablation_shares_the_outcome_out() -> None:
+    config = CONFIG.model_copy(update={"constant": True, "grounding_weight": 0.0})
+    source = ProgressSource(config, context())
+    assert source.is_ready
+    channel = source.read(fixture())["progress"]
+    np.testing.assert_allclose(channel.values_N, [1 / 3] * 3 + [0] * 3)
+
+
+def test_a_resumed_run_goes_on_to_the_bit() -> None:
+    rng = np.random.default_rng(1)
+    batches = [groups(rng) for _ in range(4)]
+    straight, first = ProgressSource(CONFIG, context()), ProgressSource(CONFIG, context())
+    for turns in batches[:2]:
+        straight.read(turns)
+        first.read(turns)
+    kept = {name: tensor.clone() for name, tensor in first.state().items()}
+    resumed = ProgressSource(CONFIG, context(sharpened()))  # the policy has moved on since
+    resumed.load_state(kept)
+    for turns in batches[2:]:
+        wanted, found = straight.read(turns)["progress"], resumed.read(turns)["progress"]
+        np.testing.assert_array_equal(found.values_N, wanted.values_N)
+        assert resumed.metrics() == straight.metrics()
+    a, b = straight.state(), resumed.state()
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_nothing_learned_yet_can_be_resumed() -> None:
+    source = ProgressSource(CONFIG, context())
+    source.load_state({})
+    again = ProgressSource(CONFIG, context())
+    again.load_state(source.state())
+    assert not again.is_ready
+
+
+def test_the_policy_and_global_random_state_are_left_alone() -> None:
+    model = models.model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    for body in ("policy", "small"):
+        config = CONFIG.model_copy(update={"body": body})
+        ProgressSource(config, context(model)).read(fixture())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_memory_budget_changes_nothing() -> None:
+    lessons = [
+        Lesson(rows=episode_rows(e), outcome=1.0) for e in games(np.random.default_rng(2), 6)
+    ]
+    results = []
+    for max_tokens in (1, 10_000):
+        estimator = ProgressEstimator(models.model(), CONFIG, seed=1, max_tokens=max_tokens)
+        ring = Ring(8)
+        ring.add(lessons)
+        losses = [estimator.step(ring) for _ in range(2)]
+        results.append((losses, np.concatenate(estimator.contributions(lessons))))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-4)
+    np.testing.assert_allclose(results[0][1], results[1][1], atol=1e-4)
+
+
+def test_rewritten_history_is_one_row_each_but_one_episode() -> None:
+    episode = told([("exits", "go"), ("got", "key"), ("door", "go")], rewards=[0, 0, 1])
+    turns = (*episode.turns[:2], replace(episode.turns[2], starts_segment=True))
+    rewritten = replace(episode, turns=turns)
+    rows = episode_rows(rewritten)
+    assert [row.turn_ids_L.max() for row in rows] == [1, 2]
+    given = Turns.of([TrajectoryGroup(group_id="one", trajectories=(rewritten,))])
+    config = CONFIG.model_copy(update={"warmup_updates": 0})
+    assert ProgressSource(config, context()).read(given)["progress"].values_N.shape == (3,)
+
+
+def test_last_tokens_are_found_between_actions_that_touch() -> None:
+    row = Row(token_ids_L=np.arange(8), turn_ids_L=np.array([-1, 0, 0, 1, -1, -1, 2, 2]))
+    assert np.flatnonzero(last_tokens(row)).tolist() == [2, 3, 7]
+
+
+def test_packs_keep_lessons_whole_and_within_the_budget() -> None:
+    def lesson(*lengths: int) -> Lesson:
+        rows = [Row(token_ids_L=np.zeros(n, int), turn_ids_L=np.zeros(n, int)) for n in lengths]
+        return Lesson(rows=tuple(rows))
+
+    lessons = [lesson(3), lesson(10, 2), lesson(4), lesson(9), lesson(2)]
+    packs = list(packed(lessons, max_tokens=30))
+    assert sorted(i for pack in packs for i in pack) == [0, 1, 2, 3, 4]
+    assert packs == [[1, 3], [2, 0, 4]]
+    assert list(packed(lessons, max_tokens=1)) == [[1], [3], [2], [0], [4]]
+
+
+def test_the_ring_forgets_the_oldest() -> None:
+    ring = Ring(3)
+    rows = episode_rows(told([("exits", "go")]))
+    ring.add([Lesson(rows=rows, outcome=float(n)) for n in range(5)])
+    drawn = ring.draw(9, np.random.default_rng(0))
+    assert sorted(lesson.outcome for lesson in drawn) == [2.0, 3.0, 4.0]
