@@ -45,15 +45,28 @@ def draw(ranking: Ranking, path: Path) -> list[Path]:
 
 
 def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]:
-    """Return where names stand beside the ends of lines, at least ``gap`` apart, order kept."""
-    order = sorted(range(len(ends)), key=lambda i: ends[i])
-    placed: dict[int, float] = {}
-    floor = -1.0
-    for index in order:
-        placed[index] = max(ends[index], floor)
-        floor = placed[index] + gap
-    shift = sum(placed[i] - ends[i] for i in order) / max(1, len(order))
-    return [placed[i] - shift for i in range(len(ends))]
+    """Return where names stand beside the ends of lines, at least ``gap`` apart, order kept.
+
+    Names that would touch form a block around the mean of their lines.
+    """
+    blocks: list[list[int]] = []
+
+    def middle(block: Sequence[int]) -> float:
+        return sum(ends[i] for i in block) / len(block)
+
+    for index in sorted(range(len(ends)), key=lambda i: ends[i]):
+        blocks.append([index])
+        while len(blocks) > 1 and (
+            middle(blocks[-1]) - middle(blocks[-2])
+            < gap * (len(blocks[-1]) + len(blocks[-2])) / 2 - 1e-9
+        ):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    heights = {
+        index: middle(block) + gap * (place - (len(block) - 1) / 2)
+        for block in blocks
+        for place, index in enumerate(block)
+    }
+    return [heights[index] for index in range(len(ends))]
 
 
 def _panel(

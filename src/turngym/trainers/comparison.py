@@ -180,7 +180,9 @@ def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]
     short = registry.find(env).short_name
     kept = [] if has_file else [shipped_config(short)]
     config = load_config(TrainConfig, [*kept, *sources])
-    return _in_env(config.model_dump(mode="json"), short)
+    settings = _in_env(config.model_dump(mode="json"), short)
+    asked = [s for s in sources if s.startswith("env.") and not s.startswith("env.id=")]
+    return load_config(TrainConfig, [settings, *asked]).model_dump(mode="json")
 
 
 def _in_env(settings: dict[str, Any], env: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def custom_source(config: CustomReward, context: CreditContext) -> ChannelSource
     return source
 
 
-def custom_credit(algo: AlgoConfig, context: CreditContext) -> CreditMethod:
+def custom_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:
     """Return the method of a function, or the user's own.
 
     Args:
@@ -112,27 +112,34 @@ class _FunctionCredit:
     """Copies what a function says of each turn to its tokens."""
 
     def __init__(
-        self, algo: AlgoConfig, config: CustomAdvantage, function: Any, context: CreditContext
+        self,
+        algo: AlgoConfig,
+        config: CustomAdvantage,
+        function: Any,
+        context: CreditContext | None,
     ) -> None:
         self._config, self._function = config, function
         self._channels = Channels(algo.rewards, algo.gate, context)
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
-        turns = Turns.of(groups)
+        is_ready, turns = self._channels.is_ready, Turns.of(groups)
+        if not turns.episodes:
+            return Credit(samples=(), dropped={"too_small": len(groups)})
         channels = self._channels.read(turns)
         metrics = self._channels.metrics()
-        if not turns.episodes or not self._channels.is_ready:
-            return Credit(samples=(), metrics=metrics)
+        if not is_ready:
+            return Credit(samples=(), dropped={"warmup": len(groups)}, metrics=metrics)
         found = self._function(turns, channels, **self._config.settings)
         values_N = _one_per_turn(found, turns, self._config)
         turns.check_finite(values_N, f"advantage of {self._config.function!r}")
         advantages = turns.split(values_N)
+        episodes = zip(turns.episodes, advantages, turns.group_B, strict=True)
         samples = [
             sample
-            for index, (episode, values_T) in enumerate(
-                zip(turns.episodes, advantages, strict=True)
+            for index, (episode, values_T, group) in enumerate(episodes)
+            for sample in to_samples(
+                episode, per_token(episode, values_T), index=index, group=int(group)
             )
-            for sample in to_samples(episode, per_token(episode, values_T), index=index)
         ]
         return Credit(
             samples=tuple(samples),

@@ -1,0 +1,97 @@
+"""Credit as a user would write it, named in settings as ``helpers.custom_credit:...``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turngym.trainers.config import AlgoConfig
+from turngym.trainers.credit.base import Credit, CreditContext
+from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.samples import FloatArray
+from turngym.types import TrajectoryGroup
+
+NUMBER = 7
+
+
+def early(turns: Turns, *, bonus: float = 1.0) -> FloatArray:
+    """Pay a bonus on the first turn."""
+    return np.where(turns.turn_N == 0, bonus, 0.0)
+
+
+def only_last(turns: Turns) -> Channel:
+    """Speak on last turns only."""
+    return Channel(values_N=turns.is_last_N * 2.0, has_value_N=turns.is_last_N)
+
+
+def summed(turns: Turns, channels: Mapping[str, Channel], *, weight: float = 1.0) -> FloatArray:
+    """Return the sum of all channels."""
+    total_N = np.zeros(len(turns.turn_N))
+    for channel in channels.values():
+        total_N += channel.values_N
+    return weight * total_N
+
+
+def too_short(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
+    """Return one value too few."""
+    return np.zeros(len(turns.turn_N) - 1)
+
+
+def not_finite(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
+    """Return no number on the last turn of all."""
+    values_N = np.zeros(len(turns.turn_N))
+    values_N[-1] = np.nan
+    return values_N
+
+
+class Counting:
+    """A channel that learns how often it was asked."""
+
+    def __init__(self, context: CreditContext | None, *, start: int = 0) -> None:
+        self.asked = start
+
+    @property
+    def is_ready(self) -> bool:
+        """Only after the first batch."""
+        return self.asked > 0
+
+    def read(self, turns: Turns) -> Mapping[str, Channel]:
+        """Return the count on every turn."""
+        self.asked += 1
+        values_N = np.full(len(turns.turn_N), float(self.asked))
+        return {"custom": Channel(values_N=values_N, has_value_N=np.ones(len(values_N), np.bool_))}
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the count."""
+        return {"credit/asked": float(self.asked)}
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return the count."""
+        return {"asked": torch.tensor(self.asked)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over a count."""
+        self.asked = int(tensors["asked"])
+
+
+class Nothing:
+    """A method that teaches nothing."""
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext | None, **settings: Any) -> None:
+        self.settings = settings
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return no sample."""
+        return Credit(samples=(), metrics={"credit/groups": float(len(groups))})
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing."""

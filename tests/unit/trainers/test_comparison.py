@@ -1,0 +1,153 @@
+"""What a comparison runs: equal starts, equal episodes, equal tasks, and nothing that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cli import TINY_RUN
+from turngym.agents.models import PretrainedModelConfig
+from turngym.config import load_config
+from turngym.errors import ConfigError, UnknownNameError
+from turngym.trainers.comparison import Contender, Heat, plan, shipped_config
+from turngym.trainers.config import TrainConfig
+
+GRPO = Contender(name="grpo", algo="grpo")
+RLOO = Contender(name="rloo", algo="rloo", settings=("learner.num_minibatches=1",))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_RUN)
+    return str(path)
+
+
+def planned(out: Path, *sources: str, **changes: Any) -> list[Heat]:
+    wanted: dict[str, Any] = {
+        "envs": [],
+        "contenders": [GRPO, RLOO],
+        "seeds": 2,
+        "budget_episodes": 42,
+        **changes,
+    }
+    return plan(wanted.pop("envs"), wanted.pop("contenders"), sources=sources, out=out, **wanted)
+
+
+def test_all_begin_with_one_model_and_play_as_many_episodes(tmp_path: Path, settings: str) -> None:
+    heats = planned(tmp_path, settings, "learner.num_minibatches=2", "evaluation.every=3")
+    assert [heat.runs[0].seed for heat in heats] == [0, 1]
+    for heat in heats:
+        assert heat.warm_start is not None
+        warm = heat.warm_start.config
+        assert (warm.run.steps, warm.warm_start.episodes, warm.model.type) == (0, 16, "tiny")
+        assert [run.name for run in heat.runs] == ["grpo", "rloo"]
+        for run in heat.runs:
+            config = run.config
+            assert isinstance(config.model, PretrainedModelConfig)
+            assert config.model.path == str(heat.start)
+            assert config.model.context == warm.model.context == 256
+            assert config.warm_start.episodes == 0
+            assert config.run.seed == warm.run.seed == heat.runs[0].seed
+            assert config.run.steps == 10  # 42 episodes in steps of 2 * 2
+            assert config.evaluation.target_success is None
+            assert config.evaluation.every == 3
+            assert config.algo.name == run.name
+        minibatches = [run.config.learner.num_minibatches for run in heat.runs]
+        assert minibatches == [2, 1]
+    folders = {run.folder for heat in heats for run in heat.runs}
+    assert folders == {
+        tmp_path / "text-maze" / f"seed-{seed}" / name
+        for seed in range(2)
+        for name in ("grpo", "rloo")
+    }
+
+
+def test_an_algorithm_may_have_another_group_size_and_the_same_budget(
+    tmp_path: Path, settings: str
+) -> None:
+    big = Contender(name="big", algo="grpo", settings=("rollout.group_size=4",))
+    [heat, *_] = planned(tmp_path, settings, contenders=[GRPO, big], budget_episodes=40)
+    steps = {run.name: run.config.run.steps for run in heat.runs}
+    assert steps == {"grpo": 10, "big": 5}
+
+
+def test_settings_survive_the_way_through_a_file(tmp_path: Path, settings: str) -> None:
+    [heat, *_] = planned(tmp_path, settings)
+    for run in heat.runs:
+        run.write_settings()
+        assert load_config(TrainConfig, [run.settings_file]) == run.config
+        assert not run.is_done
+
+
+def test_a_pretrained_model_without_imitation_needs_no_warm_start(tmp_path: Path) -> None:
+    own = ["env.id=text/maze", "warm_start.episodes=0", "rollout.group_size=4"]
+    own += ['model={"type": "pretrained", "path": "some/model"}', "rollout.groups_per_step=1"]
+    [heat, *_] = planned(tmp_path, *own, envs=["text/maze"])
+    assert heat.warm_start is None
+    models = [run.config.model for run in heat.runs]
+    assert [m.path for m in models if isinstance(m, PretrainedModelConfig)] == ["some/model"] * 2
+
+
+def test_another_environment_does_not_inherit_options(tmp_path: Path, settings: str) -> None:
+    options = ["env.num_train_tasks=50"]
+    own = planned(tmp_path, settings, *options)[0].runs[0].config.env
+    assert (own.id, own.num_train_tasks) == ("text/maze", 50)
+    Path(settings).write_text(TINY_RUN.replace("[model]", "num_train_tasks = 50\n\n[model]"))
+    same = planned(tmp_path, settings, envs=["turngym/Maze-easy-v0"])[0].runs[0].config.env
+    other = planned(tmp_path, settings, envs=["text/taxi"])[0].runs[0].config.env
+    assert (other.id, other.num_train_tasks) == ("text/taxi", None)
+    assert same.id == "text/maze-easy"
+
+
+def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
+    assert shipped_config("text/taxi")["env"]["id"] == "text/taxi"
+    demo = shipped_config("text/maze")
+    other = shipped_config("text/wordle")
+    assert other["env"]["id"] == "text/wordle"
+    assert other["rollout"] == demo["rollout"]
+    [heat] = planned(tmp_path, envs=["text/taxi"], seeds=1, budget_episodes=128, contenders=[GRPO])
+    assert heat.runs[0].config.rollout.groups_per_step == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "sources", "message"),
+    [
+        ({"budget_episodes": 3}, [], "--budget-episodes 3: one update of 'grpo' takes 4 episodes"),
+        ({}, ["run.steps=3"], "run.steps: compare sets it itself"),
+        ({}, ["evaluation.target_success=0.5"], "evaluation.target_success: compare sets"),
+        ({}, ["algo.name=x"], "algo.name: algorithms come from --algos; to change one, --set NAME"),
+        ({}, ["learner.lrr=1"], "learner.lrr: unknown key. Did you mean 'lr'?"),
+        ({"envs": ["text/mze"]}, [], "Did you mean 'text/maze'?"),
+        ({"contenders": [Contender(name="a", algo="gpro")]}, [], "a: unknown algo preset 'gpro'"),
+        (
+            {"contenders": [Contender(name="a", algo="grpo", settings=("env.id=text/taxi",))]},
+            [],
+            "--set a:env.id: an algorithm of its own may only have algo, learner, regularizer, ro",
+        ),
+        (
+            {"contenders": [Contender(name="a", algo="grpo", settings=("learner.lr=fast",))]},
+            [],
+            "a: learner.lr: ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    tmp_path: Path, settings: str, changes: dict[str, Any], sources: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(tmp_path / "out", settings, *sources, **changes)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_preset_names_the_nearest(tmp_path: Path, settings: str) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'gigpo'"):
+        planned(tmp_path, settings, contenders=[Contender(name="a", algo="gigop")])
+
+
+def test_without_environment_and_file_there_is_nothing_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="wanted --env ENV, or a TOML file"):
+        planned(tmp_path, "learner.lr=1e-3")

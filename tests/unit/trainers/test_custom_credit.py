@@ -1,0 +1,143 @@
+"""Rewards and advantages that users write: functions and classes by name."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from helpers.custom_credit import Nothing
+from helpers.trajectories import group
+from turngym.config import load_config
+from turngym.errors import ConfigError, TrainingError
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
+from turngym.trainers.credit.config import needs_of
+from turngym.trainers.credit.methods import build_credit
+from turngym.trainers.needs import check_needs
+
+HERE = "helpers.custom_credit"
+NO_MODEL = cast(CreditContext, object())
+"""None of these methods looks at the model."""
+GROUP = group([0.0, 1.0], [0.0, 0.0, 0.5])
+
+
+def config(**algo: Any) -> TrainConfig:
+    return load_config(
+        TrainConfig, [{"env": {"id": "text/maze"}, "algo": {"name": "mine", **algo}}]
+    )
+
+
+def own(function: str, **more: Any) -> dict[str, Any]:
+    return {"type": "custom", "function": f"{HERE}:{function}", **more}
+
+
+def method(**algo: Any) -> CreditMethod:
+    return build_credit(config(**algo).algo, NO_MODEL)
+
+
+def advantages(credit: Credit) -> list[list[float]]:
+    return [values_T.tolist() for values_T in credit.advantages]
+
+
+async def test_a_function_decides_what_each_turn_is_worth() -> None:
+    found = await method(advantage=own("summed", settings={"weight": 2.0})).assign([GROUP])
+    assert advantages(found) == [[0.0, 2.0], [0.0, 0.0, 1.0]]
+    [first, second] = found.samples
+    assert first.advantages[first.loss_mask].tolist() == [0, 0, 2, 2]  # two tokens a turn
+    assert second.advantages[second.loss_mask].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+async def test_a_function_pays_a_reward_that_shipped_methods_read() -> None:
+    terms = [{"rewards": ["custom"], "centre": "none", "scale": "none"}]
+    found = await method(
+        rewards=[own("early", settings={"bonus": 3.0})],
+        advantage={"type": "group_relative", "terms": terms},
+    ).assign([GROUP])
+    assert advantages(found) == [[3.0, 3.0], [3.0, 3.0, 3.0]]  # the outcome, on every turn
+
+
+async def test_a_reward_may_speak_on_some_turns_only() -> None:
+    rewards = [own("only_last")]
+    found = await method(rewards=rewards, advantage=own("summed", rewards=["custom"])).assign(
+        [GROUP]
+    )
+    assert advantages(found) == [[0.0, 2.0], [0.0, 0.0, 2.0]]
+
+
+async def test_a_class_may_learn_and_is_kept_in_checkpoints() -> None:
+    algo = {"rewards": [own("Counting")], "advantage": own("summed", rewards=["custom"])}
+    first = method(**algo)
+    warming = await first.assign([GROUP])
+    assert (warming.samples, dict(warming.dropped)) == ((), {"warmup": 1})
+    assert advantages(await first.assign([GROUP])) == [[2.0, 2.0], [2.0, 2.0, 2.0]]
+    second = method(**algo)
+    second.load_state(first.state())
+    again = await second.assign([GROUP])
+    assert again.metrics == {"credit/asked": 3.0}
+    assert len(again.samples) == 2
+
+
+async def test_a_class_may_be_a_whole_method() -> None:
+    made = method(advantage=own("Nothing", settings={"depth": 2}))
+    assert isinstance(made, Nothing)
+    assert made.settings == {"depth": 2}
+    assert (await made.assign([GROUP])).metrics == {"credit/groups": 1.0}
+
+
+async def test_a_wrong_number_of_values_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"too_short': returned shape \(4,\), wanted .* \(5,\)"):
+        await method(advantage=own("too_short")).assign([GROUP])
+
+
+async def test_values_that_are_not_finite_stop_the_run_with_the_episode() -> None:
+    with pytest.raises(TrainingError, match="made/train/0, attempt 1, turn 2: advantage of"):
+        await method(advantage=own("not_finite")).assign([GROUP])
+
+
+async def test_a_batch_without_episodes_teaches_nothing() -> None:
+    found = await method(advantage=own("summed")).assign([group([])])
+    assert (found.samples, dict(found.dropped)) == ((), {"too_small": 1})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("sumed", "Did you mean 'helpers.custom_credit:summed'"),
+        ("NUMBER", "wanted a function or a class, found a int"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused_before_anything_starts(
+    function: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_needs(config(advantage=own(function)))
+    with pytest.raises(ConfigError, match=message):
+        check_needs(
+            config(
+                rewards=[own(function)],
+                advantage={"type": "group_relative", "terms": [{"rewards": ["custom"]}]},
+            )
+        )
+
+
+def test_a_module_that_is_not_there_is_refused() -> None:
+    algo = {"type": "custom", "function": "no_such_module:f"}
+    with pytest.raises(ConfigError, match="no module 'no_such_module' here or installed"):
+        check_needs(config(advantage=algo))
+
+
+def test_what_a_function_needs_is_asked_of_the_environment() -> None:
+    settings = config(
+        rewards=[own("early", needs=["potential"])],
+        advantage=own("summed", rewards=["custom"], needs=["anchor"]),
+    )
+    assert needs_of(settings.algo.rewards, settings.algo.advantage) == ["anchor", "potential"]
+    check_needs(settings)
+    with pytest.raises(ConfigError, match="does not give what algo 'mine' needs"):
+        check_needs(config(advantage=own("summed", needs=["ground_truth"])))
+
+
+def test_channels_that_a_function_reads_must_be_there() -> None:
+    with pytest.raises(ConfigError, match="reads the reward channel 'outcome'"):
+        config(advantage=own("summed", rewards=["outcome"]))

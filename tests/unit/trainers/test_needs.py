@@ -1,0 +1,110 @@
+"""What a credit method needs of its environment is asked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turngym
+from helpers.signals import register_for_a_while
+from turngym import registry
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loop import train
+from turngym.trainers.needs import check_needs, provided
+
+ANCHOR = {"advantage": {"type": "group_relative", "terms": [{"group_by": "anchor"}]}}
+POTENTIAL = {
+    "rewards": [{"type": "potential"}],
+    "advantage": {"type": "group_relative", "terms": [{"rewards": ["potential"]}]},
+}
+TRUTH = {
+    "rewards": [{"type": "info_gain"}],
+    "advantage": {"type": "gae", "rewards": ["info_gain"]},
+}
+EXPERT = {
+    "advantage": {
+        "type": "group_relative",
+        "terms": [{"returns": "segmented", "group_by": "task_turn"}],
+    }
+}
+
+
+@pytest.fixture(autouse=True)
+def games(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_for_a_while(monkeypatch)
+
+
+def config(env: str, algo: dict[str, Any]) -> TrainConfig:
+    return load_config(TrainConfig, [{"env": {"id": env}, "algo": {"name": "mine", **algo}}])
+
+
+@pytest.mark.parametrize(
+    ("env", "algo"),
+    [
+        ("text/maze", ANCHOR),
+        ("text/taxi", POTENTIAL),
+        ("turngym/Wordle-hard-v0", TRUTH),
+        ("text/sokoban", {}),
+        ("text/twcoin", ANCHOR),
+    ],
+)
+def test_what_is_given_passes_and_nothing_is_made(
+    monkeypatch: pytest.MonkeyPatch, env: str, algo: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("turngym.trainers.needs.make", lambda *_, **__: pytest.fail("made one"))
+    check_needs(config(env, algo))
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "need", "others"),
+    [
+        (
+            "text/maze",
+            TRUTH,
+            "the true answer and its wording, info['ground_truth'] and info['answer']",
+            "text/guesscity, text/guessnumber, text/twentyquestions, text/wordle",
+        ),
+        ("text/wordle", POTENTIAL, "how promising", "text/frozenlake, text/maze, text/taxi"),
+        ("text/maze", EXPERT, "env.expert_match=true", "Any environment with an expert will do"),
+    ],
+)
+def test_what_is_missing_is_named_with_those_that_give_it(
+    env: str, algo: dict[str, Any], need: str, others: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_needs(config(env, algo))
+    message = str(caught.value)
+    assert message.startswith(f"env.id='{env}' does not give what algo 'mine' needs: ")
+    assert need in message
+    assert others in message
+    assert "\n" not in message
+
+
+def test_a_plug_in_that_declares_nothing_is_looked_at() -> None:
+    number = "turngym.environments.text.guess_number:GuessNumberEnv"
+    turngym.register("lab/Number-v0", number, family="lab", max_turns=4)
+    check_needs(config("lab/number", TRUTH))
+    check_needs(config("lab/number", ANCHOR))
+    with pytest.raises(ConfigError, match="info\\['potential'\\]"):
+        check_needs(config("lab/number", POTENTIAL))
+    with pytest.raises(ConfigError, match="does not give"):
+        check_needs(config("lab/signals", TRUTH))
+
+
+def test_a_long_list_is_shortened() -> None:
+    assert len(provided(registry.entries(), ["anchor"])) > 8
+    number = "turngym.environments.text.guess_number:GuessNumberEnv"
+    gives = ["ground_truth"]
+    turngym.register("lab/NoAnchor-v0", number, family="lab", max_turns=4, provides=gives)
+    with pytest.raises(ConfigError, match=r"These do: .* and \d+ more, see 'turngym envs'"):
+        check_needs(config("lab/noanchor", ANCHOR))
+
+
+def test_training_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not give"):
+        train(config("text/maze", TRUTH), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
