@@ -13,7 +13,13 @@ import torch
 from helpers import models
 from helpers.samples import random_samples
 from turngym.trainers.learner import Learner
-from turngym.trainers.loss_config import LossConfig, PpoClip, RegularizerConfig, Squared
+from turngym.trainers.loss_config import (
+    LossConfig,
+    PpoClip,
+    RatioAnchor,
+    RegularizerConfig,
+    Squared,
+)
 from turngym.trainers.optimizer_config import LearnerConfig
 from turngym.trainers.samples import TrainingSample
 
@@ -109,6 +115,12 @@ def test_a_live_anchor_ignores_who_drew_the_tokens() -> None:
     one_step, _ = outcome(learner(LossConfig()), STALE)
     behaviour, _ = outcome(learner(LossConfig(ratio_anchor="behaviour")), STALE)
     assert live == one_step != behaviour
+
+
+@pytest.mark.parametrize(("anchor", "clips"), [("prox", True), ("live", False)])
+def test_a_live_anchor_never_clips(anchor: RatioAnchor, clips: bool) -> None:
+    made = learner(LossConfig(ratio_anchor=anchor), num_epochs=4, lr=0.01)
+    assert (made.update(STALE)["train/clip_fraction"] > 0) == clips
 
 
 def test_the_level_changes_nothing_in_one_step_per_batch() -> None:
