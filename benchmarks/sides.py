@@ -8,6 +8,7 @@ runs one side in this process and writes seconds per update and peak memory.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -107,9 +108,11 @@ class TurngymSide:
 
     def run(self) -> list[tuple[float, float]]:
         """Return seconds of each update, with and without its rollout."""
-        from turngym.trainers.advantages import GroupRelative, assign_credit
-        from turngym.trainers.samples import batch_samples
+        from turngym.trainers.config import AlgoConfig
+        from turngym.trainers.credit.group_relative import GroupRelativeCredit
         from turngym.types import TrajectoryGroup
+
+        credit = GroupRelativeCredit(AlgoConfig(), None)
 
         spent = []
         for number in range(UPDATES):
@@ -125,7 +128,7 @@ class TurngymSide:
                 TrajectoryGroup(group_id=str(i), trajectories=tuple(trajectories[i : i + GROUP]))
                 for i in range(0, len(trajectories), GROUP)
             ]
-            samples = batch_samples([assign_credit(group, GroupRelative()) for group in groups])
+            samples = asyncio.run(credit.assign(groups)).samples
             metrics = self._learner.update(samples)
             self._engine.load_weights(self._model.state_dict(), self._learner.updates)
             end = self._clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import re
@@ -42,7 +43,8 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
     """Merge ``sources`` left to right and validate once.
 
     A table is merged key by key; a table whose ``type`` changes, and a block that is set to the
-    name of a preset, replace what was there.
+    name of a preset, replace what was there. A list is replaced as a whole; ``key.0.path=value``
+    changes one element of a list that an earlier source gave.
 
     Args:
         cls: The config type.
@@ -115,11 +117,30 @@ def _merge(base: Tree, new: Mapping[str, Any]) -> None:
         old = base.get(key)
         if isinstance(value, dict) and isinstance(old, dict) and not isinstance(value, _Replace):
             _merge(old, value)
+        elif isinstance(old, list) and _is_places(value):
+            base[key] = _with_elements(key, old, value)
         elif isinstance(value, dict):
             base[key] = {}
             _merge(base[key], value)
         else:
             base[key] = value
+
+
+def _is_places(value: Any) -> bool:
+    """Return True for a table whose keys are places in a list."""
+    return isinstance(value, dict) and bool(value) and all(key.isdecimal() for key in value)
+
+
+def _with_elements(key: str, old: Sequence[Any], new: Tree) -> list[Any]:
+    """Return ``old`` with some of its elements changed, by place."""
+    items = list(old)
+    for place, value in new.items():
+        if int(place) >= len(items):
+            raise ConfigError(f"{key}.{place}: there is no such element, only {len(items)}")
+        element = {"": copy.deepcopy(items[int(place)])}
+        _merge(element, {"": value})
+        items[int(place)] = element[""]
+    return items
 
 
 def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
@@ -226,9 +247,14 @@ def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:
 def _known_keys(cls: type[BaseModel], tree: Any, path: Sequence[str]) -> list[str]:
     """Return the keys of the block at ``path``, following the chosen member of each union."""
     model: type[BaseModel] = cls
+    members: list[type[BaseModel]] = [cls]
     for key in path:
-        tree = tree.get(key, {}) if isinstance(tree, dict) else {}
-        members = _models(model.model_fields[key].annotation) if key in model.model_fields else []
+        if isinstance(tree, list):  # the models of the list are those of its elements
+            tree = tree[int(key)]
+        else:
+            tree = tree.get(key, {}) if isinstance(tree, dict) else {}
+            field = model.model_fields.get(key)
+            members = [] if field is None else _models(field.annotation)
         if not members:
             return []
         chosen = tree.get("type") if isinstance(tree, dict) else None
@@ -242,10 +268,10 @@ def _type_tags(model: type[BaseModel]) -> tuple[Any, ...]:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models an annotation may hold directly: itself, or the members of a union."""
+    """Return the models an annotation may hold: itself, members of a union, elements of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) in (Union, types.UnionType, Annotated):
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple, list):
         return [model for part in get_args(annotation) for model in _models(part)]
     return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
@@ -15,12 +15,20 @@ def turn(
     logprob: float = -0.5,
     version: int = 0,
     starts_segment: bool = False,
+    anchor: str | None = None,
+    parts: Mapping[str, float] | None = None,
+    invalid: bool = False,
+    potential: float | None = None,
 ) -> Turn:
-    """Return a turn that read ``prompt`` and drew ``drawn``."""
+    """Return a turn that read ``prompt`` and drew ``drawn``; ``parts`` also make its reward."""
     return Turn(
         observation=(Message(role="user", content="seen"),),
         action=Message(role="assistant", content="done"),
-        reward=reward,
+        reward=reward if parts is None else sum(parts.values()),
+        reward_parts=parts or {},
+        invalid_action="no such command" if invalid else None,
+        anchor=anchor,
+        potential=potential,
         spans=(
             TokenSpan(token_ids=tuple(prompt), sampled=False),
             TokenSpan(
@@ -42,6 +50,7 @@ def episode(
     score: float | None = None,
     task_id: str = "made/train/0",
     stop: StopReason = StopReason.TERMINATED,
+    final_potential: float | None = None,
 ) -> Trajectory:
     """Return an episode with one turn per reward, or with the given turns."""
     turns = tuple(r if isinstance(r, Turn) else turn(r) for r in rewards)
@@ -55,6 +64,7 @@ def episode(
         stop_reason=stop if error is None else StopReason.ERROR_ENV,
         error=error,
         score=score,
+        final_potential=final_potential,
     )
 
 

@@ -64,7 +64,7 @@ def config(settings: dict[str, Any], *overrides: str) -> TrainConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["grpo", "turn_rtg"])
+@pytest.mark.parametrize("algo", ["grpo", "trloo"])
 def test_sampled_success_rises_on_held_out_tasks(tmp_path: Path, algo: str) -> None:
     result = train(config(SETTINGS, f"algo={algo}"), tmp_path)
     before, after = result.before.sampled, result.after.sampled

@@ -30,9 +30,8 @@ turns = st.lists(
 @given(turns, st.data())
 def test_samples_hold_the_spans_and_nothing_else(made: list[Any], data: Any) -> None:
     trajectory = episode(made)
-    advantages = np.array(
-        data.draw(st.lists(st.floats(-9, 9), min_size=len(made), max_size=len(made)))
-    )
+    size = trajectory.num_sampled_tokens
+    advantages = np.array(data.draw(st.lists(st.floats(-9, 9), min_size=size, max_size=size)))
     samples = to_samples(trajectory, advantages, index=3)
     spans = trajectory.spans
     drawn = [span for span in spans if span.sampled]
@@ -55,16 +54,13 @@ def test_samples_hold_the_spans_and_nothing_else(made: list[Any], data: Any) -> 
     assert joined("turn_ids", trained=True) == [
         number for number, t in enumerate(made) for _ in range(t.num_sampled_tokens)
     ]
-    assert joined("advantages", trained=True) == [
-        np.float32(advantages[number])
-        for number, t in enumerate(made)
-        for _ in range(t.num_sampled_tokens)
-    ]
+    assert joined("advantages", trained=True) == [np.float32(a) for a in advantages]
 
 
 @given(turns)
 def test_nothing_but_zeros_stands_where_nothing_was_drawn(made: list[Any]) -> None:
-    for sample in to_samples(episode(made), np.ones(len(made)), index=0):
+    whole = episode(made)
+    for sample in to_samples(whole, np.ones(whole.num_sampled_tokens), index=0):
         outside = ~sample.loss_mask
         assert not sample.advantages[outside].any()
         assert not sample.behaviour_logprobs[outside].any()
@@ -75,4 +71,6 @@ def test_nothing_but_zeros_stands_where_nothing_was_drawn(made: list[Any]) -> No
 @given(turns)
 def test_there_is_one_sample_for_each_segment(made: list[Any]) -> None:
     starts = sum(t.starts_segment for t in made[1:])
-    assert len(to_samples(episode(made), np.zeros(len(made)), index=0)) == 1 + starts
+    whole = episode(made)
+    samples = to_samples(whole, np.zeros(whole.num_sampled_tokens), index=0, group=2)
+    assert [s.group for s in samples] == [2] * (1 + starts)

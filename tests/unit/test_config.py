@@ -23,12 +23,18 @@ class Sgd(StrictModel):
     momentum: float = 0.0
 
 
+class Part(StrictModel):
+    name: str = "part"
+    weight: float = 1.0
+
+
 class Algo(StrictModel):
     preset_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
 
     name: str = "custom"
     clip: float = 0.2
     sizes: tuple[int, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 class Run(StrictModel):
@@ -149,6 +155,28 @@ def test_a_preset_can_be_named_in_a_file(presets: Path) -> None:
     file = presets / "run.toml.in"
     file.write_text('algo = "bold"\n')
     assert load_config(Run, [file]).algo.sizes == (1, 2)
+
+
+def test_one_element_of_a_list_can_be_overridden(presets: Path) -> None:
+    (presets / "parts.toml").write_text(
+        'parts = [{ name = "a" }, { name = "b", weight = 2.0 }]\nsizes = [1, 2, 3]\n'
+    )
+    overrides = ["algo.parts.1.weight=3", "algo.sizes.0=7", "algo.parts.0.name=2024"]
+    found = load_config(Run, ["algo=parts", *overrides]).algo
+    assert found.parts == (Part(name="2024"), Part(name="b", weight=3.0))
+    assert found.sizes == (7, 2, 3)
+    assert complaint("algo=parts", "algo.parts.2.weight=3") == (
+        "parts.2: there is no such element, only 2"
+    )
+    assert complaint("algo=parts", "algo.parts.0.wait=3") == (
+        "algo.parts.0.wait: unknown key. Did you mean 'weight'?"
+    )
+
+
+def test_an_override_leaves_the_list_that_was_given_alone() -> None:
+    given = {"algo": {"parts": [{"name": "a"}]}}
+    assert load_config(Run, [given, "algo.parts.0.name=b"]).algo.parts[0].name == "b"  # type: ignore[union-attr]
+    assert given == {"algo": {"parts": [{"name": "a"}]}}
 
 
 @pytest.mark.usefixtures("presets")

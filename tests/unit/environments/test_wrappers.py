@@ -8,6 +8,7 @@ from gymnasium.wrappers import OrderEnforcing
 from helpers.envs import LadderEnv, registered
 from turngym.environments.info import info_problems
 from turngym.environments.wrappers import (
+    ExpertMatch,
     InvalidActionLimit,
     TokenLimit,
     ToolCallLimit,
@@ -219,3 +220,58 @@ def test_a_limit_passes_on_what_the_environment_has():
     assert env.unwrapped.closed == 0
     env.close()
     assert env.unwrapped.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "reward"),
+    [("jump 3", 1.0), ("Jump  3", 1.0), ("jump 2", 0.55), ("up", 0.19), ("fly", 0.0), ("", 0.0)],
+)
+def test_an_action_is_paid_for_its_agreement_with_the_expert(action, reward):
+    """The ladder's expert always jumps three rungs."""
+    env = ExpertMatch(ladder())
+    env.reset(seed=1)
+    _, found, *ends_, info = env.step(action)
+    assert found == pytest.approx(reward)
+    assert info["reward_parts"] == {"expert_match": found}
+    assert info_problems(info, reward=found, over=any(ends_), truncated=False) == []
+
+
+def test_the_same_action_is_paid_exactly_one():
+    env = ExpertMatch(ladder())
+    env.reset(seed=1)
+    assert env.step("jump 3")[1] == 1.0
+
+
+def test_the_expert_is_asked_before_the_step():
+    env = ExpertMatch(ladder(top=6))
+    height = []
+    inner = env.unwrapped
+    inner.oracle_action = lambda: height.append(inner.ladder.height) or "jump 3"
+    env.reset(seed=1)
+    env.step("jump 3")
+    env.step("up")
+    assert height == [0, 3]
+
+
+def test_agreement_is_paid_and_success_is_still_the_environments():
+    env = ExpertMatch(TurnLimit(ladder(), 2))
+    env.reset(seed=1)
+    env.step("up")
+    _, reward, terminated, truncated, info = env.step("up")
+    assert (reward, terminated, truncated) == (pytest.approx(0.19), False, True)
+    assert info["score"] == 2 / 99
+    assert info["stop_reason"] == "truncated_turns"
+
+
+def test_an_environment_whose_actions_cannot_be_compared_is_refused():
+    with pytest.raises(ConfigError, match="has no action_format"):
+        ExpertMatch(gymnasium.make("CartPole-v1"))
+
+
+def test_an_expert_match_is_rebuilt_from_the_spec():
+    with registered("helpers/Ladder-v0", "helpers.envs:LadderEnv", max_turns=5) as id:
+        env = ExpertMatch(gymnasium.make(id))
+        again = gymnasium.make(pickle.loads(pickle.dumps(env.spec)))
+    assert str(again) == str(env)
+    again.reset(seed=1)
+    assert again.step("jump 2")[1] == pytest.approx(0.55)

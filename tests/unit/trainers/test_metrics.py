@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group
 from turngym.rollouts.evaluation import summarize
-from turngym.trainers.advantages import GroupRelative, assign_credit
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.metrics import (
     FanOut,
@@ -89,7 +89,7 @@ def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
         group(episode([0.0], score=0.0), episode([0.0], attempt=1, score=0.0)),
         group(episode([1.0], score=1.0)),
     ]
-    found = rollout_metrics(groups, [assign_credit(g, GroupRelative()) for g in groups])
+    found = rollout_metrics(groups, credit_of(algo("grpo"), *groups))
     assert found["rollout/episodes"] == 6
     assert found["rollout/faults"] == found["rollout/dropped_error_env"] == 1
     assert found["rollout/success"] == 2 / 5
@@ -101,7 +101,7 @@ def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
 
 def test_a_step_in_which_everything_broke_has_no_invented_means() -> None:
     groups = [group(episode([0.0], error="broke"))]
-    found = rollout_metrics(groups, [assign_credit(g, GroupRelative()) for g in groups])
+    found = rollout_metrics(groups, credit_of(algo("grpo"), *groups))
     assert "rollout/success" not in found
     assert all(np.isfinite(value) for value in found.values())
 

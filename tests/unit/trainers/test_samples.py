@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.trajectories import episode, group, turn
+from helpers.trajectories import episode, turn
 from turngym.errors import TrainingError
-from turngym.trainers.advantages import GroupRelative, assign_credit
-from turngym.trainers.samples import batch_samples, to_samples
+from turngym.trainers.samples import per_token, to_samples
 from turngym.types import Message, TokenSpan, Turn
 
 
@@ -21,12 +20,12 @@ def test_tokens_are_kept_as_they_were_drawn_and_only_those_are_trained_on() -> N
             turn(prompt=(12,), drawn=(22,), logprob=-0.25, version=4),
         ]
     )
-    [sample] = to_samples(made, np.array([1.5, -2.0]), index=6)
+    [sample] = to_samples(made, np.array([1.5, 0.5, -2.0]), index=6)
     assert sample.token_ids.tolist() == [10, 11, 20, 21, 12, 22]
     assert sample.loss_mask.tolist() == [False, False, True, True, False, True]
     assert sample.turn_ids.tolist() == [-1, -1, 0, 0, -1, 1]
     assert sample.behaviour_logprobs.tolist() == [0, 0, -0.5, -0.5, 0, -0.25]
-    assert sample.advantages.tolist() == [0, 0, 1.5, 1.5, 0, -2.0]
+    assert sample.advantages.tolist() == [0, 0, 1.5, 0.5, 0, -2.0]
     assert sample.policy_versions.tolist() == [-1, -1, 3, 3, -1, 4]
     assert (sample.trajectory, sample.num_action_tokens) == (6, 3)
 
@@ -41,7 +40,7 @@ def test_a_turn_drawn_by_two_versions_stays_one_turn() -> None:
             TokenSpan(token_ids=(3,), sampled=True, logprobs=(-0.2,), policy_version=1),
         ),
     )
-    [sample] = to_samples(episode([mixed]), np.array([1.0]), index=0)
+    [sample] = to_samples(episode([mixed]), np.ones(2), index=0)
     assert sample.turn_ids.tolist() == [-1, 0, 0]
     assert sample.policy_versions.tolist() == [-1, 0, 1]
 
@@ -61,7 +60,7 @@ def test_a_rewritten_history_opens_a_new_sample() -> None:
 
 
 def test_a_segment_mark_on_the_first_turn_makes_no_empty_sample() -> None:
-    [sample] = to_samples(episode([turn(starts_segment=True)]), np.array([1.0]), index=0)
+    [sample] = to_samples(episode([turn(starts_segment=True)]), np.ones(2), index=0)
     assert sample.num_action_tokens == 2
 
 
@@ -76,19 +75,15 @@ def test_a_policy_without_tokens_cannot_be_trained() -> None:
 
 
 def test_advantages_of_another_length_are_an_error() -> None:
-    with pytest.raises(ValueError, match="2 turns but advantages of shape"):
+    with pytest.raises(ValueError, match="4 drawn tokens but advantages of shape"):
         to_samples(episode([0.0, 0.0]), np.zeros(3), index=0)
 
 
-def test_episodes_of_all_groups_are_numbered_through() -> None:
-    credits = [
-        assign_credit(group([1.0], [0.0]), GroupRelative()),
-        assign_credit(group([0.0], [0.0]), GroupRelative()),
-        assign_credit(group([0.0, 1.0], [0.5]), GroupRelative()),
-    ]
-    samples = batch_samples(credits)
-    assert [s.trajectory for s in samples] == [0, 1, 2, 3]
-    assert [float(s.advantages.max()) > 0 for s in samples] == [True, False, True, False]
+def test_values_of_turns_are_copied_to_their_tokens() -> None:
+    made = episode([turn(drawn=(5, 6, 7)), turn(drawn=(8,))])
+    assert per_token(made, np.array([0.5, -1.0])).tolist() == [0.5, 0.5, 0.5, -1.0]
+    with pytest.raises(ValueError, match="2 turns but values of shape"):
+        per_token(made, np.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +98,6 @@ def test_episodes_of_all_groups_are_numbered_through() -> None:
 def test_a_sample_that_contradicts_itself_cannot_be_made(
     changes: dict[str, np.ndarray], message: str
 ) -> None:
-    [sample] = to_samples(episode([0.0]), np.array([1.0]), index=0)
+    [sample] = to_samples(episode([0.0]), np.ones(2), index=0)
     with pytest.raises(ValueError, match=message):
         replace(sample, **changes)  # type: ignore[arg-type]

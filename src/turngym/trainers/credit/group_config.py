@@ -102,6 +102,7 @@ class GatedFusion(StrictModel):
 
     type: Literal["gated"]
     beta: float = Field(default=0.5, ge=0)
+    """Weight of the later terms before the gate, which is at most a half."""
     temperature: float = Field(default=0.5, gt=0)
     """tau: the gate is ``sigmoid(-spread of the group's outcomes / temperature)``."""
     decay: float = Field(default=0.0, ge=0)
@@ -123,6 +124,7 @@ class BatchScale(StrictModel):
     unit: Literal["episode", "turn", "token"] = "turn"
     """What counts once. ``episode`` needs advantages that are constant over an episode."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the standard deviation."""
     eps_inside: bool = False
     """Add ``eps`` to the variance instead of the standard deviation."""
     clamp: float | None = Field(default=None, gt=0)

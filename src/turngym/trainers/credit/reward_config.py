@@ -49,6 +49,7 @@ class PotentialShaping(StrictModel):
 
     type: Literal["potential"]
     gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per turn; the best policy stays the best when returns have the same."""
 
 
 class InfoGain(StrictModel):
