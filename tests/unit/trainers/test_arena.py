@@ -37,5 +37,5 @@ def test_without_it_the_environment_pays_itself() -> None:
 
 def test_credit_by_agreement_needs_the_expert() -> None:
     check_needs(config("algo=ui_s1", "env.expert_match=true"))
-    with pytest.raises(ConfigError, match="env.expert_match=true pays for"):
+    with pytest.raises(ConfigError, match=r"env\.expert_match=true pays for"):
         check_needs(config("algo=ui_s1"))
