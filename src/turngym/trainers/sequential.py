@@ -8,11 +8,11 @@ all episodes of the batch, not by those that reach it: a turn that few reach mov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from turngym.trainers.learner import Learner
 from turngym.trainers.metrics import MetricSums
@@ -29,7 +29,8 @@ def update_last_turn_first(learner: Learner, samples: Sequence[TrainingSample]) 
     left it, advantages are multiplied with the episode's weight ``w``, the learner takes its
     ``steps_per_batch`` steps, and ``w`` becomes ``clip(w · clip(exp(mean(new - old))))`` with the
     log-probs of the turn's tokens after and before the pass. All passes of an update are at one
-    place of the learning-rate schedule.
+    place of the learning-rate schedule, so that T turns move the policy about T times as far as one
+    update of another method: the learning rate wants to be smaller by as much.
 
     Args:
         learner: Owns the policy.
@@ -48,22 +49,32 @@ def update_last_turn_first(learner: Learner, samples: Sequence[TrainingSample]) 
     sums, optimizer = MetricSums(), learner.optimizer
     lr, start = optimizer.lr, optimizer.steps
     counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
-    episodes = {sample.trajectory for sample in counted}
-    weights = dict.fromkeys(episodes, 1.0)
-    turns = sorted({int(turn) for s in counted for turn in np.unique(s.turn_ids) if turn >= 0})
-    for turn in reversed(turns):
+    weights = {sample.trajectory: 1.0 for sample in counted}
+    turns = sorted({int(turn) for s in counted for turn in s.turn_ids[s.loss_mask]}, reverse=True)
+    before = turn_logprobs(learner, counted, turns[:1])
+    for turn, earlier in pairwise([*turns, None]):
+        assert turn is not None
         here = [sample for sample in counted if (sample.turn_ids == turn).any()]
-        share = len(here) / len(episodes)
+        share = len(here) / len(weights)
         rows = [turn_row(s, turn, factor=weights[s.trajectory], share=share) for s in here]
         optimizer.steps = start
-        old = learner.logprobs(rows)
-        learner.fit(rows, sums, is_first=turn == turns[-1])
-        if turn != turns[0]:
-            new = learner.logprobs(rows)
-            weights |= moved_weights(weights, rows, old, new)
+        learner.fit(rows, sums, is_first=turn == turns[0])
+        if earlier is not None:
+            after = turn_logprobs(learner, counted, (turn, earlier))
+            for row in rows:
+                key = row.trajectory, turn
+                moved = moved_weight(weights[row.trajectory], after[key] - before[key])
+                weights[row.trajectory] = moved
+            before = after
     sums.add_mean("train/turn_weight_mean", sum(weights.values()), len(weights))
     sums.add_mean("train/turn_passes", len(turns), 1)
     return learner.finish_update(samples, sums, lr=lr)
+
+
+def moved_weight(weight: float, mean_log_ratio: float) -> float:
+    """Return an episode's weight after a pass that moved its turn by ``mean_log_ratio``."""
+    ratio = np.clip(np.exp(mean_log_ratio), LEAST_WEIGHT, LARGEST_WEIGHT)
+    return float(np.clip(weight * ratio, LEAST_WEIGHT, LARGEST_WEIGHT))
 
 
 def turn_row(sample: TrainingSample, turn: int, *, factor: float, share: float) -> TrainingSample:
@@ -75,38 +86,34 @@ def turn_row(sample: TrainingSample, turn: int, *, factor: float, share: float) 
         factor: Multiplies the advantages.
         share: Of the batch's episodes that reach the turn; multiplies the sample's weight.
     """
-    mask = sample.turn_ids == turn
+    row = _only(sample, (turn,))
+    advantages = (row.advantages * factor).astype(np.float32)
+    return replace(row, advantages=advantages, weight=row.weight * share)
+
+
+def turn_logprobs(
+    learner: Learner, samples: Sequence[TrainingSample], turns: Collection[int]
+) -> dict[tuple[int, int], float]:
+    """Return the mean log-prob of the tokens of some turns, by episode and turn, as of now."""
+    rows = [_only(s, turns) for s in samples if np.isin(s.turn_ids, list(turns)).any()]
+    means = {}
+    for row, values in zip(rows, learner.logprobs(rows), strict=True):
+        for turn in np.unique(row.turn_ids[row.loss_mask]).tolist():
+            mean = values[row.turn_ids == turn].mean(dtype=np.float64)
+            means[row.trajectory, turn] = float(mean)
+    return means
+
+
+def _only(sample: TrainingSample, turns: Collection[int]) -> TrainingSample:
+    """Return the sample up to the end of the last of ``turns``, with their tokens alone drawn."""
+    mask = np.isin(sample.turn_ids, list(turns))
     kept = slice(0, int(np.flatnonzero(mask)[-1]) + 1)
     return replace(
         sample,
         token_ids=sample.token_ids[kept],
         loss_mask=mask[kept],
         turn_ids=np.where(mask, sample.turn_ids, -1)[kept],
-        behaviour_logprobs=np.where(mask, sample.behaviour_logprobs, 0.0)[kept].astype(np.float32),
-        advantages=np.where(mask, sample.advantages * factor, 0.0)[kept].astype(np.float32),
+        behaviour_logprobs=np.where(mask, sample.behaviour_logprobs, 0)[kept].astype(np.float32),
+        advantages=np.where(mask, sample.advantages, 0)[kept].astype(np.float32),
         policy_versions=np.where(mask, sample.policy_versions, -1)[kept],
-        weight=sample.weight * share,
     )
-
-
-def moved_weights(
-    weights: Mapping[int, float],
-    rows: Sequence[TrainingSample],
-    old: Sequence[NDArray[np.float32]],
-    new: Sequence[NDArray[np.float32]],
-) -> dict[int, float]:
-    """Return the weights of the rows' episodes after a pass, by episode.
-
-    Args:
-        weights: Before the pass, by episode.
-        rows: What the pass taught, one row per episode.
-        old: Log-probs before the pass, one array [L] per row.
-        new: Log-probs after it.
-    """
-    moved = {}
-    for row, before, after in zip(rows, old, new, strict=True):
-        gap = float((after - before)[row.loss_mask].mean(dtype=np.float64))
-        ratio = np.clip(np.exp(gap), LEAST_WEIGHT, LARGEST_WEIGHT)
-        weight = np.clip(weights[row.trajectory] * ratio, LEAST_WEIGHT, LARGEST_WEIGHT)
-        moved[row.trajectory] = float(weight)
-    return moved

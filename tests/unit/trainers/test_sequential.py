@@ -41,22 +41,23 @@ class Recorder(Learner):
         self.moves = moves
         """By episode and turn."""
         self.passes: list[list[TrainingSample]] = []
-        self._moved = False
 
     def logprobs(self, samples: Sequence[TrainingSample]) -> Scores:
+        """Return log-probs of -1, moved where the turn was trained on."""
+        done = {int(p[0].turn_ids.max()) for p in self.passes}
         arrays = []
         for s in samples:
-            turn = int(s.turn_ids.max())
-            move = self.moves.get((s.trajectory, turn), 0.0) if self._moved else 0.0
-            arrays.append(np.where(s.loss_mask, -1.0 + move, 0.0).astype(np.float32))
-        self._moved = False
+            moves = [
+                self.moves.get((s.trajectory, turn), 0.0) if turn in done else 0.0
+                for turn in s.turn_ids.tolist()
+            ]
+            arrays.append(np.where(s.loss_mask, -1.0 + np.array(moves), 0.0).astype(np.float32))
         return arrays
 
     def fit(
         self, samples: Sequence[TrainingSample], sums: MetricSums, *, is_first: bool = True
     ) -> None:
         self.passes.append(list(samples))
-        self._moved = True
 
     def advantages(self, number: int) -> dict[int, float]:
         """Return the advantage of each episode in one pass, counted from the first."""
