@@ -93,6 +93,15 @@ def test_presets_choose_the_losses_of_their_papers() -> None:
     )
 
 
+def test_methods_that_judge_turns_take_ratios_of_turns() -> None:
+    turn_ppo, seeupo = (config(f"algo={name}").algo for name in ("turn_ppo", "seeupo"))
+    assert turn_ppo.loss == LossConfig(ratio_level="turn", aggregation="turn_mean")
+    assert seeupo.loss.ratio_level == "sequence_geo"
+    assert seeupo.loss.aggregation == "seq_mean_token_mean"
+    assert seeupo.updates_last_turn_first
+    assert not turn_ppo.updates_last_turn_first
+
+
 def test_dppo_is_a_choice_of_parts() -> None:
     found = config('algo.loss.surrogate={"type": "div_mask"}', "algo.loss.ratio_anchor=behaviour")
     assert found.algo.loss.surrogate == DivergenceMask(type="div_mask", low=0.2, high=0.2)
