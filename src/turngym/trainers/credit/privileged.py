@@ -134,25 +134,27 @@ class PrivilegedSource:
 
     def _judge(self, turns: Turns, critic: PrivilegedCritic) -> list[_Judged]:
         """Return the episodes that have a true answer and fit, with their advantages."""
-        rows = [self._rows(episode) for episode in turns.episodes]
-        chosen = [number for number, found in enumerate(rows) if found]
-        flat = [row for number in chosen for row in rows[number]]
-        ratios = iter(critic.log_ratios(flat))
-        judged = []
-        for number in chosen:
-            ratios_M, turns_M = [], []
-            for row in rows[number]:
-                drawn_L = row.turn_ids_L >= 0
-                ratios_M.append(next(ratios)[drawn_L])
-                turns_M.append(row.turn_ids_L[drawn_L])
-            ratio_M, turn_M = np.concatenate(ratios_M), np.concatenate(turns_M)
-            advantages_T = turn_means(ratio_M, turn_M)
-            is_sum = self._config.objective == "turn_sum"
-            total = float(advantages_T.sum() if is_sum else ratio_M.mean())
-            judged.append(
-                _Judged(number=number, rows=rows[number], advantages_T=advantages_T, total=total)
-            )
-        return judged
+        found = {number: self._rows(episode) for number, episode in enumerate(turns.episodes)}
+        flat = critic.with_reference([row for rows in found.values() for row in rows])
+        scored = iter(zip(flat, critic.log_ratios(flat), strict=True))
+        return [
+            self._judged(number, [next(scored) for _ in rows])
+            for number, rows in found.items()
+            if rows
+        ]
+
+    def _judged(self, number: int, scored: Sequence[tuple[Row, NDArray[np.float32]]]) -> _Judged:
+        """Return one episode from its rows and their log-ratios [L]."""
+        turns_M = np.concatenate([row.turn_ids_L for row, _ in scored])
+        ratios_M = np.concatenate([ratios_L for _, ratios_L in scored])[turns_M >= 0]
+        advantages_T = turn_means(ratios_M, turns_M[turns_M >= 0])
+        is_sum = self._config.objective == "turn_sum"
+        return _Judged(
+            number=number,
+            rows=tuple(row for row, _ in scored),
+            advantages_T=advantages_T,
+            total=float(advantages_T.sum() if is_sum else ratios_M.mean()),
+        )
 
     def _rows(self, episode: Trajectory) -> tuple[Row, ...]:
         """Return the episode behind its true answer; nothing when it has none or does not fit."""
@@ -203,10 +205,19 @@ class PrivilegedCritic:
         self._max_tokens = max_tokens
         self._optimizer = Optimizer(self._model, OptimizerConfig(lr=config.lr), total_steps=1)
 
+    def with_reference(self, rows: Sequence[Row]) -> list[Row]:
+        """Return ``rows`` with the log-probs of the frozen copy, once and for all."""
+        scored = self._score(self._reference, rows)
+        return [replace(row, reference_L=theirs) for row, theirs in zip(rows, scored, strict=True)]
+
     def log_ratios(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-        """Return ``log pi - log pi_ref`` of the drawn tokens, one array [L] per row."""
-        ours, theirs = self._score(self._model, rows), self._score(self._reference, rows)
-        return [a - b for a, b in zip(ours, theirs, strict=True)]
+        """Return ``log pi - log pi_ref`` of the drawn tokens, one array [L] per row.
+
+        Args:
+            rows: From ``with_reference``.
+        """
+        scored = self._score(self._model, rows)
+        return [ours - row.reference_L for ours, row in zip(scored, rows, strict=True)]
 
     def step(self, ring: Ring) -> float:
         """Take one optimizer step on pairs of ``ring`` and return the loss before it.
@@ -251,7 +262,7 @@ class PrivilegedCritic:
         weights = [w for pair in pairs for w in pair_weights(pair, self._config.objective)]
         device = next(self._model.parameters()).device
         batch = rectangle(rows, [row.turn_ids_L >= 0 for row in rows], device)
-        frozen_N = batch.gather(self._score(self._reference, rows))
+        frozen_N = batch.gather([row.reference_L for row in rows])
         ratios_N = token_logprobs(self._model, batch)[0] - frozen_N
         margins_P = torch.zeros(len(pairs), device=device)
         return margins_P.index_add(0, batch.gather(owners), ratios_N * batch.gather(weights))

@@ -126,7 +126,7 @@ class Privileged(StrictModel):
     """Of a pair: the sum over turns (paper) or the mean over tokens (released code)."""
     lr: float = Field(default=1e-3, gt=0)
     """Learning rate of the critic."""
-    steps_per_update: int = Field(default=8, ge=1)
+    steps_per_update: int = Field(default=4, ge=1)
     """Optimizer steps of the critic per batch of episodes."""
     batch_pairs: int = Field(default=16, ge=1)
     """Pairs per optimizer step, drawn from the buffer."""

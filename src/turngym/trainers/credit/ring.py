@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ class Row:
     token_ids_L: IntArray
     turn_ids_L: IntArray
     """0-based turn of a drawn token, -1 elsewhere."""
+    reference_L: NDArray[np.float32]
+    """Log-probs of a model that never changes, so they are scored once; 0 where none is needed."""
     sign: int = 1
     """-1 on the worse side of a pair."""
 
@@ -61,6 +64,7 @@ def episode_rows(trajectory: Trajectory, *, prefix: Sequence[int] = ()) -> tuple
         Row(
             token_ids_L=np.concatenate([before, sample.token_ids]),
             turn_ids_L=np.concatenate([np.full(before.shape, -1), sample.turn_ids]),
+            reference_L=np.zeros(before.size + sample.token_ids.size, dtype=np.float32),
         )
         for sample in samples
     )
@@ -120,10 +124,10 @@ class Ring:
     def state(self) -> dict[str, Tensor]:
         """Return all lessons, their rows one after another."""
         rows = [row for lesson in self._lessons for row in lesson.rows]
-        empty = np.zeros(0, dtype=np.int64)
         return {
-            "tokens": torch.from_numpy(np.concatenate([empty, *(r.token_ids_L for r in rows)])),
-            "turns": torch.from_numpy(np.concatenate([empty, *(r.turn_ids_L for r in rows)])),
+            "tokens": _joined([row.token_ids_L for row in rows], np.int64),
+            "turns": _joined([row.turn_ids_L for row in rows], np.int64),
+            "reference": _joined([row.reference_L for row in rows], np.float32),
             "lengths": torch.tensor([r.token_ids_L.size for r in rows], dtype=torch.int64),
             "signs": torch.tensor([r.sign for r in rows], dtype=torch.int64),
             "rows": torch.tensor([len(x.rows) for x in self._lessons], dtype=torch.int64),
@@ -132,17 +136,23 @@ class Ring:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""
-        ends = list(accumulate(tensors["lengths"].tolist()))
-        tokens, turns = tensors["tokens"].numpy(), tensors["turns"].numpy()
+        self._lessons.clear()
+        signs = tensors["signs"].tolist()
+        if not signs:
+            return
+        cuts = list(accumulate(tensors["lengths"].tolist()))[:-1]
+        names = ("tokens", "turns", "reference")
+        columns = [np.split(tensors[name].numpy(), cuts) for name in names]
         rows = iter(
-            Row(token_ids_L=tokens[end - size : end], turn_ids_L=turns[end - size : end], sign=sign)
-            for end, size, sign in zip(
-                ends, tensors["lengths"].tolist(), tensors["signs"].tolist(), strict=True
-            )
+            Row(token_ids_L=ids, turn_ids_L=turns, reference_L=reference, sign=sign)
+            for ids, turns, reference, sign in zip(*columns, signs, strict=True)
         )
         counts, outcomes = tensors["rows"].tolist(), tensors["outcomes"].tolist()
-        self._lessons.clear()
         self._lessons.extend(
             Lesson(rows=tuple(next(rows) for _ in range(count)), outcome=outcome)
             for count, outcome in zip(counts, outcomes, strict=True)
         )
+
+
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *arrays]))

@@ -33,7 +33,12 @@ WORSE = np.array([-0.1, 0.0, -0.2, 0.1], dtype=np.float32)
 
 
 def row(turn_ids: list[int]) -> Row:
-    return Row(token_ids_L=np.arange(len(turn_ids)), turn_ids_L=np.array(turn_ids))
+    length = len(turn_ids)
+    return Row(
+        token_ids_L=np.arange(length),
+        turn_ids_L=np.array(turn_ids),
+        reference_L=np.zeros(length, np.float32),
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_advantages_are_mean_log_ratios_behind_the_truth() -> None:
     given = context(model)
     episode = told([("exits", "go"), ("got", "key")], truth="key")
     prefix = truth_prefix(given.renderer, "key")
-    rows = episode_rows(episode, prefix=prefix)
+    rows = critic.with_reference(episode_rows(episode, prefix=prefix))
     [found] = critic.log_ratios(rows)
     row_ids = torch.from_numpy(rows[0].token_ids_L)[None]
     assert row_ids[0, : len(prefix)].tolist() == list(prefix)
@@ -132,13 +137,12 @@ def test_the_first_advantages_are_zero() -> None:
 
 def test_memory_budget_changes_nothing() -> None:
     turns = games(np.random.default_rng(4), tasks=2)
-    rows = [episode_rows(episode) for episode in turns.episodes]
-    lessons = [pair_lesson(rows[0], rows[1]), pair_lesson(rows[2], rows[3])]
     losses = []
     for max_tokens in (1, 10_000):
         critic = PrivilegedCritic(models.model(), CONFIG, seed=1, max_tokens=max_tokens)
+        rows = [critic.with_reference(episode_rows(episode)) for episode in turns.episodes]
         ring = Ring(8)
-        ring.add(lessons)
+        ring.add([pair_lesson(rows[0], rows[1]), pair_lesson(rows[2], rows[3])])
         losses.append([critic.step(ring) for _ in range(3)])
     assert losses[0][0] == pytest.approx(np.log(2), abs=1e-6)
     assert losses[0][2] < losses[0][0]
@@ -192,6 +196,16 @@ def test_a_resumed_run_goes_on_to_the_bit() -> None:
     a, b = straight.state(), resumed.state()
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_critic_that_had_nothing_to_learn_from_is_resumed_too() -> None:
+    alone = batch([told([("exits", "go")], truth="key", rewards=[1])])
+    first = PrivilegedSource(CONFIG, context())
+    first.read(alone)
+    resumed = PrivilegedSource(CONFIG, context(sharpened()))
+    resumed.load_state(first.state())
+    assert resumed.is_ready
+    assert not resumed.read(alone)["privileged"].values_N.any()  # critic and reference are one
 
 
 def test_the_policy_and_global_random_state_are_left_alone() -> None:

@@ -187,14 +187,24 @@ def test_rewritten_history_is_one_row_each_but_one_episode() -> None:
 
 
 def test_last_tokens_are_found_between_actions_that_touch() -> None:
-    row = Row(token_ids_L=np.arange(8), turn_ids_L=np.array([-1, 0, 0, 1, -1, -1, 2, 2]))
+    turn_ids = np.array([-1, 0, 0, 1, -1, -1, 2, 2])
+    row = Row(token_ids_L=np.arange(8), turn_ids_L=turn_ids, reference_L=np.zeros(8, np.float32))
     assert np.flatnonzero(last_tokens(row)).tolist() == [2, 3, 7]
 
 
 def test_packs_keep_lessons_whole_and_within_the_budget() -> None:
     def lesson(*lengths: int) -> Lesson:
-        rows = [Row(token_ids_L=np.zeros(n, int), turn_ids_L=np.zeros(n, int)) for n in lengths]
-        return Lesson(rows=tuple(rows))
+        none = np.zeros
+        return Lesson(
+            rows=tuple(
+                Row(
+                    token_ids_L=none(n, int),
+                    turn_ids_L=none(n, int),
+                    reference_L=none(n, np.float32),
+                )
+                for n in lengths
+            )
+        )
 
     lessons = [lesson(3), lesson(10, 2), lesson(4), lesson(9), lesson(2)]
     packs = list(packed(lessons, max_tokens=30))
