@@ -21,6 +21,7 @@ from turngym.trainers.samples import FloatArray, TrainingSample
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from turngym.agents.engine import Generation
     from turngym.trainers.config import AlgoConfig
     from turngym.types import TrajectoryGroup
 
@@ -53,71 +54,68 @@ class ArcherCredit:
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Train the critic, then return samples for the policy; none while the critic warms up."""
-        turns = await self._critic.learn(groups)
+        critic, config = self._critic, self._config
+        turns, is_warm = critic.add(groups), critic.is_warm
+        rows = critic.sample("actor_states", config.actor_turns)
+        states: list[Ids] = [row.state for row in rows]
+        drawn: list[Generation] = []
+        if config.critic.value_actions == "fresh" or (is_warm and config.mode == "online"):
+            seed = derive_seed(self._context.seed, "actor_actions", critic.updates)
+            drawn = await draw_actions(self._context, states, seed=seed)
+        fresh: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in drawn]
+        critic.train(states, fresh)
         samples: list[TrainingSample] = []
         metrics: dict[str, float] = {}
-        if self._critic.is_warm and len(self._critic.ring):
-            rows = self._critic.sample("actor_states", self._config.actor_turns)
-            offline = self._config.mode == "offline"
-            samples, advantages = self._played(rows) if offline else await self._fresh(rows)
-            metrics = {
-                "credit/advantage_mean": float(advantages.mean()),
-                "credit/advantage_std": float(advantages.std()),
-            }
+        if is_warm and rows:
+            if config.mode == "online":
+                advantages = critic.judge(states, fresh).advantage()
+                samples = self._fresh_samples(states, drawn, advantages)
+            else:
+                advantages = critic.judge_played(rows).advantage()
+                samples = self._played_samples(rows, advantages)
+            metrics["credit/advantage_mean"] = float(advantages.mean())
+            metrics["credit/advantage_std"] = float(advantages.std())
             if self._baseline is not None:
-                samples, metrics["credit/baseline_loss"] = self._less_baseline(samples)
-        judged, _ = self._critic.judge_batch()
-        return Credit(
-            samples=tuple(samples),
-            trajectories=turns.episodes,
-            advantages=tuple(turns.split(judged.advantage()) if turns.episodes else ()),
-            metrics=metrics | self._critic.metrics(judged),
-        )
+                samples, loss = self._with_baseline(self._baseline, samples)
+                metrics["credit/baseline_loss"] = loss
+        return critic.report(turns, samples, metrics)
 
-    async def _fresh(self, rows: Sequence[PlayedTurn]) -> tuple[list[TrainingSample], FloatArray]:
-        """Return samples of fresh actions at the states of ``rows``, and their advantages."""
-        states: list[Ids] = [row.state for row in rows]
-        seed = derive_seed(self._context.seed, "actor_actions", self._critic.updates)
-        drawn = await draw_actions(self._context, states, seed=seed)
-        actions: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in drawn]
-        raw = self._critic.judge(states, actions).advantage()
-        advantages = _normalized(raw) if self._config.normalize else raw
-        samples = [
+    def _fresh_samples(
+        self, states: Sequence[Ids], drawn: Sequence[Generation], advantages: FloatArray
+    ) -> list[TrainingSample]:
+        if self._config.normalize:
+            advantages = _normalized(advantages)
+        return [
             action_sample(s, g.token_ids, g.logprobs, g.versions, float(a), index=k)
             for k, (s, g, a) in enumerate(zip(states, drawn, advantages, strict=True))
         ]
-        return samples, raw
 
-    def _played(self, rows: Sequence[PlayedTurn]) -> tuple[list[TrainingSample], FloatArray]:
-        """Return samples of the actions that were played, weighted by their exponentiated worth."""
+    def _played_samples(
+        self, rows: Sequence[PlayedTurn], advantages: FloatArray
+    ) -> list[TrainingSample]:
+        """Return samples weighted by ``exp(advantage * inverse temperature)``, at most the bound.
+
+        Every weight is positive, so a plain policy gradient on it is a regression.
+        """
         config = self._config
-        raw = self._critic.judge([r.state for r in rows], [r.action for r in rows]).advantage()
-        exponents = config.awr_inverse_temperature * (_normalized(raw) if config.normalize else raw)
+        if config.normalize:
+            advantages = _normalized(advantages)
+        exponents = config.awr_inverse_temperature * advantages
         weights = np.exp(np.minimum(exponents, np.log(config.awr_max_weight)))
-        samples = [
+        return [
             action_sample(r.state, r.action, r.logprobs_A, r.versions_A, float(w), index=k)
             for k, (r, w) in enumerate(zip(rows, weights, strict=True))
         ]
-        return samples, raw
 
-    def _less_baseline(
-        self, samples: Sequence[TrainingSample]
+    def _with_baseline(
+        self, baseline: ValueModel, samples: Sequence[TrainingSample]
     ) -> tuple[list[TrainingSample], float]:
-        """Return ``samples`` less the baseline of each token, and the loss of the baseline.
-
-        The baseline is read before it learns from these samples.
-        """
-        assert self._baseline is not None
+        """Return ``samples`` less the baseline, read before it learns from them, and its loss."""
         ids, masks = [s.token_ids for s in samples], [s.loss_mask for s in samples]
         targets = [s.advantages[s.loss_mask].astype(np.float64) for s in samples]
-        values = self._baseline.read(ids, masks)
-        loss = self._baseline.fit(ids, masks, targets)
-        lowered = []
-        for sample, values_A in zip(samples, values, strict=True):
-            advantages_L = sample.advantages.copy()
-            advantages_L[sample.loss_mask] -= values_A.astype(np.float32)
-            lowered.append(replace(sample, advantages=advantages_L))
-        return lowered, loss
+        values = baseline.read(ids, masks)
+        loss = baseline.fit(ids, masks, targets)
+        return less_baseline(samples, values), loss
 
     def state(self) -> dict[str, Tensor]:
         """Return the ring, the critic, the baseline and the number of updates."""
@@ -133,6 +131,24 @@ class ArcherCredit:
             self._baseline.load_state(below(tensors, "baseline"))
 
 
+def less_baseline(
+    samples: Sequence[TrainingSample], values: Sequence[FloatArray]
+) -> list[TrainingSample]:
+    """Return ``samples`` with each drawn token's advantage less its value.
+
+    Args:
+        samples: What is trained on.
+        values: One number per drawn token, one array [A] per sample.
+    """
+    lowered = []
+    for sample, values_A in zip(samples, values, strict=True):
+        advantages_L = sample.advantages.copy()
+        advantages_L[sample.loss_mask] -= values_A.astype(np.float32)
+        lowered.append(replace(sample, advantages=advantages_L))
+    return lowered
+
+
 def _normalized(advantages: FloatArray) -> FloatArray:
     centred: FloatArray = advantages - advantages.mean()
-    return centred / (centred.std() + 1e-8)
+    scaled: FloatArray = centred / (centred.std() + 1e-8)
+    return scaled

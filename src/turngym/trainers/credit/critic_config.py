@@ -17,6 +17,7 @@ class TokenValues(StrictModel):
     epochs: int = Field(default=2, ge=1)
     """Passes over a batch after its advantages are known."""
     minibatches: int = Field(default=4, ge=1)
+    """Optimizer steps per pass."""
     warmup_updates: int = Field(default=2, ge=0)
     """Updates in which only the critic learns."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -42,6 +43,7 @@ class Gae(StrictModel):
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per step of the level; inside a turn for ``bilevel``."""
     lam: float = Field(default=0.95, ge=0, le=1)
+    """lambda: 0 trusts the next value alone, 1 the rewards alone."""
     turn_gamma: float = Field(default=0.95, ge=0, le=1)
     """``bilevel``: discount per turn."""
     batch: BatchScale | None = BatchScale(unit="turn")
@@ -56,8 +58,11 @@ class UtteranceCritic(StrictModel):
     hidden: int = Field(default=64, ge=8)
     """Width of our own encoder; a multiple of ``heads``."""
     layers: int = Field(default=2, ge=1)
-    heads: int = Field(default=4, ge=1)
-    max_tokens: int = Field(default=96, ge=8)
+    heads: int = Field(default=2, ge=1)
+    interaction: bool = True
+    """Q also reads the product of both vectors, so that it learns sooner which actions fit which
+    states. False, as in the paper: only the two side by side."""
+    max_tokens: int = Field(default=128, ge=8)
     """Newest tokens of the text so far that the critic reads."""
     lr: float = Field(default=1e-3, gt=0)
     grad_clip: float = Field(default=1.0, gt=0)
@@ -72,11 +77,9 @@ class UtteranceCritic(StrictModel):
     batch_turns: int = Field(default=64, ge=1)
     """Replayed turns per critic step."""
     value_actions: Literal["fresh", "played"] = "fresh"
-    """V follows Q at actions that the policy draws now, or at the actions that were played."""
-    fresh_turns: int = Field(default=256, ge=1)
-    """``value_actions="fresh"``: replayed states per update at which an action is drawn. The critic
-    steps of the update take their states for V from these, ``batch_turns`` a step, because drawing
-    is what costs time; the paper's code draws anew for every step."""
+    """V follows Q at actions that the policy draws now, or at the actions that were played. The
+    fresh ones are those of the actor: one draw per ``actor_turns`` state and update, because
+    drawing is what costs time. The paper's code draws anew for every critic step."""
     buffer_turns: int = Field(default=100_000, ge=1)
     """Newest turns that are kept for replay."""
     warmup_updates: int = Field(default=5, ge=0)
@@ -98,11 +101,14 @@ class Archer(StrictModel):
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
+    """``online``: policy gradient on fresh actions. ``offline``: weighted imitation of replayed
+    ones."""
     critic: UtteranceCritic = UtteranceCritic()
     replay: bool = True
     """Ablation: False learns from the newest batch alone."""
     actor_turns: int = Field(default=256, ge=1)
-    """Replayed states per update at which fresh actions are drawn and judged (``online``)."""
+    """Replayed states per update at which actions are drawn and judged; ``offline``: replayed turns
+    whose actions are weighed."""
     token_baseline: TokenValues | None = None
     """Subtract a learned value per token that predicts the same advantage; None for none."""
     normalize: bool = False
@@ -112,20 +118,26 @@ class Archer(StrictModel):
     awr_inverse_temperature: float = Field(default=1.0, gt=0)
     """``offline``: the weight of an action is ``exp(this * advantage)``."""
     awr_max_weight: float = Field(default=20.0, gt=0)
+    """``offline``: no action weighs more."""
 
 
 class BestOfN(StrictModel):
-    """Imitate the best of N fresh actions under an off-policy critic.
+    """Imitate the best of N actions under an off-policy critic: fresh ones, and the one played.
+
+    An action that was cut off before its end token, or that is empty, has advantage 0. Whether an
+    environment would refuse an action that was never played cannot be known.
 
     Source:
-        Digi-Q, arXiv:2502.15760: its policy extraction; the critic is ours.
+        Digi-Q, arXiv:2502.15760: its policy extraction. Its critic stands on frozen features of a
+        vision model, ours on an encoder that is trained with it.
     """
 
     type: Literal["best_of_n"]
     critic: UtteranceCritic = UtteranceCritic()
     candidates: int = Field(default=8, ge=1)
-    """N, the action that was played among them."""
+    """N, the action that was played among them; 1 imitates played actions that did well."""
     actor_turns: int = Field(default=128, ge=1)
+    """Replayed states per update at which actions are drawn and judged."""
     threshold: float = Field(default=0.05, ge=0)
     """Imitate only when the best advantage, cut to [0, 1], is more than this."""
     twins: Literal["max", "min"] = "max"

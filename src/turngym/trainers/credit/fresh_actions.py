@@ -76,7 +76,7 @@ def action_sample(
     drawn_A = np.asarray(versions, dtype=np.int64) >= 0
     before = state.size
 
-    def behind(values: np.ndarray, fill: float, dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+    def behind(values: np.ndarray, fill: float, dtype: type) -> np.ndarray:
         return np.concatenate([np.full(before, fill), values]).astype(dtype)
 
     return TrainingSample(

@@ -204,7 +204,7 @@ def scale_tokens(
         return list(advantages)
     sizes = np.array([values.size for values in advantages])
     flat = np.concatenate(advantages)
-    counts = np.ones(flat.shape)
+    counts: FloatArray = np.ones(flat.shape)
     if config.unit != "token":
         lengths = turns.tokens_N if config.unit == "turn" else sizes
         counts = np.repeat(1.0 / lengths, lengths)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Ids = NDArray[np.int32]
 _NUMBERS = ("reward", "mc_return")
-_FLAGS = ("is_terminated", "is_truncated")
+_FLAGS = ("is_terminated", "is_truncated", "is_invalid")
 _PLACES = ("state_end", "action_end", "next_end")
 
 
@@ -49,8 +49,14 @@ class PlayedTurn:
     is_terminated: bool
     is_truncated: bool
     """A limit ended the episode after this turn."""
+    is_invalid: bool
+    """The action could not be carried out."""
     logprobs_A: NDArray[np.float32]
     versions_A: NDArray[np.int32]
+
+    def is_end(self, *, bootstrap_truncated: bool) -> bool:
+        """Return whether nothing comes after the turn; a bootstrapped limit is no end."""
+        return self.is_terminated or (self.is_truncated and not bootstrap_truncated)
 
     @property
     def state(self) -> Ids:
@@ -87,7 +93,8 @@ def played_turns(
         TrainingError: A turn has no sampled tokens.
     """
     found: list[PlayedTurn] = []
-    for b, rewards_T in enumerate(turns.split(reward_N)):
+    rewards = turns.split(reward_N) if turns.episodes else []
+    for b, rewards_T in enumerate(rewards):
         more = final_prompt(turns.episodes[b], renderer, context=context)
         found += _episode(turns, b, rewards_T, more, gamma)
     return found
@@ -125,6 +132,7 @@ def _episode(
                 mc_return=float(np.float32(to_go)),
                 is_terminated=is_last and not is_cut,
                 is_truncated=is_last and is_cut,
+                is_invalid=episode.turns[t].invalid_action is not None,
                 logprobs_A=samples[segment].behaviour_logprobs[start:end],
                 versions_A=samples[segment].policy_versions[start:end].astype(np.int32),
             )
@@ -225,9 +233,14 @@ class TurnRing:
                 next_text_L=texts[int(arrays["next_text"][k])],
                 logprobs_A=logprobs[k],
                 versions_A=versions[k],
-                **{name: int(arrays[name][k]) for name in _PLACES},
-                **{name: float(arrays[name][k]) for name in _NUMBERS},
-                **{name: bool(arrays[name][k]) for name in _FLAGS},
+                state_end=int(arrays["state_end"][k]),
+                action_end=int(arrays["action_end"][k]),
+                next_end=int(arrays["next_end"][k]),
+                reward=float(arrays["reward"][k]),
+                mc_return=float(arrays["mc_return"][k]),
+                is_terminated=bool(arrays["is_terminated"][k]),
+                is_truncated=bool(arrays["is_truncated"][k]),
+                is_invalid=bool(arrays["is_invalid"][k]),
             )
             for k in range(size)
         ]

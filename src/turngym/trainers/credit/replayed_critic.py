@@ -9,21 +9,20 @@ import numpy as np
 import torch
 
 from turngym.seeding import derive_seed, generator
+from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.channels import Channels
 from turngym.trainers.credit.critic_config import UtteranceCritic
-from turngym.trainers.credit.fresh_actions import draw_actions
 from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.credit.utterance_critic import CriticLearner, Judgement
 from turngym.trainers.credit.utterance_encoder import Ids
 from turngym.trainers.credit.values import below
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.samples import FloatArray, TrainingSample
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from turngym.trainers.config import AlgoConfig
-    from turngym.trainers.credit.base import CreditContext
     from turngym.types import TrajectoryGroup
 
 
@@ -65,21 +64,20 @@ class ReplayedCritic:
             max_tokens=context.max_tokens,
         )
         self._newest: list[PlayedTurn] = []
-        self._turns: Turns | None = None
         self._metrics: dict[str, float] = {}
 
     @property
     def is_warm(self) -> bool:
-        """True when the policy may learn from this critic."""
-        return self.updates > self._config.warmup_updates
+        """True when the policy may learn in the update that has begun."""
+        return self.updates >= self._config.warmup_updates
 
-    async def learn(self, groups: Sequence[TrajectoryGroup]) -> Turns:
-        """Add a batch to the ring, train the critic, and return the batch.
+    def add(self, groups: Sequence[TrajectoryGroup]) -> Turns:
+        """Keep a batch, and return its turns.
 
         Raises:
-            TrainingError: A reward or the loss is not finite.
+            TrainingError: A reward is not finite, or a turn has no drawn tokens.
         """
-        turns = self._turns = Turns.of(groups)
+        turns = Turns.of(groups)
         reward_N = self._channels.read(turns)["env"].values_N
         if not self._replay:
             self.ring.clear()
@@ -91,63 +89,75 @@ class ReplayedCritic:
             context=self._context.engine.context,
         )
         self.ring.add(self._newest)
-        losses = await self._train() if len(self.ring) else []
+        return turns
+
+    def train(self, states: Sequence[Ids] = (), actions: Sequence[Ids] = ()) -> None:
+        """Take the critic steps of one update.
+
+        Args:
+            states: States that V learns at, with ``value_actions="fresh"``.
+            actions: A fresh action at each of them.
+
+        Raises:
+            TrainingError: The loss is not finite.
+        """
+        config, losses = self._config, []
+        for step in range(config.steps_per_update if len(self.ring) else 0):
+            rng = generator(self._context.seed, "critic_step", self.updates, step)
+            rows = self.ring.sample(config.batch_turns, rng)
+            if config.value_actions == "played":
+                losses.append(self._learner.step(rows))
+                continue
+            chosen = rng.integers(0, len(states), config.batch_turns)
+            at, fresh = [states[k] for k in chosen], [actions[k] for k in chosen]
+            losses.append(self._learner.step(rows, at, fresh))
         self._metrics = {
             "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
             "credit/buffer_turns": float(len(self.ring)),
         }
         self.updates += 1
-        return turns
-
-    async def _train(self) -> list[float]:
-        config, seed, update = self._config, self._context.seed, self.updates
-        if config.value_actions == "played" or not config.steps_per_update:
-            states, actions = [], []
-        else:
-            states, actions = await self._fresh_pool()
-        losses = []
-        for step in range(config.steps_per_update):
-            rng = generator(seed, "critic_step", update, step)
-            rows = self.ring.sample(config.batch_turns, rng)
-            if not states:
-                losses.append(self._learner.step(rows))
-                continue
-            chosen = rng.integers(0, len(states), config.batch_turns)
-            losses.append(
-                self._learner.step(rows, [states[k] for k in chosen], [actions[k] for k in chosen])
-            )
-        return losses
-
-    async def _fresh_pool(self) -> tuple[list[Ids], list[Ids]]:
-        """Return states for V and a fresh action at each."""
-        states: list[Ids] = [
-            row.state for row in self.sample("value_states", self._config.fresh_turns)
-        ]
-        seed = derive_seed(self._context.seed, "value_actions", self.updates)
-        drawn = await draw_actions(self._context, states, seed=seed)
-        return states, [np.array(g.token_ids, dtype=np.int32) for g in drawn]
 
     def sample(self, purpose: str, count: int) -> list[PlayedTurn]:
-        """Return replayed turns; which ones depends on the seed, ``purpose`` and the update."""
-        return self.ring.sample(count, generator(self._context.seed, purpose, self.updates))
+        """Return replayed turns; which ones depends on the seed, ``purpose`` and the update.
+
+        None while nothing was played.
+        """
+        rng = generator(self._context.seed, purpose, self.updates)
+        return self.ring.sample(count, rng) if len(self.ring) else []
 
     def judge(self, states: Sequence[Ids], actions: Sequence[Ids]) -> Judgement:
         """Return what the critic says of actions at states."""
         return self._learner.judge(states, actions)
 
-    def judge_batch(self) -> tuple[Judgement, list[PlayedTurn]]:
-        """Return what the critic says of the actions of the newest batch, and its turns."""
-        rows = self._newest
-        return self.judge([r.state for r in rows], [r.action for r in rows]), rows
+    def judge_played(self, rows: Sequence[PlayedTurn]) -> Judgement:
+        """Return what the critic says of actions that were played."""
+        return self.judge([row.state for row in rows], [row.action for row in rows])
 
-    def metrics(self, judged: Judgement) -> dict[str, float]:
-        """Return ``credit/*`` about the last batch.
+    def report(
+        self,
+        turns: Turns,
+        samples: Sequence[TrainingSample],
+        metrics: Mapping[str, float],
+    ) -> Credit:
+        """Return the credit of an update, with the worth of what was played in its batch.
 
         Args:
-            judged: What the critic says of it.
+            turns: The batch.
+            samples: What the policy learns from.
+            metrics: What else is to be told.
         """
+        judged = self.judge_played(self._newest)
+        advantages = turns.split(judged.advantage()) if turns.episodes else []
+        return Credit(
+            samples=tuple(samples),
+            trajectories=turns.episodes,
+            advantages=tuple(advantages),
+            metrics=self._metrics | self._fit(judged) | dict(metrics),
+        )
+
+    def _fit(self, judged: Judgement) -> dict[str, float]:
         returns = np.array([row.mc_return for row in self._newest])
-        return self._metrics | {
+        return {
             "credit/q_return_correlation": correlation(judged.q_2K.mean(axis=0), returns),
             "credit/value_mean": float(judged.v_2K.mean()) if returns.size else 0.0,
         }

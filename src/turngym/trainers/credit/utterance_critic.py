@@ -108,7 +108,7 @@ class CriticLearner:
                 if config.encoder
                 else SmallEncoder(config, vocab_size=vocab_size, max_batch=max_tokens)
             )
-            self.online = _Net(encoder).to(device).eval()
+            self.online = _Net(encoder, interaction=config.interaction).to(device).eval()
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self._config = config
         self._expectile = expectile
@@ -164,10 +164,7 @@ class CriticLearner:
         vectors = target.encoder([*(row.next_state for row in rows), *states])
         device = vectors.device
         reward_K = torch.tensor([row.reward for row in rows], device=device)
-        ends = [
-            row.is_terminated or (row.is_truncated and not config.bootstrap_truncated)
-            for row in rows
-        ]
+        ends = [row.is_end(bootstrap_truncated=config.bootstrap_truncated) for row in rows]
         yq_2K = q_targets(
             reward_K,
             torch.tensor(ends, device=device),
@@ -217,16 +214,20 @@ class CriticLearner:
 class _Net(nn.Module):
     """An encoder, and four heads on it."""
 
-    def __init__(self, encoder: SmallEncoder | PretrainedEncoder) -> None:
+    def __init__(self, encoder: SmallEncoder | PretrainedEncoder, *, interaction: bool) -> None:
         super().__init__()
         self.encoder = encoder
+        self._interaction = interaction
         width = encoder.width
-        self.q_heads = nn.ModuleList([_head(2 * width, width) for _ in range(2)])
+        q_width = (3 if interaction else 2) * width
+        self.q_heads = nn.ModuleList([_head(q_width, width) for _ in range(2)])
         self.v_heads = nn.ModuleList([_head(width, width) for _ in range(2)])
 
     def q(self, state_KH: Tensor, action_KH: Tensor) -> Tensor:
         """Return Q of both twins, shape [2, K]."""
         both = torch.cat([state_KH, action_KH], dim=-1)
+        if self._interaction:
+            both = torch.cat([both, state_KH * action_KH], dim=-1)
         return torch.stack([head(both)[:, 0] for head in self.q_heads])
 
     def v(self, state_KH: Tensor) -> Tensor:

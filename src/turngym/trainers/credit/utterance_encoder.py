@@ -111,7 +111,8 @@ class _Block(nn.Module):
         return x + perceived
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        rows, length, _ = x.shape
+        return x.view(rows, length, self._heads, -1).transpose(1, 2)
 
 
 class PretrainedEncoder(nn.Module):
@@ -151,16 +152,20 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, texts: Sequence[Ids]) -> Tensor:
         """Return one vector per text, shape [K, H]."""
-        encoded = [
-            self._tokenizer(
-                self._decode(text.tolist()), truncation=True, max_length=self._max_tokens
-            )
-            for text in texts
-        ]
+        encoded = [self._encode(text) for text in texts]
         groups = rectangles([len(entry["input_ids"]) for entry in encoded], self._max_batch)
         vectors = torch.cat([self._rectangle([encoded[k] for k in group]) for group in groups])
         order = torch.tensor([k for group in groups for k in group], device=vectors.device)
         return vectors[order.argsort()]
+
+    def _encode(self, text: Ids) -> Any:
+        """Return the encoder's own tokens; one token of padding where there are none."""
+        found = self._tokenizer(
+            self._decode(text.tolist()), truncation=True, max_length=self._max_tokens
+        )
+        if not found["input_ids"]:
+            return {"input_ids": [self._tokenizer.pad_token_id or 0], "attention_mask": [1]}
+        return found
 
     def _rectangle(self, encoded: Sequence[Any]) -> Tensor:
         batch = self._tokenizer.pad(encoded, padding=True, return_tensors="pt")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -116,7 +117,7 @@ class ValueModel:
 
     def _rectangles(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[MicroBatch]:
         return micro_batches(
-            token_ids, masks, max_tokens=self._max_tokens, device=self._net.head.weight.device
+            token_ids, masks, max_tokens=self._max_tokens, device=self._net.weight.device
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -148,13 +149,12 @@ class _Net(nn.Module):
             plain = copy.deepcopy(plain).merge_and_unload()
         self.body = copy.deepcopy(plain.base_model).float().requires_grad_(True)
         width = int(plain.config.get_text_config().hidden_size)
-        self.head = nn.utils.skip_init(nn.Linear, width, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.weight = nn.Parameter(torch.zeros(1, width))
+        self.bias = nn.Parameter(torch.zeros(1))
         self.to(next(plain.parameters()).device).eval()
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Return values [N] at the positions before the chosen tokens."""
         hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        values_N: Tensor = self.head(hidden[batch.rows_N, batch.columns_N].float())[:, 0]
-        return values_N
+        chosen_NH = hidden[batch.rows_N, batch.columns_N].float()
+        return F.linear(chosen_NH, self.weight, self.bias)[:, 0]

@@ -1,0 +1,140 @@
+"""Credit with a learned value: what is an end, what is a step, and when the policy may learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from helpers.credit import algo, context, matching_game
+from helpers.trajectories import episode, group, turn
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.credit.gae import GaeCredit
+from turngym.types import Message, StopReason
+
+LEVELS = ["token", "turn", "bilevel"]
+
+
+def method(level: str = "turn", *, warmup: int = 0, **settings: Any) -> GaeCredit:
+    critic = {"warmup_updates": warmup, "minibatches": 2}
+    advantage = {"type": "gae", "level": level, "critic": critic, **settings}
+    return GaeCredit(algo(advantage), context())
+
+
+def with_constant_value(made: GaeCredit, value: float) -> GaeCredit:
+    """Return ``made`` with a critic that says ``value`` everywhere."""
+    made.load_state(made.state() | {"values/net/bias": torch.tensor([value])})
+    return made
+
+
+async def advantages(made: GaeCredit, *episodes: Any) -> list[list[float]]:
+    credit = await made.assign([group(*episodes)])
+    return [values.tolist() for values in credit.advantages]
+
+
+async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:
+    made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None), 2.0)
+    cut = replace(
+        episode([0.0, 1.0], attempt=1, stop=StopReason.TRUNCATED_TURNS),
+        final_observation=(Message(role="user", content="go on"),),
+    )
+    ended, going_on = await advantages(made, episode([0.0, 1.0]), cut)
+    assert ended == pytest.approx([1.0 - 2.0, 1.0 - 2.0])
+    assert going_on == pytest.approx([1.0, 1.0])
+
+
+async def test_a_limit_without_an_answer_is_bootstrapped_after_the_last_token() -> None:
+    made = with_constant_value(method(gamma=0.5, lam=1.0, batch=None), 2.0)
+    cut = episode([1.0], stop=StopReason.TRUNCATED_CONTEXT)
+    assert await advantages(made, cut) == [pytest.approx([1.0 + 0.5 * 2.0 - 2.0])]
+
+
+async def test_turns_and_tokens_are_discounted_as_steps_of_their_level() -> None:
+    attempt = episode([turn(0.0, drawn=(3, 4, 5)), turn(1.0, drawn=(6, 7))])
+    settings: dict[str, Any] = {"gamma": 0.5, "lam": 1.0, "batch": None}
+    by_turn = await method("turn", **settings).assign([group(attempt)])
+    assert by_turn.samples[0].advantages.tolist() == [0, 0, 0.5, 0.5, 0.5, 0, 0, 1, 1]
+    by_token = await method("token", **settings).assign([group(attempt)])
+    assert by_token.samples[0].advantages.tolist() == pytest.approx(
+        [0, 0, 1 / 16, 1 / 8, 1 / 4, 0, 0, 0.5, 1]
+    )
+    both = await method("bilevel", turn_gamma=0.8, **settings).assign([group(attempt)])
+    assert both.samples[0].advantages.tolist() == pytest.approx([0, 0, 0.2, 0.4, 0.8, 0, 0, 0.5, 1])
+    assert [values.tolist() for values in by_turn.advantages] == [[0.5, 1.0]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_the_policy_waits_for_the_critic(level: str) -> None:
+    made = method(level, warmup=2)
+    found = [await made.assign(matching_game(seed)) for seed in range(3)]
+    assert [len(credit.samples) for credit in found] == [0, 0, 8]
+    assert all(len(credit.advantages) == 8 for credit in found)
+
+
+async def test_a_group_of_one_is_enough() -> None:
+    credit = await method(batch=None).assign([group(episode([0.0, 1.0]))])
+    assert len(credit.samples) == 1
+    assert np.abs(credit.samples[0].advantages).sum() > 0
+
+
+async def test_a_batch_is_whitened_over_what_counts_once() -> None:
+    for unit in ("turn", "token", "episode"):
+        credit = await method(batch={"unit": unit}).assign(matching_game(0))
+        flat = np.concatenate([s.advantages[s.loss_mask] for s in credit.samples])
+        assert flat.mean() == pytest.approx(0, abs=1e-5)  # all turns have two tokens
+    by_turn = await method(batch={"unit": "turn"}).assign(matching_game(0))
+    assert np.concatenate(by_turn.advantages).std(ddof=1) == pytest.approx(1, abs=1e-4)
+
+
+async def test_a_rewritten_history_keeps_its_place_in_the_episode() -> None:
+    turns = [turn(0.0), turn(0.0, starts_segment=True), turn(1.0)]
+    credit = await method(gamma=0.5, lam=1.0, batch=None).assign([group(episode(turns))])
+    assert [values.tolist() for values in credit.advantages] == [[0.25, 0.5, 1.0]]
+    assert [sample.turn_ids.max() for sample in credit.samples] == [0, 2]
+
+
+async def test_broken_episodes_and_empty_batches_teach_nothing() -> None:
+    made = method()
+    credit = await made.assign([group(episode([1.0], error="the sandbox died"))])
+    assert credit.samples == ()
+    assert (await made.assign([])).samples == ()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_values_come_to_explain_returns(level: str) -> None:
+    made = method(level, lam=1.0, critic={"epochs": 12, "minibatches": 4, "lr": 3e-3})
+    batch = matching_game(1, episodes=24)
+    first = (await made.assign(batch)).metrics
+    for _ in range(4):
+        last = (await made.assign(batch)).metrics
+    assert first["credit/value_explained_variance"] == pytest.approx(0)
+    assert last["credit/value_explained_variance"] > 0.3
+    assert last["credit/critic_loss"] < first["credit/critic_loss"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_a_resumed_method_goes_on_to_the_bit(level: str, tmp_path: Path) -> None:
+    made = method(level, warmup=1)
+    await made.assign(matching_game(0))
+    save_file(made.state(), tmp_path / "credit.safetensors")
+    again = method(level, warmup=1)
+    again.load_state(load_file(tmp_path / "credit.safetensors"))
+    for seed in (1, 2):
+        a = await made.assign(matching_game(seed))
+        b = await again.assign(matching_game(seed))
+        assert_equal(a, b)
+    assert all(torch.equal(t, again.state()[name]) for name, t in made.state().items())
+
+
+def assert_equal(a: Credit, b: Credit) -> None:
+    """Compare what two methods gave, to the bit."""
+    assert len(a.samples) == len(b.samples) > 0
+    for one, other in zip(a.samples, b.samples, strict=True):
+        assert np.array_equal(one.token_ids, other.token_ids)
+        assert np.array_equal(one.advantages, other.advantages)
+    assert a.metrics == b.metrics

@@ -1,0 +1,144 @@
+"""What was played is kept as it was, drawn evenly, and survives a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import models
+from helpers.trajectories import episode, group, turn
+from turngym.agents.rendering import Renderer
+from turngym.errors import CheckpointError
+from turngym.trainers.credit.final_state import final_prompt
+from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
+from turngym.trainers.credit.turns import Turns
+from turngym.types import Message, StopReason, Trajectory
+
+RENDERER = Renderer(models.tokenizer())
+SEEN = (Message(role="user", content="go east"),)
+
+
+def played(*episodes: Trajectory, gamma: float = 0.5, context: int = 256) -> list[PlayedTurn]:
+    attempts = [replace(e, attempt=i, policy_seed=i) for i, e in enumerate(episodes)]
+    turns = Turns.of([group(*attempts)])
+    return played_turns(turns, turns.reward_N, RENDERER, gamma=gamma, context=context)
+
+
+def test_a_turn_knows_what_was_seen_said_and_seen_next() -> None:
+    rows = played(
+        episode([turn(1.0, prompt=(1, 2), drawn=(3, 4)), turn(2.0, prompt=(5,), drawn=(6,))])
+    )
+    first, second = rows
+    assert first.state.tolist() == [1, 2]
+    assert first.action.tolist() == [3, 4]
+    assert first.next_state.tolist() == second.state.tolist() == [1, 2, 3, 4, 5]
+    assert second.action.tolist() == [6]
+    assert second.next_state.size == 0
+    assert [row.mc_return for row in rows] == [2.0, 2.0]
+    assert [row.is_terminated for row in rows] == [False, True]
+    assert not any(row.is_truncated for row in rows)
+
+
+def test_a_rewritten_history_is_followed_into_its_new_text() -> None:
+    turns = [
+        turn(prompt=(1, 2), drawn=(3,)),
+        turn(prompt=(7, 8), drawn=(9,), starts_segment=True),
+        turn(prompt=(4,), drawn=(5,)),
+    ]
+    rows = played(episode(turns))
+    assert [row.state.tolist() for row in rows] == [[1, 2], [7, 8], [7, 8, 9, 4]]
+    assert [row.next_state.tolist() for row in rows] == [[7, 8], [7, 8, 9, 4], []]
+
+
+def test_a_limit_is_not_an_end() -> None:
+    cut = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), final_observation=SEEN)
+    last = played(cut)[-1]
+    more = RENDERER.continuation(SEEN, ended=False)
+    assert (last.is_truncated, last.is_terminated) == (True, False)
+    assert last.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4, *more]
+    assert not last.is_end(bootstrap_truncated=True)
+    assert last.is_end(bootstrap_truncated=False)
+    unseen = played(replace(cut, final_observation=()))[-1]
+    assert unseen.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+
+
+def test_the_last_state_is_shown_as_the_policy_would_have_seen_it() -> None:
+    end = RENDERER.end_ids[0]
+    stop = StopReason.TRUNCATED_TURNS
+    said_end = replace(episode([turn(drawn=(3, end))], stop=stop), final_observation=SEEN)
+    new = final_prompt(said_end, RENDERER, context=256)
+    assert new == RENDERER.continuation(SEEN, ended=True)
+    assert final_prompt(said_end, RENDERER, context=4 + len(new)) == new
+    assert final_prompt(said_end, RENDERER, context=3 + len(new)) == ()
+    ended = replace(said_end, stop_reason=StopReason.TERMINATED)
+    assert final_prompt(ended, RENDERER, context=256) == ()
+
+
+def test_the_newest_turns_stay_and_are_drawn_evenly() -> None:
+    rows = played(*(episode([turn(float(n), prompt=(1,), drawn=(2,))]) for n in range(8)))
+    ring = TurnRing(5)
+    ring.add(rows)
+    assert len(ring) == 5
+    assert sorted(ring[slot].reward for slot in range(5)) == [3.0, 4.0, 5.0, 6.0, 7.0]
+    drawn = ring.sample(20_000, np.random.default_rng(0))
+    counts = np.bincount([int(row.reward) for row in drawn], minlength=8)
+    assert counts[:3].tolist() == [0, 0, 0]
+    assert counts[3:] == pytest.approx(4000, rel=0.06)  # four standard deviations
+
+
+def test_rewards_are_float32_even_when_whole_numbers_come_first() -> None:
+    ring = TurnRing(8)
+    ring.add(played(episode([1, 0.25]), gamma=1.0))
+    tensors = ring.state()
+    assert tensors["reward"].dtype == torch.float32
+    assert tensors["reward"].tolist() == [1.0, 0.25]
+    assert tensors["mc_return"].tolist() == [1.25, 0.25]
+
+
+def test_a_ring_comes_back_to_the_bit_and_goes_on_alike() -> None:
+    rows = played(
+        episode([turn(0.1, drawn=(3,)), turn(0.2, starts_segment=True), turn(0.3)]),
+        replace(episode([0.7], stop=StopReason.TRUNCATED_TURNS), final_observation=SEEN),
+        episode([0.9, 0.8]),
+    )
+    ring, again = TurnRing(4), TurnRing(4)
+    ring.add(rows[:4])
+    tensors = ring.state()
+    again.load_state(tensors)
+    for one in (ring, again):
+        one.add(rows[4:])
+    assert len(again) == 4
+    for slot in range(4):
+        a, b = ring[slot], again[slot]
+        for name in ("state", "action", "next_state", "logprobs_A", "versions_A"):
+            assert np.array_equal(getattr(a, name), getattr(b, name))
+        assert (a.reward, a.mc_return, a.is_end(bootstrap_truncated=True)) == (
+            b.reward,
+            b.mc_return,
+            b.is_end(bootstrap_truncated=True),
+        )
+    assert all(torch.equal(t, again.state()[name]) for name, t in ring.state().items())
+
+
+def test_each_text_is_saved_once() -> None:
+    ring = TurnRing(10)
+    ring.add(played(episode([0.0] * 5)))
+    assert ring.state()["ids"].numel() == 5 * 4
+
+
+def test_a_smaller_ring_refuses_what_a_larger_one_saved() -> None:
+    ring = TurnRing(4)
+    ring.add(played(episode([0.0] * 3)))
+    with pytest.raises(CheckpointError, match="3 turns were saved, and buffer_turns is 2"):
+        TurnRing(2).load_state(ring.state())
+
+
+def test_an_empty_ring_is_saved_and_has_nothing_to_draw() -> None:
+    ring, again = TurnRing(4), TurnRing(4)
+    again.load_state(ring.state())
+    assert len(again) == 0
+    with pytest.raises(ValueError, match="nothing was played yet"):
+        again.sample(1, np.random.default_rng(0))
