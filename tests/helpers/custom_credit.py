@@ -95,3 +95,22 @@ class Nothing:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing."""
+
+
+class Drawing(Nothing):
+    """A method that draws one action for each attempt and teaches nothing."""
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext, **settings: Any) -> None:
+        super().__init__(algo, context, **settings)
+        self.context = context
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return no sample, and how many tokens were drawn."""
+        drawn = 0
+        for group in groups:
+            for number, episode in enumerate(group.usable):
+                session = self.context.engine.open(number)
+                start = episode.turns[0].spans[0].token_ids
+                drawn += len((await session.generate(start, self.context.sampling)).token_ids)
+                session.close()
+        return Credit(samples=(), metrics={"credit/counted": float(drawn)})

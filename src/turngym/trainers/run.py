@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from turngym.agents.engine import LocalEngine, Sampling
@@ -161,9 +161,15 @@ class Run:
         return found
 
     async def assign_credit(self, groups: Sequence[TrajectoryGroup]) -> Credit:
-        """Return what a batch of episodes teaches."""
+        """Return what a batch of episodes teaches.
+
+        The tokens that the method drew of its own are ``credit/drawn_tokens``.
+        """
         assert self.credit is not None
-        return await self.credit.assign(groups)
+        before = self._engine.stats.sampled_tokens
+        credit = await self.credit.assign(groups)
+        drawn = self._engine.stats.sampled_tokens - before
+        return replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": float(drawn)})
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from helpers.cli import TINY_RUN
 from helpers.custom_credit import Nothing
 from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError
+from turngym.reports.runs import learning_curve
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.config import needs_of
 from turngym.trainers.credit.methods import build_credit
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
 from turngym.trainers.needs import check_needs
 
 HERE = "helpers.custom_credit"
@@ -141,3 +146,16 @@ def test_what_a_function_needs_is_asked_of_the_environment() -> None:
 def test_channels_that_a_function_reads_must_be_there() -> None:
     with pytest.raises(ConfigError, match="reads the reward channel 'outcome'"):
         config(advantage=own("summed", rewards=["outcome"]))
+
+
+def test_tokens_that_a_method_draws_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY_RUN)
+    algo = {"name": "mine", "advantage": own("Drawing")}
+    train(load_config(TrainConfig, [tmp_path / "tiny.toml", {"algo": algo}]), tmp_path / "run")
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    trained = [row for row in rows if "credit/counted" in row]
+    assert len(trained) == 2
+    for row in trained:
+        assert row["credit/drawn_tokens"] == row["credit/counted"] > 0
+    drawn = sum(row["rollout/tokens"] + row["credit/counted"] for row in trained)
+    assert learning_curve(rows)[1][-1] == drawn
