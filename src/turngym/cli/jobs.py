@@ -72,7 +72,7 @@ class _Crew:
     async def run_heat(self, heat: Heat) -> None:
         """Make the start, then run what begins with it."""
         first = heat.warm_start
-        if first is not None and not (first.is_done and heat.start.exists()):
+        if first is not None and not heat.start.exists():
             if not await self._run(first):
                 reason = f"not started, because its {first.name} failed"
                 self.failures |= {run.label: reason for run in heat.runs}

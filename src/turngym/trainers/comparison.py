@@ -11,6 +11,7 @@ model, meets the same training tasks in the same order and plays the same number
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -24,7 +25,7 @@ from turngym.errors import ConfigError
 from turngym.trainers.checkpoints import find_model
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.needs import check_needs
-from turngym.trainers.run_folder import same_settings
+from turngym.trainers.run_folder import check_same_run
 
 _FIXED = ("run.seed", "run.steps", "evaluation.target_success")
 """What a comparison decides itself."""
@@ -71,21 +72,25 @@ class PlannedRun:
 
     @property
     def is_done(self) -> bool:
-        """True when the folder holds this run, finished."""
-        return (self.folder / "summary.json").exists() and same_settings(self.folder, self.config)
+        """True when it is finished."""
+        return (self.folder / "summary.json").exists()
 
     def write_settings(self) -> None:
-        """Write ``settings_file``.
-
-        Raises:
-            ConfigError: A setting cannot be written as TOML.
-        """
+        """Write ``settings_file``."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.settings_file.write_text(to_toml(self.config), encoding="utf-8")
-        if load_config(TrainConfig, [self.settings_file]) != self.config:
+
+    def check(self) -> None:
+        """Make sure that the run can be started, or gone on with.
+
+        Raises:
+            ConfigError: A setting cannot be written as TOML, or the folder holds another run.
+        """
+        if load_config(TrainConfig, [tomllib.loads(to_toml(self.config))]) != self.config:
             raise ConfigError(
                 f"{self.label}: a setting is null where the default is not, which TOML cannot say"
             )
+        check_same_run(self.folder, self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,8 @@ def plan(
         out: Folder of the comparison.
 
     Raises:
-        ConfigError: A setting is wrong, or an environment does not give what an algorithm needs.
+        ConfigError: A setting is wrong, an environment does not give what an algorithm needs, or
+            ``out`` holds runs of other settings.
     """
     has_file = any("=" not in source for source in sources)
     if not envs and not has_file:
@@ -139,6 +145,9 @@ def plan(
     for env in envs or [load_config(TrainConfig, sources).env.id]:
         base = _base(env, sources, has_file=has_file)
         heats += [_heat(base, contenders, s, budget_episodes, out) for s in range(seeds)]
+    for heat in heats:
+        for run in filter(None, (heat.warm_start, *heat.runs)):
+            run.check()
     return heats
 
 

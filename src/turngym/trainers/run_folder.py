@@ -133,9 +133,8 @@ class RunFolder:
     def _claim(self, config: TrainConfig) -> None:
         """Write ``config.json``, or compare with the one that is there."""
         file = self.path / "config.json"
-        wanted = config.model_dump(mode="json")
         if file.exists():
-            _check_same(self.path, _read_config(file), wanted)
+            check_same_run(self.path, config)
             return
         strangers = [p.name for p in self.path.iterdir() if p.name not in (".lock", "config.json")]
         if strangers:
@@ -148,7 +147,7 @@ class RunFolder:
             "turngym": turngym.__version__,
             "commit": source_commit(),
             "seed": config.run.seed,
-            "config": wanted,
+            "config": config.model_dump(mode="json"),
         }
         write_json(file, content)
 
@@ -163,12 +162,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
-def same_settings(path: Path, config: TrainConfig) -> bool:
-    """Say whether ``path`` holds a run with these settings, finished or not."""
-    try:
-        return _read_config(path / "config.json") == config.model_dump(mode="json")
-    except ConfigError:
-        return False
+def check_same_run(path: Path, config: TrainConfig) -> None:
+    """Make sure that ``path`` holds no run of other settings; it may hold nothing.
+
+    Raises:
+        ConfigError: It does; the message names the first difference.
+    """
+    file = path / "config.json"
+    if file.exists():
+        _check_same(path, _read_config(file), config.model_dump(mode="json"))
 
 
 def source_commit() -> str | None:

@@ -15,6 +15,7 @@ from turngym.trainers.comparison import Contender, Heat, plan, shipped_config
 from turngym.trainers.config import TrainConfig
 
 GRPO = Contender(name="grpo", algo="grpo")
+NULL = "algo.advantage.batch=null"
 RLOO = Contender(name="rloo", algo="rloo", settings=("learner.num_minibatches=1",))
 
 
@@ -126,6 +127,11 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
             {"contenders": [Contender(name="a", algo="grpo", settings=("env.id=text/taxi",))]},
             [],
             "--set a:env.id: an algorithm of its own may only have algo, learner, regularizer, ro",
+        ),
+        (
+            {"contenders": [Contender(name="a", algo="ppo", settings=(NULL,))]},
+            [],
+            "text/maze, seed 0, a: a setting is null where the default is not, which TOML cannot",
         ),
         (
             {"contenders": [Contender(name="a", algo="grpo", settings=("learner.lr=fast",))]},

@@ -1,0 +1,134 @@
+"""Many runs at once, with the training process replaced by one that is told what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from helpers.runs import write_lines, write_run
+from turngym.cli import jobs
+from turngym.cli.main import main
+from turngym.config import load_config
+from turngym.trainers.comparison import Heat, PlannedRun
+from turngym.trainers.config import TrainConfig
+
+Captured = pytest.CaptureFixture[str]
+
+
+class FakeTraining:
+    """Stands for the processes: notes what began and how many were there at once."""
+
+    def __init__(self, failing: tuple[str, ...] = ()) -> None:
+        self.failing = failing
+        self.begun: list[str] = []
+        self.most = 0
+        self._now = 0
+
+    async def __call__(self, run: PlannedRun) -> int:
+        self.begun.append(f"{run.seed} {run.name}")
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.01)
+        self._now -= 1
+        if run.name in self.failing:
+            run.log_file.write_text("warm start: 6 steps\nerror: the lamp blew\n")
+            return 1
+        write_run(run.folder, (0.1, 0.2, 0.4), algo=run.name, seed=run.seed)
+        return 0
+
+
+def planned(place: Path, name: str, seed: int) -> PlannedRun:
+    config = load_config(TrainConfig, ["env.id=text/maze", "run.steps=2", f"run.seed={seed}"])
+    folder = place / f"seed-{seed}" / name
+    return PlannedRun(env="text/maze", seed=seed, name=name, folder=folder, config=config)
+
+
+def heat(place: Path, seed: int, *, warm: bool = False) -> Heat:
+    return Heat(
+        start=place / f"seed-{seed}" / "start",
+        warm_start=planned(place, "warm-start", seed) if warm else None,
+        runs=tuple(planned(place, name, seed) for name in ("a", "b", "c")),
+    )
+
+
+def silent(done: int, note: str) -> None:
+    """Watch and say nothing."""
+
+
+@pytest.mark.parametrize("seats", [1, 2, 4])
+def test_as_many_as_asked_for_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seats: int
+) -> None:
+    training = FakeTraining()
+    monkeypatch.setattr(jobs, "_train", training)
+    failures = jobs.run_heats([heat(tmp_path, s) for s in range(2)], jobs=seats, advance=silent)
+    assert failures == {}
+    assert len(training.begun) == 6
+    assert training.most == seats
+
+
+def test_what_is_done_is_not_run_again_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = FakeTraining()
+    monkeypatch.setattr(jobs, "_train", training)
+    one = heat(tmp_path, 0)
+    write_run(one.runs[1].folder, (0.1, 0.2, 0.4), algo="b", seed=0)
+    seen: list[int] = []
+    jobs.run_heats([one], jobs=1, advance=lambda done, _: seen.append(done))
+    assert training.begun == ["0 a", "0 c"]
+    assert seen[-1] == 6  # two updates each
+
+
+def test_without_a_start_nothing_begins_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = FakeTraining(failing=("warm-start",))
+    monkeypatch.setattr(jobs, "_train", training)
+    heats = [heat(tmp_path, 0, warm=True), heat(tmp_path, 1)]
+    failures = jobs.run_heats(heats, jobs=1, advance=silent)
+    assert training.begun == ["0 warm-start", "1 a", "1 b", "1 c"]
+    first = failures.pop("text/maze, seed 0, warm-start")
+    assert first.startswith("exit code 1: the lamp blew (see ")
+    assert failures == {
+        f"text/maze, seed 0, {name}": "not started, because its warm-start failed"
+        for name in ("a", "b", "c")
+    }
+
+
+def test_progress_is_read_from_the_runs(tmp_path: Path) -> None:
+    assert jobs._updates(tmp_path) == 0
+    write_lines(tmp_path / "metrics.jsonl", [{"step": 0}, {"step": 0, "rollout/episodes": 4}])
+    assert jobs._updates(tmp_path) == 1
+
+
+def test_a_failed_run_is_named_and_the_others_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(jobs, "_train", FakeTraining(failing=("bad",)))
+    out = tmp_path / "out"
+    ready = ['model={"type": "pretrained", "path": "some/model"}', "warm_start.episodes=0"]
+    command = ["compare", "env.id=text/maze", "--env", "text/maze", *ready, "--out", str(out)]
+    command += ["--algos", "grpo,bad=rloo", "--seeds", "2", "--budget-episodes", "2000"]
+    assert main([*command, "--set", "bad:learner.num_minibatches=1"]) == 1
+    captured = capsys.readouterr()
+    assert "failed: text/maze, seed 1, bad: exit code 1: the lamp blew" in captured.err
+    assert captured.out.splitlines()[2].startswith("grpo       2      40.0 %")
+    page = (out / "report.md").read_text(encoding="utf-8")
+    assert "- failed: text/maze, seed 0, bad" in page
+    assert "| grpo |" in page
+    assert "| bad |" not in page
+
+
+def test_when_all_fail_there_is_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(jobs, "_train", FakeTraining(failing=("grpo",)))
+    ready = ['model={"type": "pretrained", "path": "some/model"}', "warm_start.episodes=0"]
+    command = ["compare", *ready, "--env", "text/maze", "--algos", "grpo", "--seeds", "1"]
+    command += ["--budget-episodes", "2000", "--out", str(tmp_path), "--json"]
+    assert main(command) == 1
+    assert '"envs": []' in capsys.readouterr().out
+    assert not (tmp_path / "report.md").exists()
