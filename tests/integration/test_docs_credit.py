@@ -1,0 +1,125 @@
+"""docs/methods.md has every preset, docs/extending.md is run as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.cli import TINY_RUN
+from turngym.cli.main import main
+from turngym.config import load_config
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.config import needs_of
+from turngym.trainers.metrics import read_metrics
+
+ROOT = Path(__file__).parents[2]
+PRESETS = sorted(path.stem for path in (ROOT / "configs" / "algo").glob("*.toml"))
+NEEDS = {"truth": "ground_truth", "expert": "expert_match"}
+"""Short word of the page to name in the code, where they differ."""
+
+
+def rows() -> dict[str, list[str]]:
+    """Return the cells of each preset's row, by name."""
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if match := re.match(r"\| `(\w+)` \|", line):
+            assert match[1] not in found, f"{match[1]} has two rows"
+            found[match[1]] = [cell.strip() for cell in line.strip("|").split(" |")]
+    return found
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_preset_has_a_row_and_every_row_a_preset() -> None:
+    assert sorted(rows()) == PRESETS
+
+
+def test_no_cell_is_empty() -> None:
+    for name, cells in rows().items():
+        assert len(cells) == 5, name
+        assert all(cells), name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_loads_and_needs_what_its_row_says(name: str) -> None:
+    sources = [str(ROOT / "configs" / "demo.toml"), "learner.num_minibatches=1", f"algo={name}"]
+    algo = load_config(TrainConfig, sources).algo
+    assert algo.name == name
+    said = [] if rows()[name][2] == "–" else rows()[name][2].split(", ")
+    assert sorted(NEEDS.get(word, word) for word in said) == needs_of(algo.rewards, algo.advantage)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write what docs/extending.md shows to the files that it names."""
+    for block in blocks("extending.md", "python"):
+        name = re.match(r'"""(\w+\.py):', block)
+        assert name is not None
+        (tmp_path / name[1]).write_text(block, encoding="utf-8")
+    for block in blocks("extending.md", "toml"):
+        name = re.match(r"# (\w+\.toml)\n", block)
+        assert name is not None
+        (tmp_path / name[1]).write_text(block, encoding="utf-8")
+    (tmp_path / "tiny.toml").write_text(TINY_RUN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_method_takes_one_function_and_one_file_of_thirty_lines() -> None:
+    assert [len(block.splitlines()) <= 30 for block in blocks("extending.md", "python")] == [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize("algo", ["no_circles", "early"])
+def test_the_methods_of_the_page_train(folder: Path, algo: str) -> None:
+    command = ["train", "tiny.toml", f"algo={algo}.toml", "--out", algo]
+    assert main(command) == 0
+    trained = [
+        row for row in read_metrics(folder / algo / "metrics.jsonl") if "rollout/turns_mean" in row
+    ]
+    assert len(trained) == 2
+
+
+def test_the_function_of_the_page_gives_no_credit_in_circles(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    from helpers.trajectories import episode, turn
+    from turngym.imports import import_attribute
+    from turngym.trainers.credit.channels import pure_channels
+    from turngym.trainers.credit.reward_config import EnvReward
+    from turngym.trainers.credit.turns import Turns
+    from turngym.types import TrajectoryGroup
+
+    there = [
+        turn(0.0, anchor="a"),
+        turn(0.0, anchor="b"),
+        turn(0.0, anchor="a"),
+        turn(1.0, anchor="c"),
+    ]
+    lost = [turn(0.0, anchor="a"), turn(0.0, anchor="a")]
+    group = TrajectoryGroup(
+        group_id="g", trajectories=(episode(there, attempt=0), episode(lost, attempt=1))
+    )
+    turns = Turns.of([group])
+    function = import_attribute("function", "my_credit:no_circles")
+    values_N = function(turns, pure_channels(EnvReward(), turns), weight=3.0)
+    mean = 4 / 6
+    expected = [3 * (1 - mean), 3 * (1 - mean), 0, 3 * (1 - mean), -3 * mean, 0]
+    assert np.allclose(values_N, expected)
+    early = import_attribute("function", "my_reward:early")
+    assert np.allclose(early(turns), [0.1, 0.05, 0.1 / 3, 0.025, 0.1, 0.05])
+
+
+def test_the_shipped_settings_are_those_of_the_checkout() -> None:
+    inside = ROOT / "src" / "turngym" / "trainers" / "configs"
+    for path in inside.glob("*.toml"):
+        assert (ROOT / "configs" / path.name).read_text() == path.read_text()
