@@ -1,48 +1,69 @@
-"""What a credit method needs, on a tiny untrained policy, and batches of made-up dialogue."""
+"""Credit of episodes made by hand."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from helpers import models
-from helpers.trajectories import episode, group, turn
-from turngym.agents.engine import LocalEngine, Sampling
-from turngym.agents.rendering import Renderer
 from turngym.config import load_config
-from turngym.trainers.config import AlgoConfig
-from turngym.trainers.credit.base import CreditContext
+from turngym.trainers.config import AlgoConfig, TrainConfig
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.credit.channels import Channel, Channels
+from turngym.trainers.credit.group_config import GroupRelative, Term
+from turngym.trainers.credit.group_relative import GroupRelativeCredit, turn_advantages
+from turngym.trainers.credit.turns import Turns
 from turngym.types import TrajectoryGroup
 
-
-def context(*, max_sessions: int = 64, seed: int = 3) -> CreditContext:
-    """Return the context of a run whose policy is ``models.model()``."""
-    engine = LocalEngine(models.model(), models.tokenizer(), max_sessions=max_sessions)
-    engine.load_weights(models.model().state_dict(), 4)
-    return CreditContext(
-        model=models.model(),
-        renderer=Renderer(models.tokenizer()),
-        engine=engine,
-        sampling=Sampling(max_new_tokens=5),
-        seed=seed,
-        max_tokens=1024,
-    )
+Rows = list[list[float]]
 
 
-def algo(advantage: dict[str, Any], **more: Any) -> AlgoConfig:
-    """Return settings of a method."""
-    return load_config(AlgoConfig, [{"advantage": advantage, **more}])
+def algo(name: str, *overrides: str) -> AlgoConfig:
+    """Return a preset, with overrides such as ``terms.0.gamma=0.5`` below ``algo.advantage``."""
+    below = [f"algo.advantage.{text}" for text in overrides]
+    return load_config(TrainConfig, ["env.id=text/maze", f"algo={name}", *below]).algo
 
 
-def matching_game(seed: int, *, episodes: int = 8, turns: int = 3) -> list[TrajectoryGroup]:
-    """Return a group in which a turn is paid when the action repeats the token that was shown."""
-    rng = np.random.default_rng(seed)
-    attempts = []
-    for number in range(episodes):
-        made = []
-        for _ in range(turns):
-            shown, said = (int(token) for token in rng.integers(10, 13, 2))
-            made.append(turn(float(shown == said), prompt=(1, shown, 2), drawn=(said, 3)))
-        attempts.append(episode(made, attempt=number))
-    return [group(*attempts)]
+def rows_of(method: AlgoConfig, *groups: TrajectoryGroup) -> Rows:
+    """Return the advantages of all usable episodes, one row of turns each."""
+    turns = Turns.of(groups)
+    channels = Channels(method.rewards, method.gate, None).read(turns)
+    assert isinstance(method.advantage, GroupRelative)
+    return as_rows(turns, turn_advantages(turns, channels, method.advantage))
+
+
+def compared(term: Term, groups: Sequence[TrajectoryGroup], **stubs: Rows) -> Rows:
+    """Return what one term makes of channels given by hand; None means no value."""
+    turns = Turns.of(groups)
+    config = GroupRelative(terms=(term,))
+    return as_rows(turns, turn_advantages(turns, channels_of(stubs), config))
+
+
+def channels_of(stubs: Mapping[str, Sequence[Sequence[float | None]]]) -> dict[str, Channel]:
+    """Return channels from one row of values per episode; None means no value."""
+    found = {}
+    for name, rows in stubs.items():
+        flat = [value for row in rows for value in row]
+        values = np.array([value or 0.0 for value in flat])
+        valid = np.array([value is not None for value in flat])
+        found[name] = Channel(values_N=values, has_value_N=valid)
+    return found
+
+
+def as_rows(turns: Turns, values: Any) -> Rows:
+    """Return one list per episode."""
+    return [row.tolist() for row in turns.split(values)]
+
+
+def credit_of(method: AlgoConfig, *groups: TrajectoryGroup) -> Credit:
+    """Return what a fresh credit method makes of a batch."""
+    return asyncio.run(GroupRelativeCredit(method, None).assign(groups))
+
+
+def assert_rows(found: Rows, wanted: Rows, *, atol: float = 1e-4) -> None:
+    """Compare row by row."""
+    assert [len(row) for row in found] == [len(row) for row in wanted]
+    for row, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(row, expected, atol=atol)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers import models
-from helpers.credit import algo, context, matching_game
+from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group
 from turngym.config import load_config
 from turngym.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.credit import algo, context, matching_game
+from helpers.critics import algo, context, matching_game
 from turngym.trainers.credit.best_of_n import BestOfNCredit, choose_best
 from turngym.trainers.credit.utterance_critic import Judgement
 

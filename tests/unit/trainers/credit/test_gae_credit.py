@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.credit import algo, context, matching_game
+from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.gae import GaeCredit

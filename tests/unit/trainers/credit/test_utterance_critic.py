@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers import models
-from helpers.credit import matching_game
+from helpers.critics import matching_game
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.critic_config import UtteranceCritic
