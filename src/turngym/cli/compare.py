@@ -52,7 +52,7 @@ def compare(
     """
     need_train_extra("'turngym compare'")
     from turngym.cli.jobs import run_heats
-    from turngym.reports.runs import COMPARISON_FILE
+    from turngym.reports.runs import COMPARISON_FILE, read_run
     from turngym.trainers.comparison import plan
     from turngym.trainers.run_folder import write_json
 
@@ -77,7 +77,7 @@ def compare(
     notes = [f"failed: {label}: {reason}" for label, reason in failures.items()]
     for note in notes:
         say(note)
-    done = [run.folder for run in runs if run.is_done]
+    done = [read_run(run.folder) for run in runs if run.is_done]
     if done:
         tell(done, out, settings=settings, reference=reference, notes=notes, as_json=as_json)
     elif as_json:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import print_json, say, table, writable_folder
+
+if TYPE_CHECKING:
+    from turngym.reports.runs import FinishedRun
 
 REFERENCE_HELP = "Algorithm that the others are measured against; grpo, or else the first."
 
@@ -33,7 +36,7 @@ def report(
     for note in notes:
         say(note)
     tell(
-        [run.folder for run in done],
+        done,
         out or folders[0],
         settings=read_settings(folders),
         reference=reference,
@@ -43,7 +46,7 @@ def report(
 
 
 def tell(
-    runs: Sequence[Path],
+    runs: Sequence[FinishedRun],
     out: Path,
     *,
     settings: Mapping[str, Sequence[str]],
@@ -54,7 +57,7 @@ def tell(
     """Write a report and print what matters of it.
 
     Args:
-        runs: Folders of finished runs.
+        runs: Finished runs.
         out: Where the report goes.
         settings: What each algorithm had of its own.
         reference: Whom the others are measured against.
@@ -62,11 +65,10 @@ def tell(
         as_json: Print JSON instead of a table.
     """
     from turngym.reports.comparison import rank
-    from turngym.reports.runs import read_run
     from turngym.reports.tables import episodes, percent
     from turngym.reports.write import write_report
 
-    rankings = rank([read_run(folder) for folder in runs], reference=reference, settings=settings)
+    rankings = rank(runs, reference=reference, settings=settings)
     page = write_report(rankings, writable_folder(out), notes=notes)
     if as_json:
         print_json({"notes": list(notes), "envs": [ranking.to_json() for ranking in rankings]})

@@ -1,7 +1,9 @@
 """What to run so that algorithms can be compared: equal starts, equal episodes, equal tasks.
 
 For each environment and seed one warm start is trained. Every algorithm then begins with that very
-model, meets the same training tasks in the same order and plays the same number of episodes.
+model, meets the same training tasks in the same order and plays the same number of episodes. The
+first of these tasks are those that the expert played for the warm start; validation tasks and
+held-out tasks are nobody's.
 
     OUT/<env>/seed-<S>/start/           the model that all begin with
     OUT/<env>/seed-<S>/warm-start/      the run that made it
@@ -154,13 +156,15 @@ def plan(
 def shipped_config(env: str) -> dict[str, Any]:
     """Return the shipped settings for ``env``, or those of the demo with ``env`` in them."""
     wanted = registry.find(env)
-    found: dict[str, TrainConfig] = {}
-    for file in sorted((files("turngym.trainers") / "configs").iterdir(), key=lambda f: f.name):
+    folder = files("turngym.trainers") / "configs"
+    with as_file(folder / "demo.toml") as path:
+        chosen = load_config(TrainConfig, [path])
+    for file in folder.iterdir():
         with as_file(file) as path:
             config = load_config(TrainConfig, [path])
-        found[registry.find(config.env.id).id] = config
-        found[file.name] = config
-    chosen = found.get(wanted.id, found["demo.toml"])
+        found = registry.find(config.env.id)
+        if (found.entry_point, found.kwargs) == (wanted.entry_point, wanted.kwargs):
+            chosen = config
     return _in_env(chosen.model_dump(mode="json"), env)
 
 

@@ -105,6 +105,7 @@ def test_another_environment_does_not_inherit_options(tmp_path: Path, settings: 
 
 def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
     assert shipped_config("text/taxi")["env"]["id"] == "text/taxi"
+    assert shipped_config("text/taxi-easy")["learner"] == shipped_config("text/taxi")["learner"]
     demo = shipped_config("text/maze")
     other = shipped_config("text/wordle")
     assert other["env"]["id"] == "text/wordle"
