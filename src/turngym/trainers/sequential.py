@@ -4,6 +4,10 @@ Turns are told apart by their number, as in the paper, where every episode has t
 them. An episode that ends earlier has no part in later turns and keeps the weight 1 until its own
 last turn is reached, so within each episode the order is backward. The loss of a turn is divided by
 all episodes of the batch, not by those that reach it: a turn that few reach moves the policy less.
+
+Where success ends an episode early, the last turns are those of failures alone, and outcomes that
+are centred over whole groups (``group_by="task"``) leave their passes nothing to push up. Compare
+with the attempts that reached the turn (``"task_turn"``): with equal lengths it is the same.
 """
 
 from __future__ import annotations
