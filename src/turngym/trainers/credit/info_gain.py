@@ -25,7 +25,7 @@ from turngym.trainers.credit.branches import (
     sees_branches,
 )
 from turngym.trainers.credit.channels import Channel
-from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places
+from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
 from turngym.trainers.credit.reward_config import InfoGain
 from turngym.trainers.credit.turns import IntArray, Turns
 from turngym.trainers.samples import FloatArray
@@ -102,14 +102,8 @@ class InfoGainSource:
         layout = Layout.of(episode)
         if layout is None or not episode.ground_truth or not episode.answer:
             return None
-        return ask_each_turn(
-            layout, self._context.renderer, episode.answer, episode.ground_truth, self._room
-        )
-
-    @property
-    def _room(self) -> int | None:
-        room = getattr(self._context.model.config, "max_position_embeddings", None)
-        return None if room is None else int(room)
+        room, renderer = room_of(self._context.model), self._context.renderer
+        return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
 
     def _beliefs(self, questions: list[Tree]) -> list[FloatArray]:
         """Return the mean log-prob of the truth before each turn, one array [T] per episode."""

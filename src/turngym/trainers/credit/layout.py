@@ -16,7 +16,7 @@ from turngym.trainers.credit.turns import IntArray
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +81,12 @@ def encode_with_places(tokenizer: PreTrainedTokenizerBase, text: str) -> Encoded
         starts_M=np.minimum(starts, previous),
         ends_M=ends,
     )
+
+
+def room_of(model: PreTrainedModel) -> int | None:
+    """Return the longest sequence that a model was made for, in tokens; None when it has none."""
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return None if room is None else int(room)
 
 
 def check_fast(tokenizer: PreTrainedTokenizerBase, channel: str) -> None:

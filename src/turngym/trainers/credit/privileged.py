@@ -25,6 +25,7 @@ from turngym.agents.rendering import Renderer
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.layout import room_of
 from turngym.trainers.credit.reward_config import Privileged
 from turngym.trainers.credit.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
 from turngym.trainers.credit.turns import Turns
@@ -162,7 +163,7 @@ class PrivilegedSource:
             return ()
         prefix = truth_prefix(self._context.renderer, episode.ground_truth)
         rows = episode_rows(episode, prefix=prefix)
-        room = getattr(self._context.model.config, "max_position_embeddings", None)
+        room = room_of(self._context.model)
         too_long = room is not None and max(row.token_ids_L.size for row in rows) > room
         return () if too_long else rows
 
