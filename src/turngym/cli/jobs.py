@@ -92,8 +92,9 @@ class _Crew:
         """Tell how far the runs are."""
         for run in self._running.values():
             self._done[run.label] = _updates(run.folder)
-        now = "; ".join(self._running)
-        self._advance(sum(self._done[run.label] for run in self._runs), now)
+        now = next(iter(self._running), "")
+        others = f" and {len(self._running) - 1} more" if len(self._running) > 1 else ""
+        self._advance(sum(self._done[run.label] for run in self._runs), now + others)
 
     async def _run(self, run: PlannedRun) -> bool:
         """Run to the end, unless it is done; say whether that went well."""
