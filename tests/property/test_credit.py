@@ -44,7 +44,7 @@ LEVEL = sorted(
     )
 )
 """Methods that compare a turn with the other attempts and never with its own one."""
-OUTCOME_ALONE = ("grpo", "dr_grpo", "rloo", "mc_grpo", "maxrl", "flow_grpo", "starpo_s", "seeupo")
+OUTCOME_ALONE = ("grpo", "dr_grpo", "rloo", "mc_grpo", "maxrl", "flow_grpo", "starpo_s")
 
 # Quarters keep sums exact, so that ties stay ties under shifts and permutations.
 rewards = st.integers(-8, 8).map(lambda quarters: quarters / 4)
