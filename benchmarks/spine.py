@@ -10,6 +10,7 @@
     b  generation.py     tokens per second of the local engine, beside transformers generate
     c  training_step.py  one GRPO update, beside TRL
     d  footprint.py      import time and install size
+    e  credit.py         turn credit: one-pass scoring, share of a training step per method
 
 ``benchmarks/setup.sh`` installs the peers, each apart from .venv. A part that cannot run says so
 and how to make it run. The exit status is 0 when everything that ran ended well, whatever the
@@ -62,6 +63,7 @@ PARTS = {
     "b": Part(title="Multi-turn generation", script="generation.py", needs_torch=True),
     "c": Part(title="One GRPO update", script="training_step.py", peer="trl", needs_torch=True),
     "d": Part(title="Import time and install size", script="footprint.py"),
+    "e": Part(title="Turn credit", script="credit.py", needs_torch=True),
 }
 
 
@@ -89,7 +91,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_letters, default=list(PARTS), metavar="a,b,c,d")
+    parser.add_argument("--only", type=_letters, default=list(PARTS), metavar="a,b,c,d,e")
     parser.add_argument("--repeats", type=int, help="measured rounds of each part")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bench" / "spine.json")
