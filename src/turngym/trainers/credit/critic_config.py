@@ -57,12 +57,14 @@ class UtteranceCritic(StrictModel):
     """A ``transformers`` encoder by name or path; None for a small one of our own."""
     hidden: int = Field(default=64, ge=8)
     """Width of our own encoder; a multiple of ``heads``."""
-    layers: int = Field(default=2, ge=1)
-    heads: int = Field(default=2, ge=1)
+    layers: int = Field(default=1, ge=1)
+    """One gathers what single tokens say and where they stand; from two on, tokens are also read
+    in the light of each other, at several times the cost."""
+    heads: int = Field(default=4, ge=1)
     interaction: bool = True
     """Q also reads the product of both vectors, so that it learns sooner which actions fit which
     states. False, as in the paper: only the two side by side."""
-    max_tokens: int = Field(default=128, ge=8)
+    max_tokens: int = Field(default=64, ge=8)
     """Newest tokens of the text so far that the critic reads."""
     lr: float = Field(default=1e-3, gt=0)
     grad_clip: float = Field(default=1.0, gt=0)
@@ -72,9 +74,9 @@ class UtteranceCritic(StrictModel):
     """Discount per turn."""
     polyak_every: int = Field(default=1, ge=1)
     """Critic steps between two Polyak averages."""
-    steps_per_update: int = Field(default=30, ge=0)
+    steps_per_update: int = Field(default=50, ge=0)
     """Critic steps per batch of episodes."""
-    batch_turns: int = Field(default=64, ge=1)
+    batch_turns: int = Field(default=128, ge=1)
     """Replayed turns per critic step."""
     value_actions: Literal["fresh", "played"] = "fresh"
     """V follows Q at actions that the policy draws now, or at the actions that were played. The

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from helpers.critics import algo, context, matching_game
+from turngym.agents.engine import Sampling
 from turngym.trainers.credit.best_of_n import BestOfNCredit, choose_best
 from turngym.trainers.credit.utterance_critic import Judgement
 
@@ -26,10 +29,18 @@ JUDGED = Judgement(
 )
 
 
-def method(**settings: Any) -> BestOfNCredit:
+def method(*, stop: tuple[str, ...] = (), **settings: Any) -> BestOfNCredit:
     critic = {**CRITIC, **settings.pop("critic", {})}
     advantage = {"type": "best_of_n", "actor_turns": 6, "candidates": 3, "critic": critic}
-    return BestOfNCredit(algo({**advantage, **settings}), context())
+    given = replace(context(), sampling=Sampling(max_new_tokens=12, stop=stop))
+    return BestOfNCredit(algo({**advantage, **settings}), given)
+
+
+def humble(made: BestOfNCredit) -> BestOfNCredit:
+    """Return ``made`` with a critic that finds no state worth anything, so that actions win."""
+    low = torch.tensor([-3.0])
+    made.load_state(made.state() | {f"critic/online/v_heads.{k}.4.bias": low for k in range(2)})
+    return made
 
 
 @pytest.mark.parametrize(
@@ -52,12 +63,20 @@ def test_an_invalid_candidate_that_wins_is_not_imitated() -> None:
 
 
 async def test_winners_are_imitated_with_weight_1() -> None:
-    credit = await method(threshold=0.0).assign(matching_game(0))
-    assert 0 < len(credit.samples) <= 6
-    assert credit.metrics["credit/imitated_fraction"] == pytest.approx(len(credit.samples) / 6)
+    credit = await humble(method(stop=("e", "o", "t", "r"))).assign(matching_game(0))
+    assert len(credit.samples) == 6
+    assert credit.metrics["credit/imitated_fraction"] == 1.0
+    assert credit.metrics["credit/played_best_fraction"] < 1.0
     for one in credit.samples:
         assert one.advantages[one.loss_mask].tolist() == [1.0] * one.num_action_tokens
         assert set(one.policy_versions[one.loss_mask].tolist()) <= {0, 4}
+
+
+async def test_a_candidate_that_was_cut_off_never_wins() -> None:
+    # An untrained policy hardly ever draws the end token within twelve.
+    credit = await humble(method()).assign(matching_game(0))
+    assert credit.metrics["credit/played_best_fraction"] == 1.0
+    assert [s.num_action_tokens for s in credit.samples] == [2] * 6
 
 
 async def test_a_high_threshold_imitates_nothing() -> None:
@@ -65,7 +84,8 @@ async def test_a_high_threshold_imitates_nothing() -> None:
 
 
 async def test_one_candidate_is_the_action_that_was_played() -> None:
-    credit = await method(threshold=0.0, candidates=1).assign(matching_game(0))
+    credit = await humble(method(candidates=1)).assign(matching_game(0))
+    assert len(credit.samples) == 6
     assert credit.metrics["credit/played_best_fraction"] == 1.0
     assert all(set(s.policy_versions[s.loss_mask].tolist()) == {0} for s in credit.samples)
 
@@ -77,9 +97,10 @@ async def test_the_policy_waits_for_the_critic() -> None:
 
 
 async def test_a_resumed_method_goes_on_to_the_bit() -> None:
-    made, again = method(threshold=0.0), method(threshold=0.0)
+    made, again = humble(method()), method()
     await made.assign(matching_game(0))
     again.load_state({name: tensor.clone() for name, tensor in made.state().items()})
     a, b = await made.assign(matching_game(1)), await again.assign(matching_game(1))
     assert a.metrics == b.metrics
+    assert len(a.samples) > 0
     assert [s.token_ids.tolist() for s in a.samples] == [s.token_ids.tolist() for s in b.samples]

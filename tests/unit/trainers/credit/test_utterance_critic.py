@@ -149,7 +149,7 @@ def test_rectangles_hold_like_lengths_within_their_budget() -> None:
 
 
 def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigError, match="hidden=33 must be a multiple of heads=2"):
+    with pytest.raises(ConfigError, match="hidden=33 must be a multiple of heads=4"):
         learner(hidden=33)
 
 
@@ -157,7 +157,7 @@ def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
 def test_q_learns_which_action_fits_which_state(interaction: bool) -> None:
     made = learner(gamma=0.5, lr=3e-3, interaction=interaction)
     played, unseen = rows(0, episodes=128), rows(1)
-    for step in range(50):
+    for step in range(120):
         rng = np.random.default_rng(step)
         chosen, others = (rng.integers(0, len(played), 48) for _ in range(2))
         said = [np.array([rng.integers(10, 13), 3]) for _ in others]

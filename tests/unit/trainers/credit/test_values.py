@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import models
+from turngym.agents.models import add_lora
 from turngym.trainers.credit.critic_config import TokenValues
 from turngym.trainers.credit.values import ValueModel
 
@@ -80,3 +81,23 @@ def test_a_resumed_value_model_goes_on_to_the_bit() -> None:
     for one in (made, again):
         one.fit(TEXTS, MASKS, TARGETS)
     assert all(torch.equal(t, again.state()[name]) for name, t in made.state().items())
+
+
+@pytest.mark.extra("peft")
+def test_an_adapted_policy_is_copied_with_its_adapters_merged() -> None:
+    import copy
+
+    adapted = add_lora(copy.deepcopy(models.model()), 2, seed=0)
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.fill_(0.05)
+    made = ValueModel(adapted, TokenValues(), seed=1, max_tokens=64)
+    weight = torch.linspace(-1, 1, 32)[None]
+    made.load_state(made.state() | {"net/weight": weight})
+    body = adapted.get_base_model().base_model
+    with torch.no_grad():
+        hidden = body(input_ids=torch.from_numpy(TEXTS[0])[None]).last_hidden_state[0]
+    wanted = [float(hidden[at - 1] @ weight[0]) for at in np.flatnonzero(MASKS[0])]
+    assert made.read(TEXTS[:1], MASKS[:1])[0] == pytest.approx(wanted, abs=1e-4)
+    assert not any("lora" in name for name in made.state())
