@@ -40,6 +40,8 @@ class Question:
     """The expert's way, in order; its documents support the answer."""
     mentions: tuple[str, ...] = ()
     """Names that the question holds."""
+    is_choice: bool = False
+    """The way leads past rivals of the answer: to read its name is not yet to know it."""
     facts: str = ""
     """What the problem is beyond its words; decides its split together with them."""
 
@@ -99,6 +101,7 @@ def question_from_json(value: Any, where: str) -> Question:
         kind=str(value.get("kind", "question")),
         plan=tuple(Lookup(query=step["query"], doc=step["doc"]) for step in steps),
         mentions=tuple(map(str, value.get("mentions", ()))),
+        is_choice=bool(value.get("is_choice", False)),
         facts=str(value.get("facts", "")),
     )
 
@@ -139,7 +142,8 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     """Return how the answer can be had too cheaply, or "" when it cannot.
 
     The answer may not stand in the question. Where several documents are needed, it may neither
-    stand in what one search for the whole question shows, nor in the best document of that search.
+    stand in what one search for the whole question shows, nor in the best document of that search,
+    unless rivals of it stand there just as well.
 
     Args:
         question: What is asked.
@@ -150,7 +154,7 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     answer = question.answers[0]
     if contains_answer(question.text, answer):
         return "the question holds the answer"
-    if len(question.supporting) < 2 or not question.is_answerable:
+    if len(question.supporting) < 2 or not question.is_answerable or question.is_choice:
         return ""
     hits, words = backend.search(question.text, k), frozenset(terms(question.text))
     for hit in hits:

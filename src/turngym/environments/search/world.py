@@ -24,6 +24,7 @@ KINDS = ("country", "city", "person", "work", "event")
 _SHARES = {"country": 0.04, "city": 0.16, "person": 0.35, "work": 0.30, "event": 0.15}
 _MISSING = 0.3
 """Probability that an optional fact is missing."""
+_ONE_IN_SO_MANY_CREATES = 3
 _MIN_ARTICLES = 20
 _KEPT_WORLDS = 64
 _PROFESSIONS = (
@@ -189,6 +190,8 @@ class _Maker:
         if relation.name == "capital":
             own = [city for city in pool if city.facts.get("country") is entity]
             return rng.choice(own or pool)
+        if relation.name == "creator" and not self._spec.tiny:  # a few make much, as in life
+            pool = pool[::_ONE_IN_SO_MANY_CREATES]
         if relation.name == "teacher":  # those made before, so that nobody teaches in a circle
             pool = pool[: pool.index(entity)]
         return rng.choice(pool) if pool else None

@@ -24,6 +24,7 @@ DIFFICULTIES: dict[str, dict[str, Any]] = {
 SHARED_WORLDS = {"tiny": None, "easy": None, "medium": 64, "hard": 1}
 """Worlds per split; None: every task has its own."""
 _LIMITS = {"tiny": Limits(results=3, snippet_words=0), "hard": Limits(results=10)}
+_MAX_WORLDS, _DRAWS_PER_WORLD = 20, 500
 _TINY_KINDS = ("1hop", "2hop", "3hop")
 
 
@@ -87,23 +88,31 @@ class WorldEnv(SearchEnv):
 
     def draw(self, task: Task) -> tuple[Question, WorldSpec]:
         """Return a question of the task's split, and its world."""
-        spec = WorldSpec(seed=self._world_seed(task), **self._settings)
-        question = draw_question(
-            world(spec),
-            self._kind,
-            Random(derive_seed(task.seed, "question")),
-            k=self.limits.results,
-            snippet_words=self.limits.snippet_words,
-            accept=lambda drawn: drawn.split == task.split,
+        rng = Random(derive_seed(task.seed, "question"))
+        for attempt in range(_MAX_WORLDS):
+            spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)
+            question = draw_question(
+                world(spec),
+                self._kind,
+                rng,
+                k=self.limits.results,
+                snippet_words=self.limits.snippet_words,
+                accept=lambda drawn: drawn.split == task.split,
+                draws=_DRAWS_PER_WORLD,
+            )
+            if question is not None:
+                return question, spec
+        raise ConfigError(
+            f"{self.name}: no question of kind {self._kind!r} in {_MAX_WORLDS} worlds of "
+            f"{self._settings['articles']} articles; make them larger"
         )
-        return question, spec
 
     def backend(self, source: WorldSpec) -> SearchBackend:
         """Return the index over the world's articles, which all environments share."""
         return world(source).backend
 
-    def _world_seed(self, task: Task) -> int:
+    def _world_seed(self, task: Task, attempt: int) -> int:
         if self._num_worlds is None:
-            return derive_seed(task.seed, "world")
-        number = derive_seed(task.seed, "which world") % self._num_worlds
+            return derive_seed(task.seed, "world", attempt)
+        number = (derive_seed(task.seed, "which world") + attempt) % self._num_worlds
         return derive_seed(0, "search worlds", task.split, number)

@@ -6,6 +6,7 @@ from turngym.environments.search.factories import FACTORIES, MIXED_KINDS, draw_q
 from turngym.environments.search.questions import leaks
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import Entity, World, WorldSpec
+from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError
 
 RICH = WorldSpec(seed=3, articles=200, paraphrase=True, namesakes=0.5, notes=0.2)
@@ -184,10 +185,14 @@ def test_further_demands_are_met(rich):
         assert question.split == split
 
 
-def test_a_world_that_is_too_small_for_a_question_says_so():
-    world = World(WorldSpec(seed=0, tiny=True))
-    with pytest.raises(ConfigError, match="no question of kind 'temporal'"):
-        draw(world, "temporal", 0, accept=lambda _: False)
+def test_a_world_without_such_a_question_gives_none(rich):
+    assert draw(rich, "2hop", 0, accept=lambda _: False, draws=50) is None
+
+
+def test_an_environment_whose_worlds_are_too_small_says_so(monkeypatch):
+    monkeypatch.setitem(FACTORIES, "count", lambda _world, _rng: None)
+    with pytest.raises(ConfigError, match=r"no question of kind 'count' in 20 worlds of 20"):
+        WorldEnv(kind="count", articles=20).reset(seed=0)
 
 
 def test_a_tiny_world_speaks_in_few_words():
