@@ -42,3 +42,11 @@ def register_search() -> None:
                     snapshot_kind="exact",
                     provides=_PROVIDES,
                 )
+    register(
+        "turngym/Corpus-v0",
+        f"{_HERE}.corpus_env:CorpusEnv",
+        family="search",
+        max_turns=_TURNS["mixed"],
+        snapshot_kind="exact",
+        provides=_PROVIDES,
+    )

@@ -241,9 +241,11 @@ class SearchEnv(TurnEnv):
             f"names {' '.join(s.names)} | {s.searches} searches {s.opened_words} words {s.given}"
         )
 
-    def potential(self) -> float:
-        """Return minus the number of turns that the expert still needs."""
+    def potential(self) -> float | None:
+        """Return minus the number of turns that the expert still needs, if there is one."""
         s = self.state
+        if not s.question.plan:
+            return None
         if s.given is not None:
             return 0.0
         shown = {one for one, _ in s.hits}
@@ -253,8 +255,14 @@ class SearchEnv(TurnEnv):
         )
 
     def oracle_action(self) -> str:
-        """Return the next step of the question's plan."""
+        """Return the next step of the question's plan.
+
+        Raises:
+            ConfigError: The question has none.
+        """
         s = self.state
+        if not s.question.plan:
+            raise ConfigError(f"{self.name}: this question has no plan, so there is no expert")
         for step in s.question.plan:
             if self._has_read(step.doc):
                 continue

@@ -13,7 +13,7 @@ from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import snippet, terms
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.errors import ConfigError
-from turngym.tasks.base import Split
+from turngym.tasks.base import SPLITS, Split
 
 _TEST_SHARE = 5
 """One question in so many belongs to the test split."""
@@ -42,6 +42,8 @@ class Question:
     """Names that the question holds."""
     is_choice: bool = False
     """The way leads past rivals of the answer: to read its name is not yet to know it."""
+    fixed_split: Split | None = None
+    """The split, where a benchmark says so; else it follows from the content."""
     facts: str = ""
     """What the problem is beyond its words; decides its split together with them."""
 
@@ -62,7 +64,9 @@ class Question:
 
     @property
     def split(self) -> Split:
-        """The split that the question belongs to by its own content."""
+        """The split that the question belongs to, by its own content unless it is fixed."""
+        if self.fixed_split is not None:
+            return self.fixed_split
         digest = hashlib.sha256(self.key.encode()).digest()
         return "test" if digest[0] % _TEST_SHARE == 0 else "train"
 
@@ -76,7 +80,7 @@ def question_from_json(value: Any, where: str) -> Question:
 
     Args:
         value: ``text`` and ``answers`` are needed; ``kind``, ``plan`` (a list of ``query`` and
-            ``doc``) and ``mentions`` are not.
+            ``doc``), ``mentions`` and ``split`` are not.
         where: File and line, for messages.
 
     Raises:
@@ -95,6 +99,9 @@ def question_from_json(value: Any, where: str) -> Question:
         for step in steps
     ):
         raise ConfigError(f"{where}: 'plan' must be a list of objects with 'query' and 'doc'")
+    split = value.get("split", value.get("fixed_split"))
+    if split is not None and split not in SPLITS:
+        raise ConfigError(f"{where}: 'split' must be one of {', '.join(SPLITS)}, found {split!r}")
     return Question(
         text=value["text"].strip(),
         answers=tuple(answers),
@@ -102,6 +109,7 @@ def question_from_json(value: Any, where: str) -> Question:
         plan=tuple(Lookup(query=step["query"], doc=step["doc"]) for step in steps),
         mentions=tuple(map(str, value.get("mentions", ()))),
         is_choice=bool(value.get("is_choice", False)),
+        fixed_split=split,
         facts=str(value.get("facts", "")),
     )
 

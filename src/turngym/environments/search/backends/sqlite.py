@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from turngym.environments.search.backends.base import QueryMemory
@@ -46,7 +47,7 @@ _MAX_POSTINGS = 20_000
 """Matches that the second step of a query may rank."""
 _MMAP_BYTES = 1 << 31
 
-_STOP_WORDS = frozenset(
+STOP_WORDS = frozenset(
     (
         "a", "an", "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from",
         "had", "has", "have", "how", "in", "is", "it", "its", "of", "on", "or", "that", "the",
@@ -114,6 +115,16 @@ class SqliteBackend:
         found, title, text, meta = rows[0]
         return Document(id=found, title=title, text=text, meta=json.loads(meta))
 
+    def by_number(self, numbers: list[int]) -> list[Document]:
+        """Return the documents with these numbers, in that order; all must exist."""
+        marks = ",".join("?" * len(numbers))
+        query = f"SELECT number, id, title, text, meta FROM documents WHERE number IN ({marks})"
+        found = {row[0]: row[1:] for row in self._rows(query, tuple(numbers))}
+        return [
+            Document(id=one[0], title=one[1], text=one[2], meta=json.loads(one[3]))
+            for one in (found[number] for number in numbers)
+        ]
+
     def close(self) -> None:
         """Close every connection. Safe to call twice."""
         self._closer()
@@ -126,7 +137,7 @@ class SqliteBackend:
         words = list(dict.fromkeys(terms(query)))[:_MAX_TERMS]
         if not words:
             return []
-        words = [word for word in words if word not in _STOP_WORDS] or words
+        words = [word for word in words if word not in STOP_WORDS] or words
         hits = self._ranked(" ".join(map(_quoted, words)), k)
         if len(hits) < k and len(words) > 1:
             known = {hit.id for hit in hits}
@@ -154,11 +165,11 @@ class SqliteBackend:
 
     def _ranked(self, match: str, k: int) -> list[Hit]:
         return [
-            Hit(id=doc_id, title=title, text=text, score=float(score))
+            Hit(id=doc_id, title=title, text=text, score=score)
             for doc_id, title, text, score in self._rows(_RANKED, (match, k))
         ]
 
-    def _rows(self, statement: str, values: tuple[str | int, ...]) -> list[tuple[str, ...]]:
+    def _rows(self, statement: str, values: tuple[str | int, ...]) -> list[Any]:  # as declared
         if self._shared is not None:
             with self._lock:  # one connection serves all threads
                 return self._shared.execute(statement, values).fetchall()
