@@ -56,3 +56,22 @@ def test_bad_records_are_left_out_when_asked(corpus):
     done = turngym("corpus", "build", "bad.jsonl", "--out", "w", "--skip-bad", "--json", cwd=corpus)
     record = json.loads(done.stdout)
     assert (record["num_documents"], record["num_skipped"]) == (9, 1)
+
+
+def test_questions_are_proposed_for_a_corpus_and_can_be_played(tmp_path):
+    from turngym.environments.search.corpus_env import CorpusEnv
+    from turngym.environments.search.index import build_index
+    from turngym.environments.search.sample import sample_packages
+
+    build_index(sample_packages(), tmp_path / "ix")
+    done = turngym(
+        "corpus", "propose", tmp_path / "ix", "--out", tmp_path / "q.jsonl", "--attempts", "60"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "questions of 60 attempts" in done.stdout
+    env = CorpusEnv(index=str(tmp_path / "ix"), questions=str(tmp_path / "q.jsonl"))
+    env.reset(seed=0)
+    over = False
+    while not over:
+        _, reward, over, _, _ = env.step(env.oracle_action())
+    assert reward == 1.0

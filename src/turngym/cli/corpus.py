@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from turngym.cli.imports import import_attribute
 from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say
 
@@ -105,3 +106,42 @@ def search(
     for number, hit in enumerate(hits, start=1):
         print(f"{number}. {hit.id}  {hit.title}: {snippet(hit.text, words, 30)}")
     say(f"{len(hits)} results in {milliseconds:.1f} ms")
+
+
+@app.command("propose")
+def propose(
+    folder: _Folder,
+    out: Annotated[Path, typer.Option(help="JSONL file for the questions.")],
+    proposer: Annotated[
+        str | None,
+        typer.Option(help="module:function that writes them; otherwise sentences with a gap."),
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Documents to write about.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    as_json: _Json = False,
+) -> None:
+    """Write questions about a corpus, and keep those that can be found but not given away."""
+    from turngym.environments.search.backends.sqlite import SqliteBackend
+    from turngym.environments.search.index import DATABASE, read_manifest
+    from turngym.environments.search.questions import write_questions
+    from turngym.environments.search.selfplay import (
+        ClozeProposer,
+        ProposalCounts,
+        self_play_questions,
+    )
+
+    read_manifest(folder)
+    write = ClozeProposer() if proposer is None else import_attribute("proposer", proposer)
+    counts, backend = ProposalCounts(), SqliteBackend(folder / DATABASE)
+    try:
+        with interruptible():
+            found = self_play_questions(write, backend, seed=seed, attempts=attempts, counts=counts)
+            number = write_questions(out, found)
+    finally:
+        backend.close()
+    if as_json:
+        print_json({"accepted": number, "rejected": dict(counts.rejected)})
+        return
+    print(f"{out}: {number} questions of {attempts} attempts")
+    for reason, times in counts.rejected.most_common():
+        say(f"  rejected {times}: {reason}")
