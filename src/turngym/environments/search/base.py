@@ -104,7 +104,7 @@ COMMANDS = Commands(
 def search_tools(max_results: int = MAX_RESULTS) -> JsonTools:
     """Return the same actions as JSON tool calls, with optional ``k`` and ``page``."""
     text = {"type": "string"}
-    doc = {"type": "string", "description": "number, id or title of a result"}
+    doc = {"type": ["string", "integer"], "description": "number, id or title of a result"}
     tools: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "search": (
             "Find documents.",
@@ -334,7 +334,7 @@ class SearchEnv(TurnEnv):
             opened_words=s.opened_words + words,
         )
         if not self.limits.snippet_words:
-            return Outcome(text=f"{document.title}: {text}")
+            return Outcome(text=f"read {document.title}: {text}")
         where = f" (page {page} of {len(parts)})" if len(parts) > 1 else ""
         return Outcome(text=f"{document.title}{where}\n{text}")
 

@@ -237,7 +237,7 @@ def record_of(value: Any, where: str, after: Position) -> Record:
     doc_id = str(value["id"])
     document = Document(
         id=doc_id,
-        title=str(value.get("title") or doc_id),
+        title=" ".join(str(value.get("title") or doc_id).split()),
         text=value["text"],
         meta=value.get("meta") or {},
     )

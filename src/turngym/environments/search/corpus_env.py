@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from turngym.environments.search.backends.base import SearchBackend
+from turngym.environments.search.backends.http import HttpBackend
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.base import ActionStyle, Limits, Reward, SearchEnv
 from turngym.environments.search.engines import live_backend
@@ -121,6 +122,11 @@ class CorpusEnv(SearchEnv):
     def backend(self, source: None) -> SearchBackend:
         """Return the engine, which all environments over one index share."""
         return self._backend
+
+    def close(self) -> None:
+        """Close the connections to a live engine; indexes stay open for others."""
+        if isinstance(self._backend, HttpBackend):
+            self._backend.close()
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
         """Draw among the questions that there are."""

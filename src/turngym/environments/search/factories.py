@@ -302,7 +302,7 @@ def _question(
     answers: tuple[str, ...],
 ) -> Question:
     if world.spec.tiny:
-        text = f"{_tiny_words(path)} {relation.short}?"
+        text = f"find {_tiny_words(path)} {relation.short}?"
     else:
         ask = rng.choice(relation.asks) if world.spec.paraphrase else relation.asks[0]
         text = ask.format(x=path.words)

@@ -48,7 +48,7 @@ RELATIONS: tuple[Relation, ...] = (
             "{o} is where {s} first saw the light of day.",
         ),
         asks=("In which city was {x} born?", "What is the birthplace of {x}?"),
-        short="born in",
+        short="home",
     ),
     Relation(
         name="birth_year",
@@ -75,7 +75,7 @@ RELATIONS: tuple[Relation, ...] = (
         ),
         asks=("Who taught {x}?", "Who was the teacher of {x}?"),
         is_optional=True,
-        short="pupil of",
+        short="teacher",
     ),
     Relation(
         name="creator",
@@ -89,7 +89,7 @@ RELATIONS: tuple[Relation, ...] = (
             "The hand behind {s} was that of {o}.",
         ),
         asks=("Who created {x}?", "Who is the creator of {x}?"),
-        short="by",
+        short="maker",
     ),
     Relation(
         name="finished",
@@ -115,7 +115,7 @@ RELATIONS: tuple[Relation, ...] = (
         ),
         asks=("In which city is {x} set?", "What city is the setting of {x}?"),
         is_optional=True,
-        short="set in",
+        short="scene",
     ),
     Relation(
         name="host",
@@ -128,7 +128,7 @@ RELATIONS: tuple[Relation, ...] = (
             "{o} welcomed the guests.",
         ),
         asks=("In which city was {x} held?", "What was the host city of {x}?"),
-        short="held in",
+        short="host",
     ),
     Relation(
         name="founder",
@@ -142,7 +142,7 @@ RELATIONS: tuple[Relation, ...] = (
         ),
         asks=("Who founded {x}?", "Who was the founder of {x}?"),
         is_optional=True,
-        short="by",
+        short="founder",
     ),
     Relation(
         name="opened",
@@ -167,7 +167,7 @@ RELATIONS: tuple[Relation, ...] = (
             "{s} lies in the east of {o}.",
         ),
         asks=("In which country is {x}?", "To which country does {x} belong?"),
-        short="in",
+        short="land",
     ),
     Relation(
         name="settled",
@@ -242,7 +242,7 @@ RELATIONS: tuple[Relation, ...] = (
         ),
         asks=("What language is spoken in {x}?", "What is the language of {x}?"),
         is_optional=True,
-        short="speaks",
+        short="speech",
     ),
 )
 

@@ -9,7 +9,7 @@ from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.base import ActionStyle, Limits, Reward, SearchEnv
 from turngym.environments.search.factories import FACTORIES, draw_question
 from turngym.environments.search.questions import Question
-from turngym.environments.search.world import WorldSpec, world
+from turngym.environments.search.world import World, WorldSpec, world
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -78,6 +78,7 @@ class WorldEnv(SearchEnv):
             render_mode=render_mode,
         )
         self._kind = kind
+        self._world: World | None = None
         self._num_worlds = SHARED_WORLDS[difficulty]
         self._settings = dict(DIFFICULTIES[difficulty])
         self.name = f"world-{kind}-{difficulty}"
@@ -109,7 +110,9 @@ class WorldEnv(SearchEnv):
 
     def backend(self, source: WorldSpec) -> SearchBackend:
         """Return the index over the world's articles, which all environments share."""
-        return world(source).backend
+        if self._world is None or self._world.spec != source:
+            self._world = world(source)  # held, since only the latest worlds are kept for all
+        return self._world.backend
 
     def _world_seed(self, task: Task, attempt: int) -> int:
         if self._num_worlds is None:

@@ -308,7 +308,8 @@ def test_an_episode_on_a_live_engine(engine, tmp_path):
     engine.plan.append(BUSY)
     with pytest.raises(EnvironmentFault, match="429"):
         env.step("search more")
-    env._backend.close()
+    env.close()
+    env.close()
 
 
 @pytest.mark.parametrize(

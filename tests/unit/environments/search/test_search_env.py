@@ -167,13 +167,13 @@ def test_without_snippets_everything_is_short():
     assert env.state.question.text == env.reminder()
     assert texts(env, "search Ada Lorn", "open ada", "search zebra") == [
         "found Ada Lorn, Bela Lorn.",
-        "Ada Lorn: Ada Lorn was born in Ormouth.",
+        "read Ada Lorn: Ada Lorn was born in Ormouth.",
         "found nothing.",
     ]
 
 
 def test_json_tools_take_a_number_of_results_and_a_page():
-    env = started(action_style="tools")
+    env = started(action_style="tools", limits=Limits(page_words=40))
     _, info = env.reset(seed=0)
     assert [tool["function"]["name"] for tool in info["tools"]] == [
         "search",
@@ -188,6 +188,7 @@ def test_json_tools_take_a_number_of_results_and_a_page():
     assert call("search", query="Lorn", k=1)[0]["text"].count("\n") == 0
     assert call("search", query="Ormouth")[0]["text"].startswith("1. Ormouth")
     assert call("open", doc="ormouth", page=2)[0]["text"].startswith("Ormouth (page 2 of 2)")
+    assert call("open", doc=1)[0]["text"].startswith("Ormouth")
     assert "invalid_action" in call("search", query="x", k=0)[4]
     assert "invalid_action" in call("search", query="x", k=101)[4]
     long = call("search", query="w" * 100_000)[4]["invalid_action"]

@@ -200,4 +200,4 @@ def test_a_tiny_world_speaks_in_few_words():
     assert len(world.documents) == 18
     assert max(len(one.text.split()) for one in world.documents) <= 6
     question = draw_question(world, "2hop", Random(1), k=3, snippet_words=0)
-    assert len(question.text.split()) <= 5
+    assert len(question.text.split()) == 4

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _MAX_BODY_BYTES = 4_000_000
 _MAX_WAIT_S = 30.0
+_MAX_KNOWN = 50_000
+"""Results that are remembered for their titles."""
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _OK = 200
 _NOT_FOUND = frozenset({401, 403, 404, 410, 415, 451})
@@ -121,6 +123,8 @@ class HttpBackend:
         """Return what the engine finds, in its order."""
         hits = self._memory.get(query, k, self._search)
         with self._lock:
+            if len(self._known) > _MAX_KNOWN:
+                self._known.clear()
             self._known.update((hit.id, hit) for hit in hits)
         return hits
 
