@@ -7,14 +7,13 @@ cannot be read is a record with a problem that names file, place and reason.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Protocol
 
 from turngym.environments.search.documents import Document
+from turngym.environments.search.html_text import html_to_text
 from turngym.errors import ConfigError, missing_extra
 
 Position = tuple[int, int]
@@ -25,29 +24,6 @@ TEXT_SUFFIXES = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
 HTML_SUFFIXES = frozenset({".html", ".htm", ".xhtml"})
 
 _MAX_ID_CHARS = 500
-_BLANKS = re.compile(r"[ \t\r\f\v]+")
-_EMPTY_LINES = re.compile(r"\s*\n\s*\n\s*")
-_SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "head", "nav"})
-_BLOCK_TAGS = frozenset(
-    {
-        *(
-            "article",
-            "blockquote",
-            "br",
-            "dd",
-            "div",
-            "dl",
-            "dt",
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-        ),
-        *("hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,45 +241,6 @@ def _problem(value: Any) -> str:
     except (TypeError, ValueError) as error:
         return f"cannot be stored ({error})"
     return ""
-
-
-class _TextOf(HTMLParser):
-    """Collects the text of a page, without scripts, with line breaks between blocks."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.title = ""
-        self.parts: list[str] = []
-        self._skipping = 0
-        self._in_title = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._skipping += tag in _SKIPPED_TAGS
-        self._in_title = tag == "title"
-        if tag in _BLOCK_TAGS:
-            self.parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _SKIPPED_TAGS and self._skipping:
-            self._skipping -= 1
-        self._in_title = False
-        if tag in _BLOCK_TAGS:
-            self.parts.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if self._in_title and not self.title:
-            self.title = " ".join(data.split())
-        elif not self._skipping:
-            self.parts.append(data)
-
-
-def html_to_text(page: str) -> tuple[str, str]:
-    """Return title and text of an HTML page; scripts, styles and navigation are left out."""
-    parser = _TextOf()
-    parser.feed(page)
-    parser.close()
-    text = _BLANKS.sub(" ", "".join(parser.parts))
-    return parser.title, _EMPTY_LINES.sub("\n", text).strip()
 
 
 def _heading(text: str) -> str:

@@ -12,12 +12,14 @@ from typing import Any
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.backends.http import HttpBackend
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.base import ActionStyle, Limits, Reward, SearchEnv
+from turngym.environments.search.base import ActionStyle, Reward, SearchEnv
 from turngym.environments.search.engines import live_backend
-from turngym.environments.search.index import DATABASE, documents_of, open_index
+from turngym.environments.search.index import documents_of, open_index
+from turngym.environments.search.manifest import DATABASE
 from turngym.environments.search.package_questions import PackageGraph, draw_package_question
 from turngym.environments.search.questions import Question, read_questions
 from turngym.environments.search.sample import sample_packages
+from turngym.environments.search.state import Limits
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split, Task, procedural_task

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from random import Random
 
+from turngym.environments.search.paths import Path, described, described_as, stated, walk
 from turngym.environments.search.questions import Lookup, Question, leaks, unreachable
 from turngym.environments.search.relations import BY_NAME, BY_SUBJECT, Relation
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
@@ -26,17 +26,6 @@ _COMPARISONS = (
     ("population", max, "Which city has the most inhabitants"),
     ("finished", min, "Which work was finished first"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """Someone or something in words that do not name it: "the birthplace of Ada Lorn"."""
-
-    words: str
-    anchor: Entity
-    via: tuple[Entity, ...]
-    """The entities whose articles lead there, the anchor first."""
-    end: Entity
 
 
 def draw_question(
@@ -79,13 +68,13 @@ def _chain(world: World, rng: Random, *, hops: int) -> Question | None:
     """Follow facts from article to article: "the country of the birthplace of Ada Lorn"."""
     kinds = [kind for kind in KINDS if world.by_kind[kind]]
     start = rng.choice(world.by_kind[rng.choice(kinds)])
-    path = _walk(start, rng, hops - 1)
+    path = walk(start, rng, hops - 1)
     if path is None:
         return None
     seen = (*path.via, path.end)
     open_ends = [
         one
-        for one in _stated(path.end, tiny=world.spec.tiny)
+        for one in stated(path.end, tiny=world.spec.tiny)
         if path.end.facts[one.name] not in seen
     ]
     if not open_ends:
@@ -103,7 +92,7 @@ def _chain(world: World, rng: Random, *, hops: int) -> Question | None:
 def _unanswerable(world: World, rng: Random) -> Question | None:
     """Ask for a fact that the last article lacks; in two of three cases it has it after all."""
     wants_missing = rng.random() < _UNANSWERABLE_SHARE
-    path = _walk(rng.choice(world.entities), rng, 1)
+    path = walk(rng.choice(world.entities), rng, 1)
     if path is None:
         return None
     optional = [
@@ -121,7 +110,7 @@ def _unanswerable(world: World, rng: Random) -> Question | None:
 def _compare(world: World, rng: Random) -> Question | None:
     """Ask which of three, none of them named, was first, last or largest."""
     name, best, words = rng.choice(_COMPARISONS)
-    paths = [_described(world, rng, BY_NAME[name].subject) for _ in range(_NUM_COMPARED)]
+    paths = [described(world, rng, BY_NAME[name].subject) for _ in range(_NUM_COMPARED)]
     found = [path for path in paths if path is not None]
     values = [path.end.facts[name] for path in found]
     if len(found) < _NUM_COMPARED or len(set(values)) < _NUM_COMPARED:
@@ -154,7 +143,7 @@ def _intersect(world: World, rng: Random) -> Question | None:
     if not isinstance(one, Entity) or not isinstance(other, Entity):
         return None
     both = [who for who in one.referrers[first] if who.facts.get(second) is other]
-    left, right = _described_as(one, rng, without=target), _described_as(other, rng, without=target)
+    left, right = described_as(one, rng, without=target), described_as(other, rng, without=target)
     if len(both) != 1 or left is None or right is None:
         return None
     visited = [*left.via, left.end, *right.via, right.end]
@@ -170,7 +159,7 @@ def _intersect(world: World, rng: Random) -> Question | None:
 
 def _count(world: World, rng: Random) -> Question | None:
     """Ask how many of someone's works were finished before a year; none of them may be."""
-    path = _described(world, rng, "person")
+    path = described(world, rng, "person")
     if path is None:
         return None
     works = path.end.referrers.get("creator", [])
@@ -212,7 +201,7 @@ def _time_between(world: World, rng: Random) -> Question | None:
 
 
 def _first_or_last(world: World, rng: Random) -> Question | None:
-    path = _described(world, rng, "city")
+    path = described(world, rng, "city")
     if path is None:
         return None
     events = path.end.referrers.get("host", [])
@@ -248,56 +237,11 @@ FACTORIES: Mapping[str, Factory] = {
 MIXED_KINDS = tuple(kind for kind in FACTORIES if kind != "mixed")
 
 
-def _stated(entity: Entity, *, tiny: bool = False) -> list[Relation]:
-    """Return what the article of ``entity`` says; the tiny ones name only other articles."""
-    return [
-        one
-        for one in BY_SUBJECT[entity.kind]
-        if one.name in entity.facts and (one.leads_on or not tiny)
-    ]
-
-
-def _walk(start: Entity, rng: Random, steps: int) -> _Path | None:
-    """Follow ``steps`` facts from article to article, none twice."""
-    words, via, at = start.name, [], start
-    for _ in range(steps):
-        ways = [one for one in _stated(at) if one.leads_on]
-        if not ways:
-            return None
-        relation = rng.choice(ways)
-        via.append(at)
-        value = at.facts[relation.name]
-        assert isinstance(value, Entity)
-        if value in via:
-            return None
-        words, at = relation.phrase.format(x=words), value
-    return _Path(words, start, tuple(via), at)
-
-
-def _described(world: World, rng: Random, kind: str) -> _Path | None:
-    """Return someone or something of a kind in words that do not name it."""
-    return _described_as(rng.choice(world.by_kind[kind]), rng)
-
-
-def _described_as(entity: Entity, rng: Random, *, without: Entity | None = None) -> _Path | None:
-    """Return ``entity`` as what a fact of another one points to, or by name if nothing does."""
-    ways = [
-        (relation, who)
-        for relation, referrers in entity.referrers.items()
-        for who in referrers
-        if who is not without
-    ]
-    if not ways:
-        return _Path(entity.name, entity, (), entity) if without is not None else None
-    relation, who = rng.choice(ways)
-    return _Path(BY_NAME[relation].phrase.format(x=who.name), who, (who,), entity)
-
-
 def _question(
     world: World,
     rng: Random,
     kind: str,
-    path: _Path,
+    path: Path,
     relation: Relation,
     answers: tuple[str, ...],
 ) -> Question:
@@ -317,7 +261,7 @@ def _question(
     )
 
 
-def _tiny_words(path: _Path) -> str:
+def _tiny_words(path: Path) -> str:
     """Return the anchor and the short words for the way from it."""
     words, visited = [path.anchor.name], [*path.via, path.end]
     for one, following in pairwise(visited):

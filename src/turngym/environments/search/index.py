@@ -12,7 +12,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,14 @@ from turngym.environments.search.backends.sqlite import (
 )
 from turngym.environments.search.corpus import START, Position, Record, Source
 from turngym.environments.search.documents import Document
+from turngym.environments.search.manifest import (
+    DATABASE,
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from turngym.errors import ConfigError, unknown_name
-
-FORMAT, VERSION = "turngym.corpus", 1
-DATABASE, MANIFEST = "documents.sqlite", "manifest.json"
 
 Advance = Callable[[int, str], None]
 """Told how far the source is read, in its own units, and a note."""
@@ -43,22 +47,6 @@ CREATE TABLE progress(
   fingerprint TEXT, offset INTEGER, line INTEGER, documents INTEGER, skipped INTEGER, hash TEXT
 )
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What an index holds."""
-
-    num_documents: int
-    num_skipped: int
-    """Records that could not be read, and were left out because that was asked for."""
-    sha256: str
-    """Of ids, titles and texts, whatever their order."""
-    source: str
-    licence: str
-    engines: tuple[str, ...]
-    size_bytes: int
-    """Of the whole folder."""
 
 
 @dataclass(slots=True)
@@ -112,37 +100,7 @@ def build_index(
             advance(source.size(), f"engine {name}")
             shutil.rmtree(folder / name, ignore_errors=True)
             _part(ENGINES[name][0])(database, folder / name, argument)
-    return _write_manifest(folder, source, tuple(wanted), progress)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Return what the index in ``folder`` holds.
-
-    Raises:
-        ConfigError: There is none, it is unfinished, or of another version.
-    """
-    file = folder / MANIFEST
-    if not file.is_file():
-        if (folder / DATABASE).is_file():
-            raise ConfigError(
-                f"search index {folder}: its build was interrupted; run 'turngym corpus build' "
-                "again to go on"
-            )
-        raise ConfigError(f"search index {folder}: there is none; see 'turngym corpus build'")
-    try:
-        value = json.loads(file.read_text("utf-8"))
-        found, version = value.pop("format"), value.pop("version")
-    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-        raise ConfigError(f"{file}: not the manifest of a search index ({error!r})") from error
-    if found != FORMAT or version != VERSION:
-        raise ConfigError(
-            f"{file}: an index of format {found!r} version {version!r}; this turngym reads "
-            f"{FORMAT!r} version {VERSION}; build it again with --fresh"
-        )
-    try:
-        return Manifest(**{**value, "engines": tuple(value["engines"])})
-    except (TypeError, KeyError) as error:
-        raise ConfigError(f"{file}: the manifest is incomplete ({error})") from error
+    return _finish(folder, source, tuple(wanted), progress)
 
 
 def open_index(folder: Path, engine: str = "sqlite") -> SearchBackend:
@@ -307,9 +265,7 @@ def _digest(record: Record) -> int:
     return int.from_bytes(hashlib.sha256(content.encode()).digest(), "big")
 
 
-def _write_manifest(
-    folder: Path, source: Source, engines: Sequence[str], progress: _Progress
-) -> Manifest:
+def _finish(folder: Path, source: Source, engines: Sequence[str], progress: _Progress) -> Manifest:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     manifest = Manifest(
         num_documents=progress.documents,
@@ -320,8 +276,5 @@ def _write_manifest(
         engines=tuple(dict.fromkeys(["sqlite", *engines])),
         size_bytes=size,
     )
-    partial = folder / f"{MANIFEST}.partial"
-    value = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    partial.replace(folder / MANIFEST)
+    write_manifest(folder, manifest)
     return manifest

@@ -6,9 +6,10 @@ from random import Random
 from typing import Any
 
 from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.base import ActionStyle, Limits, Reward, SearchEnv
+from turngym.environments.search.base import ActionStyle, Reward, SearchEnv
 from turngym.environments.search.factories import FACTORIES, draw_question
 from turngym.environments.search.questions import Question
+from turngym.environments.search.state import Limits
 from turngym.environments.search.world import World, WorldSpec, world
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from turngym.environments.search.corpus import FolderSource, JsonlSource, html_to_text, open_source
+from turngym.environments.search.corpus import FolderSource, JsonlSource, open_source
+from turngym.environments.search.html_text import html_to_text
 from turngym.errors import ConfigError
 
 
@@ -96,6 +97,7 @@ def test_a_folder_of_text_markdown_and_html(tmp_path):
 def test_html_without_scripts_styles_and_navigation():
     page = "<title>T</title><nav>menu</nav><h1>Head</h1><script>var x='<p>';</script>a &amp; b<br>c"
     assert html_to_text(page) == ("T", "Head\na & b\nc")
+    assert html_to_text("<p>one\n  line</p><pre>two\nlines</pre>") == ("", "one line\ntwo\nlines")
     assert html_to_text("no tags") == ("", "no tags")
     assert html_to_text("<p>never closed <b>bold") == ("", "never closed bold")
 

@@ -6,9 +6,10 @@ import pickle
 import pytest
 
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.base import Limits, SearchEnv
+from turngym.environments.search.base import SearchEnv
 from turngym.environments.search.documents import Document
 from turngym.environments.search.questions import Lookup, Question
+from turngym.environments.search.state import Limits
 from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError, UnknownNameError
 

@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 
 from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.cassette import Answer, Cassette
-from turngym.environments.search.corpus import html_to_text
 from turngym.environments.search.documents import Document, Hit
+from turngym.environments.search.html_text import html_to_text
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 
 if TYPE_CHECKING:
