@@ -15,6 +15,7 @@ def corpus(tmp_path_factory):
         for i in range(9)
     ]
     (place / "good.jsonl").write_text("\n".join(lines))
+    assert turngym("corpus", "build", place / "good.jsonl", "--out", place / "ix").returncode == 0
     (place / "bad.jsonl").write_text("\n".join([*lines, "{broken"]))
     return place
 
@@ -40,6 +41,11 @@ def test_build_show_and_search(corpus):
             ["build", "good.jsonl", "--out", "z", "--engine", "lucene"],
             "unknown search engine 'lucene'",
         ),
+        (
+            ["propose", "ix", "--out", "q", "--proposer", "math:pi"],
+            "wanted a function, found float",
+        ),
+        (["propose", "ix", "--out", "q", "--proposer", "math"], "wanted module:function"),
         (["show", "nowhere"], "there is none; see 'turngym corpus build'"),
         (["search", "nowhere", "x"], "there is none"),
     ],

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from turngym.cli.imports import import_attribute
 from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say
 
@@ -122,6 +121,7 @@ def propose(
 ) -> None:
     """Write questions about a corpus, and keep those that can be found but not given away."""
     from turngym.environments.search.backends.sqlite import SqliteBackend
+    from turngym.environments.search.functions import import_function
     from turngym.environments.search.manifest import DATABASE, read_manifest
     from turngym.environments.search.questions import write_questions
     from turngym.environments.search.selfplay import (
@@ -131,7 +131,7 @@ def propose(
     )
 
     read_manifest(folder)
-    write = ClozeProposer() if proposer is None else import_attribute("proposer", proposer)
+    write = ClozeProposer() if proposer is None else import_function("proposer", proposer)
     counts, backend = ProposalCounts(), SqliteBackend(folder / DATABASE)
     try:
         with interruptible():

@@ -10,13 +10,13 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turngym.environments.search.functions import import_function
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
 
 FloatArray = NDArray[np.float32]
@@ -49,15 +49,9 @@ def load_encoder(name: str) -> Encode:
         return BertEncoder(_packaged_folder(name.removeprefix("package:")))
     if Path(name).is_dir():
         return BertEncoder(Path(name))
-    module, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ConfigError(f"encoder {name!r}: wanted a folder, package:NAME or module:function")
-    try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"encoder {name!r}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"encoder {name!r}: wanted a function, found {type(found).__name__}")
+    found = import_function("encoder", name)
     return lambda texts: unit_rows(np.asarray(found(list(texts)), dtype=np.float32))
 
 
