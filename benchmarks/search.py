@@ -3,6 +3,7 @@
     search.py                        10,000 and 100,000 articles
     search.py --sizes 10k,100k,1m    a million too: about ten minutes and 3 GB of disk
     search.py --repeats 1            a quick look
+    search.py --clock cpu            processor time, for a machine that is busy
     search.py --publish              also rewrite benchmarks/results/search.json and docs/search.md
 
 Every engine is built and queried in a process of its own, so that its memory can be told. Queries
@@ -36,18 +37,21 @@ DOCS = ROOT / "docs" / "search.md"
 MARKS = ("<!-- speed: begin, written by benchmarks/search.py --publish -->", "<!-- speed: end -->")
 
 _WORLD_ARTICLES = 10_000
-_QUERIES = 200
+_QUERIES = 100
 _RESULTS = 10
 
 Record = dict[str, Any]
 Ask = Callable[[str], object]
+Clock = Callable[[], float]
+"""Seconds from an arbitrary start."""
 
 
 def main() -> int:
     """Measure what the arguments ask for; 0 when everything ran."""
     arguments = _arguments()
+    clock = time.thread_time if arguments.clock == "cpu" else time.perf_counter
     if arguments.child:
-        sys.stdout.write(json.dumps(_child(*arguments.child)))
+        sys.stdout.write(json.dumps(_child(*arguments.child, clock)))
         return 0
     sizes = [SIZES[name] for name in arguments.sizes.split(",")]
     before = os.getloadavg()[0]
@@ -56,10 +60,12 @@ def main() -> int:
         for size in sizes:
             place = Path(folder, str(size))
             _write_corpus(place, size)
-            rows += _measure_size(place, size, arguments.repeats)
-    episodes = _in_child("episodes", "", str(arguments.repeats))
+            rows += _measure_size(place, size, arguments)
+    episodes = _in_child(arguments.clock, "episodes", "", str(arguments.repeats))
     result = {
         "machine": machine(),
+        "clock": arguments.clock,
+        "repeats": arguments.repeats,
         "versions": versions("turngym", "tantivy", "bm25s"),
         "load_average": [round(before, 2), round(os.getloadavg()[0], 2)],
         "engines": rows,
@@ -79,7 +85,7 @@ def report(result: Record) -> str:
     lines = [
         f"{result['machine']['cores']} cores of {result['machine']['cpu']}, Python "
         f"{result['machine']['python']}, load {result['load_average'][0]} to "
-        f"{result['load_average'][1]}; "
+        f"{result['load_average'][1]}, {result['clock']} time, {result['repeats']} repeats; "
         + ", ".join(f"{name} {number}" for name, number in result["versions"].items())
         + ".",
         "",
@@ -121,6 +127,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", default="10k,100k", help="of " + ",".join(SIZES))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--publish", action="store_true")
     parser.add_argument("--child", nargs=3, metavar=("WHAT", "PLACE", "MORE"))
     arguments = parser.parse_args()
@@ -157,12 +164,15 @@ def _write_corpus(place: Path, size: int) -> None:
     (place / "queries.json").write_text(json.dumps(queries))
 
 
-def _measure_size(place: Path, size: int, repeats: int) -> list[Record]:
-    built = {name: _in_child("build", str(place), name) for name in ("sqlite", "tantivy", "bm25s")}
+def _measure_size(place: Path, size: int, arguments: argparse.Namespace) -> list[Record]:
+    built = {
+        name: _in_child(arguments.clock, "build", str(place), name)
+        for name in ("sqlite", "tantivy", "bm25s")
+    }
     asked: dict[str, list[Record]] = {name: [] for name in ENGINES}
-    for _ in range(repeats):
+    for _ in range(arguments.repeats):
         for name in ENGINES:  # in turn, so that a busy moment hits all alike
-            asked[name].append(_in_child("ask", str(place), name))
+            asked[name].append(_in_child(arguments.clock, "ask", str(place), name))
     rows = []
     for name in ENGINES:
         merged = {key: statistics.median(one[key] for one in asked[name]) for key in asked[name][0]}
@@ -171,8 +181,8 @@ def _measure_size(place: Path, size: int, repeats: int) -> list[Record]:
     return rows
 
 
-def _in_child(*what: str) -> Record:
-    command = [sys.executable, __file__, "--child", *what]
+def _in_child(clock: str, *what: str) -> Record:
+    command = [sys.executable, __file__, "--clock", clock, "--child", *what]
     done = subprocess.run(
         command, env=child_environment(), capture_output=True, text=True, check=False
     )
@@ -182,19 +192,23 @@ def _in_child(*what: str) -> Record:
     return record
 
 
-def _child(what: str, place: str, more: str) -> Record:
+def _child(what: str, place: str, more: str, clock: Clock) -> Record:
     if what == "build":
-        return _build(Path(place), more)
-    return _ask_all(Path(place), more) if what == "ask" else _episodes(int(more))
+        return _build(Path(place), more, clock)
+    if what == "ask":
+        return _ask_all(Path(place), more, clock)
+    return _episodes(int(more), clock)
 
 
-def _build(place: Path, engine: str) -> Record:
+def _build(place: Path, engine: str, clock: Clock) -> Record:
     """Build one engine over the documents; sqlite also stores them for all."""
     from turngym.environments.search.corpus import JsonlSource
     from turngym.environments.search.index import build_index
 
     folder = place / "index"
-    started = time.perf_counter()
+    if clock is time.thread_time:  # some engines build in threads of their own
+        clock = time.process_time
+    started = clock()
     if engine == "sqlite":
         build_index(JsonlSource(place / "corpus.jsonl"), folder)
     else:
@@ -202,13 +216,13 @@ def _build(place: Path, engine: str) -> Record:
 
         module = importlib.import_module(f"turngym.environments.search.backends.{engine}")
         module.build(folder / "documents.sqlite", folder / engine)
-    seconds = time.perf_counter() - started
+    seconds = clock() - started
     own = folder if engine == "sqlite" else folder / engine
     size = sum(file.stat().st_size for file in own.rglob("*") if file.is_file())
     return {"build_s": seconds, "disk_mb": size / 1e6}
 
 
-def _ask_all(place: Path, name: str) -> Record:
+def _ask_all(place: Path, name: str, clock: Clock) -> Record:
     queries = json.loads((place / "queries.json").read_text())
     before = _anonymous_mb()
     ask = _asker(place / "index", name)
@@ -217,9 +231,9 @@ def _ask_all(place: Path, name: str) -> Record:
         ask(texts[0])
         times = []
         for text in texts:
-            started = time.perf_counter()
+            started = clock()
             ask(text)
-            times.append(1e3 * (time.perf_counter() - started))
+            times.append(1e3 * (clock() - started))
         times.sort()
         record[f"{kind}_p50"] = times[len(times) // 2]
         record[f"{kind}_p95"] = times[int(0.95 * len(times))]
@@ -289,7 +303,7 @@ def _plain_fts5(database: Path) -> Ask:
     return ask
 
 
-def _episodes(repeats: int) -> Record:
+def _episodes(repeats: int, clock: Clock) -> Record:
     """Play many episodes in turn, one turn of each at a time, and the same by the rollouts."""
     from turngym.environments.search.world_env import WorldEnv
 
@@ -297,14 +311,14 @@ def _episodes(repeats: int) -> Record:
     envs[0].reset(seed=0)  # builds the world
     rates, rollout_rates, resets = [], [], []
     for repeat in range(repeats):
-        started = time.perf_counter()
+        started = clock()
         for number, env in enumerate(envs):
             env.reset(options={"task": env.task("train", repeat * EPISODES + number)})
-        resets.append(time.perf_counter() - started)
+        resets.append(clock() - started)
         backend: Any = envs[0].backend(envs[0].state.source)
         backend.forget()  # what the reset proved about a question shall not help
-        rates.append(_turns_per_second(envs))
-        rollout_rates.append(_rollout_turns_per_second(repeat))
+        rates.append(_turns_per_second(envs, clock))
+        rollout_rates.append(_rollout_turns_per_second(repeat, clock))
     return {
         "turns_per_s": rates,
         "rollout_turns_per_s": rollout_rates,
@@ -312,19 +326,19 @@ def _episodes(repeats: int) -> Record:
     }
 
 
-def _turns_per_second(envs: Sequence[Any]) -> float:
+def _turns_per_second(envs: Sequence[Any], clock: Clock) -> float:
     alive, turns, spent = list(envs), 0, 0.0
     while alive:
         actions = [env.oracle_action() for env in alive]
-        started = time.perf_counter()
+        started = clock()
         over = [env.step(action)[2] for env, action in zip(alive, actions, strict=True)]
-        spent += time.perf_counter() - started
+        spent += clock() - started
         turns += len(alive)
         alive = [env for env, done in zip(alive, over, strict=True) if not done]
     return turns / spent
 
 
-def _rollout_turns_per_second(repeat: int) -> float:
+def _rollout_turns_per_second(repeat: int, clock: Clock) -> float:
     import asyncio
 
     import turngym
@@ -339,11 +353,11 @@ def _rollout_turns_per_second(repeat: int) -> float:
             chosen = task("test", repeat * EPISODES + number)
             yield from group_specs(name, chosen, seed=repeat, group_size=1)
 
-    started = time.perf_counter()
+    started = clock()
     played = asyncio.run(
         collect(lambda: turngym.make(name), OraclePolicy(), list(specs()), concurrency=EPISODES)
     )
-    return sum(len(one.turns) for one in played) / (time.perf_counter() - started)
+    return sum(len(one.turns) for one in played) / (clock() - started)
 
 
 if __name__ == "__main__":

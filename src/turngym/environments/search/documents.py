@@ -11,8 +11,8 @@ _WORD = re.compile(r"\S+")
 _TERM = re.compile(r"[^\W_]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
-_MAX_SNIPPET_SOURCE = 8_000
-"""Characters of a document in which a snippet is looked for."""
+SNIPPET_SOURCE_CHARS = 8_000
+"""Characters of a document in which a snippet is looked for, and which a result carries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Hit:
     id: str
     title: str
     text: str
-    """What a snippet is made of: the whole text, or what a remote engine returned."""
+    """What a snippet is made of: the text, its first ``SNIPPET_SOURCE_CHARS``, or what a remote
+    engine returned."""
     score: float
     """Higher is better; comparable within one result list only."""
 
@@ -80,7 +81,7 @@ def snippet(text: str, query_terms: frozenset[str], max_words: int) -> str:
     if max_words <= 0:
         return ""
     best, best_count = "", -1
-    for sentence in _SENTENCE_END.split(text[:_MAX_SNIPPET_SOURCE]):
+    for sentence in _SENTENCE_END.split(text[:SNIPPET_SOURCE_CHARS]):
         count = len(query_terms.intersection(_TERM.findall(sentence.casefold())))
         if count > best_count and sentence.strip():
             best, best_count = sentence, count

@@ -168,7 +168,8 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     for hit in hits:
         if contains_answer(f"{hit.title}. {snippet(hit.text, words, snippet_words)}", answer):
             return "one search shows the answer"
-    if hits and contains_answer(hits[0].text, answer):
+    best = backend.get(hits[0].id) if hits else None
+    if best is not None and contains_answer(best.text, answer):
         return "the best document for the whole question holds the answer"
     return ""
 

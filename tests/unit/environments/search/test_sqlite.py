@@ -123,3 +123,11 @@ def test_the_memory_forgets_the_oldest_query():
     for query in ("a", "b", "a", "c", "a", "b"):
         memory.get(query, 1, search)
     assert calls == [("a", 1), ("b", 1), ("c", 1), ("b", 1)]
+
+
+def test_results_carry_no_more_than_a_snippet_needs():
+    backend = SqliteBackend.in_memory([Document(id="a", title="A", text="word " * 50_000)])
+    (hit,) = backend.search("word", 1)
+    assert len(hit.text) == 8_000
+    assert len(backend.get("a").text) == 250_000
+    backend.close()

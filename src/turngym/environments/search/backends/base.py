@@ -55,7 +55,7 @@ class QueryMemory:
         size: Queries that are remembered.
     """
 
-    def __init__(self, size: int = 4_096) -> None:
+    def __init__(self, size: int = 1_024) -> None:
         self._size = size
         self._known: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
         self._lock = Lock()

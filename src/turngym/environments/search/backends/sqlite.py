@@ -19,7 +19,12 @@ from typing import Any
 from urllib.parse import quote
 
 from turngym.environments.search.backends.base import QueryMemory
-from turngym.environments.search.documents import Document, Hit, terms
+from turngym.environments.search.documents import (
+    SNIPPET_SOURCE_CHARS,
+    Document,
+    Hit,
+    terms,
+)
 from turngym.errors import ConfigError
 
 DOCUMENTS_SCHEMA = """
@@ -35,8 +40,8 @@ CREATE VIRTUAL TABLE fts USING fts5(
 """
 FILL_FTS = "INSERT INTO fts(fts) VALUES ('rebuild')"
 
-_RANKED = """
-SELECT d.id, d.title, d.text, -f.score FROM (
+_RANKED = f"""
+SELECT d.id, d.title, substr(d.text, 1, {SNIPPET_SOURCE_CHARS}), -f.score FROM (
   SELECT rowid, bm25(fts, 4.0, 1.0) AS score FROM fts WHERE fts MATCH ?
   ORDER BY score, rowid LIMIT ?
 ) AS f JOIN documents AS d ON d.number = f.rowid ORDER BY f.score, f.rowid

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.documents import Document, Hit
+from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit
 from turngym.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ class StoredBackend:
         ranked = self.rank(query, min(k, self.num_documents))
         documents = self._store.by_number([number for number, _ in ranked])
         return [
-            Hit(id=one.id, title=one.title, text=one.text, score=score)
+            Hit(id=one.id, title=one.title, text=one.text[:SNIPPET_SOURCE_CHARS], score=score)
             for one, (_, score) in zip(documents, ranked, strict=True)
         ]
 
