@@ -84,15 +84,21 @@ def build_index(
     need_fts5()
     wanted = dict(_named(engine) for engine in engines)
     if fresh and (folder / DATABASE).exists():
-        for file in (*folder.glob(f"{DATABASE}*"), folder / MANIFEST):
-            file.unlink(missing_ok=True)
+        _remove(folder)
     _refuse_other_contents(folder)
+    earlier = read_manifest(folder).engines if (folder / MANIFEST).is_file() else ()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
     database = folder / DATABASE
     connection = sqlite3.connect(database, isolation_level=None)
     try:
-        progress = _fill(connection, source, skip_bad=skip_bad, advance=advance)
+        progress = _resume(connection, source)
+        (folder / MANIFEST).unlink(missing_ok=True)  # until all is done
+        _fill(connection, source, progress, skip_bad=skip_bad, advance=advance)
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"search index {folder}: {error}; free what is missing and run this again, or begin "
+            "anew with --fresh"
+        ) from error
     finally:
         connection.close()
     for name, argument in wanted.items():
@@ -100,7 +106,7 @@ def build_index(
             advance(source.size(), f"engine {name}")
             shutil.rmtree(folder / name, ignore_errors=True)
             _part(ENGINES[name][0])(database, folder / name, argument)
-    return _finish(folder, source, tuple(wanted), progress)
+    return _finish(folder, source, (*earlier, *wanted), progress)
 
 
 def open_index(folder: Path, engine: str = "sqlite") -> SearchBackend:
@@ -161,6 +167,14 @@ def _part(name: str) -> Any:  # a function of a module that may need an extra
     return getattr(import_module(module), function)
 
 
+def _remove(folder: Path) -> None:
+    """Delete an index, and nothing else that lies in its folder."""
+    for file in (*folder.glob(f"{DATABASE}*"), folder / MANIFEST):
+        file.unlink(missing_ok=True)
+    for engine in ENGINES:
+        shutil.rmtree(folder / engine, ignore_errors=True)
+
+
 def _refuse_other_contents(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"search index {folder}: it is a file, wanted a folder")
@@ -169,10 +183,14 @@ def _refuse_other_contents(folder: Path) -> None:
 
 
 def _fill(
-    connection: sqlite3.Connection, source: Source, *, skip_bad: bool, advance: Advance
-) -> _Progress:
+    connection: sqlite3.Connection,
+    source: Source,
+    progress: _Progress,
+    *,
+    skip_bad: bool,
+    advance: Advance,
+) -> None:
     """Read what is left of ``source`` into the database, a batch a transaction."""
-    progress = _resume(connection, source)
     batch: list[Record] = []
     for record in source.records(progress.position):
         if record.document is None and not skip_bad:
@@ -189,7 +207,6 @@ def _fill(
         raise ConfigError(f"corpus {source.name}: it holds no document")
     connection.execute("INSERT INTO fts(fts) VALUES ('optimize')")
     connection.execute("PRAGMA journal_mode=DELETE")
-    return progress
 
 
 def _resume(connection: sqlite3.Connection, source: Source) -> _Progress:

@@ -105,6 +105,7 @@ def test_a_corpus_that_changed_needs_a_fresh_start(tmp_path):
     changed = source_of(tmp_path, 7)
     with pytest.raises(ConfigError, match="not what this index was begun with; --fresh"):
         build_index(changed, tmp_path / "ix")
+    assert read_manifest(tmp_path / "ix").num_documents == 4
     assert build_index(changed, tmp_path / "ix", fresh=True).num_documents == 7
 
 
@@ -155,3 +156,31 @@ def test_engines_that_are_not_there(tmp_path):
         open_index(tmp_path / "ix", "elastic")
     with pytest.raises(ConfigError, match="there is none"):
         open_index(tmp_path / "nowhere")
+
+
+def test_a_second_build_adds_an_engine_and_keeps_the_first(tmp_path, monkeypatch):
+    source = source_of(tmp_path, 5)
+    built = []
+
+    def build(database, folder, argument):
+        folder.mkdir()
+        built.append((folder.name, argument))
+
+    monkeypatch.setattr(module, "_part", lambda _name: build)
+    build_index(source, tmp_path / "ix", engines=["bm25s"])
+    manifest = build_index(source, tmp_path / "ix", engines=["dense:mine:encode"])
+    assert manifest.engines == ("sqlite", "bm25s", "dense")
+    assert (manifest.num_documents, built) == (5, [("bm25s", ""), ("dense", "mine:encode")])
+    assert build_index(source, tmp_path / "ix", fresh=True).engines == ("sqlite",)
+    assert not (tmp_path / "ix" / "bm25s").exists()
+
+
+def test_a_database_that_is_none_is_told(tmp_path):
+    source = source_of(tmp_path, 5)
+    build_index(source, tmp_path / "ix")
+    (tmp_path / "ix" / "documents.sqlite").write_bytes(b"nonsense " * 1000)
+    with pytest.raises(ConfigError, match=r"cannot be read \(file is not a database\); .* --fresh"):
+        open_index(tmp_path / "ix")
+    with pytest.raises(ConfigError, match=r"file is not a database; .* anew with --fresh"):
+        build_index(source, tmp_path / "ix")
+    assert build_index(source, tmp_path / "ix", fresh=True).num_documents == 5

@@ -75,7 +75,12 @@ class SqliteBackend:
         need_fts5()
         if not path.is_file():
             raise ConfigError(f"search index {path}: there is no such file")
-        self._setup(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", shared=None)
+        try:
+            self._setup(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", shared=None)
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(
+                f"search index {path}: cannot be read ({error}); build it again with --fresh"
+            ) from error
 
     @classmethod
     def in_memory(cls, documents: Iterable[Document]) -> SqliteBackend:
