@@ -28,12 +28,12 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
-	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
@@ -58,7 +58,7 @@ results: ## Train again what the published tables and plots show
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora dev smollm2 $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

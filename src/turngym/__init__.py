@@ -3,6 +3,7 @@
 from turngym.environments.actions import Action, Commands, JsonTools
 from turngym.environments.base import AsyncTurnEnv, Outcome, TurnEnv
 from turngym.environments.registration import make, register
+from turngym.environments.search import register_search as _register_search
 from turngym.environments.text import register_text_games as _register_text_games
 from turngym.environments.text.base import TextGame
 from turngym.tasks.base import Task
@@ -29,3 +30,4 @@ __all__ = [
 ]
 
 _register_text_games()
+_register_search()

@@ -17,6 +17,7 @@ from turngym import __version__
 from turngym.cli.check import app as check_app
 from turngym.cli.compare import compare
 from turngym.cli.config import app as config_app
+from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
 from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
@@ -38,6 +39,7 @@ app.command("compare")(compare)
 app.command("report")(report)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
+app.add_typer(corpus_app, name="corpus")
 app.command("doctor")(doctor)
 
 

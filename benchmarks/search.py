@@ -1,0 +1,364 @@
+"""Measure the search engines beside bare libraries, and episodes of search per second.
+
+    search.py                        10,000 and 100,000 articles
+    search.py --sizes 10k,100k,1m    a million too: about ten minutes and 3 GB of disk
+    search.py --repeats 1            a quick look
+    search.py --clock cpu            processor time, for a machine that is busy
+    search.py --publish              also rewrite benchmarks/results/search.json and docs/search.md
+
+Every engine is built and queried in a process of its own, so that its memory can be told. Queries
+are names (what an expert looks up) and whole questions (many frequent words), half of each, and no
+result is remembered. "alone" means the library without our documents: numbers of documents only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from harness import RESULTS, ROOT, child_environment, machine, quartiles, versions
+
+SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
+ENGINES = ("sqlite", "sqlite, any word, alone", "tantivy", "tantivy alone", "bm25s", "bm25s alone")
+EPISODES = 200
+GOAL_TURNS = 2_000
+DOCS = ROOT / "docs" / "search.md"
+MARKS = ("<!-- speed: begin, written by benchmarks/search.py --publish -->", "<!-- speed: end -->")
+
+_WORLD_ARTICLES = 10_000
+_QUERIES = 100
+_RESULTS = 10
+
+Record = dict[str, Any]
+Ask = Callable[[str], object]
+Clock = Callable[[], float]
+"""Seconds from an arbitrary start."""
+
+
+def main() -> int:
+    """Measure what the arguments ask for; 0 when everything ran."""
+    arguments = _arguments()
+    clock = time.thread_time if arguments.clock == "cpu" else time.perf_counter
+    if arguments.child:
+        sys.stdout.write(json.dumps(_child(*arguments.child, clock)))
+        return 0
+    sizes = [SIZES[name] for name in arguments.sizes.split(",")]
+    before = os.getloadavg()[0]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            place = Path(folder, str(size))
+            _write_corpus(place, size)
+            rows += _measure_size(place, size, arguments)
+    episodes = _in_child(arguments.clock, "episodes", "", str(arguments.repeats))
+    result = {
+        "machine": machine(),
+        "clock": arguments.clock,
+        "repeats": arguments.repeats,
+        "versions": versions("turngym", "tantivy", "bm25s"),
+        "load_average": [round(before, 2), round(os.getloadavg()[0], 2)],
+        "engines": rows,
+        "episodes": episodes,
+    }
+    text = report(result)
+    sys.stdout.write(text + "\n")
+    if arguments.publish:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "search.json").write_text(json.dumps(result, indent=2) + "\n")
+        publish(text)
+    return 0
+
+
+def report(result: Record) -> str:
+    """Return the tables in Markdown."""
+    lines = [
+        f"{result['machine']['cores']} cores of {result['machine']['cpu']}, Python "
+        f"{result['machine']['python']}, load {result['load_average'][0]} to "
+        f"{result['load_average'][1]}, {result['clock']} time, {result['repeats']} repeats; "
+        + ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+        + ".",
+        "",
+        "| articles | engine | build s | disk MB | memory MB | name p50 ms | p95 | question p50 ms "
+        "| p95 | 2 threads |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["engines"]:
+        times = [row[f"{kind}_{part}"] for kind in ("name", "question") for part in ("p50", "p95")]
+        numbers = " | ".join(f"{value:.2f}" for value in times)
+        build = f"{row['build_s']:.1f} | {row['disk_mb']:.0f}" if row["build_s"] else "– | –"
+        lines.append(
+            f"| {row['size']:,} | {row['engine']} | {build} | {row['memory_mb']:.0f} | {numbers} | "
+            f"×{row['speedup_2_threads']:.2f} |"
+        )
+    found = result["episodes"]
+    low, high = quartiles(found["turns_per_s"])
+    rate = statistics.median(found["turns_per_s"])
+    lines += [
+        "",
+        f"{EPISODES} episodes at once in one process, `search/world-2hop-hard` (10,000 articles), "
+        f"the expert playing: **{rate:,.0f} environment turns per second**"
+        f" [{low:,.0f}, {high:,.0f}] (goal: {GOAL_TURNS:,}); with the rollout machinery "
+        f"around it {statistics.median(found['rollout_turns_per_s']):,.0f}; a reset takes "
+        f"{found['reset_ms']:.1f} ms.",
+    ]
+    return "\n".join(lines)
+
+
+def publish(text: str) -> None:
+    """Write ``text`` between the marks of the page."""
+    page = DOCS.read_text()
+    head, _, rest = page.partition(MARKS[0])
+    _, _, tail = rest.partition(MARKS[1])
+    DOCS.write_text(f"{head}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{tail}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", default="10k,100k", help="of " + ",".join(SIZES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--child", nargs=3, metavar=("WHAT", "PLACE", "MORE"))
+    arguments = parser.parse_args()
+    unknown = set(arguments.sizes.split(",")) - set(SIZES)
+    if unknown:
+        parser.error(f"unknown size {unknown.pop()!r}; known: {', '.join(SIZES)}")
+    return arguments
+
+
+def _write_corpus(place: Path, size: int) -> None:
+    """Write articles of several worlds, and queries about them."""
+    from turngym.environments.search.factories import draw_question
+    from turngym.environments.search.world import World, WorldSpec
+
+    place.mkdir(parents=True)
+    rng, names, questions = Random(size), [], []
+    with (place / "corpus.jsonl").open("w") as file:
+        for number in range(max(1, size // _WORLD_ARTICLES)):
+            spec = WorldSpec(
+                seed=number, articles=_WORLD_ARTICLES, paraphrase=True, namesakes=0.6, notes=0.3
+            )
+            made = World(spec)
+            for one in made.documents:
+                value = {"id": f"{number}-{one.id}", "title": one.title, "text": one.text}
+                file.write(json.dumps(value) + "\n")
+            names += [rng.choice(made.entities).name for _ in range(_QUERIES)]
+            if number < 2:
+                drawn = [
+                    draw_question(made, "2hop", rng, k=5, snippet_words=24)
+                    for _ in range(_QUERIES // 2)
+                ]
+                questions += [one.text for one in drawn if one is not None]
+    queries = {"name": rng.sample(names, _QUERIES), "question": questions[:_QUERIES]}
+    (place / "queries.json").write_text(json.dumps(queries))
+
+
+def _measure_size(place: Path, size: int, arguments: argparse.Namespace) -> list[Record]:
+    built = {
+        name: _in_child(arguments.clock, "build", str(place), name)
+        for name in ("sqlite", "tantivy", "bm25s")
+    }
+    asked: dict[str, list[Record]] = {name: [] for name in ENGINES}
+    for _ in range(arguments.repeats):
+        for name in ENGINES:  # in turn, so that a busy moment hits all alike
+            asked[name].append(_in_child(arguments.clock, "ask", str(place), name))
+    rows = []
+    for name in ENGINES:
+        merged = {key: statistics.median(one[key] for one in asked[name]) for key in asked[name][0]}
+        build = built.get(name, {"build_s": 0.0, "disk_mb": 0.0})
+        rows.append({"size": size, "engine": name, **build, **merged})
+    return rows
+
+
+def _in_child(clock: str, *what: str) -> Record:
+    command = [sys.executable, __file__, "--clock", clock, "--child", *what]
+    done = subprocess.run(
+        command, env=child_environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"search.py {' '.join(what)} failed:\n{done.stderr}")
+    record: Record = json.loads(done.stdout)
+    return record
+
+
+def _child(what: str, place: str, more: str, clock: Clock) -> Record:
+    if what == "build":
+        return _build(Path(place), more, clock)
+    if what == "ask":
+        return _ask_all(Path(place), more, clock)
+    return _episodes(int(more), clock)
+
+
+def _build(place: Path, engine: str, clock: Clock) -> Record:
+    """Build one engine over the documents; sqlite also stores them for all."""
+    from turngym.environments.search.corpus import JsonlSource
+    from turngym.environments.search.index import build_index
+
+    folder = place / "index"
+    if clock is time.thread_time:  # some engines build in threads of their own
+        clock = time.process_time
+    started = clock()
+    if engine == "sqlite":
+        build_index(JsonlSource(place / "corpus.jsonl"), folder)
+    else:
+        import importlib
+
+        module = importlib.import_module(f"turngym.environments.search.backends.{engine}")
+        module.build(folder / "documents.sqlite", folder / engine)
+    seconds = clock() - started
+    own = folder if engine == "sqlite" else folder / engine
+    size = sum(file.stat().st_size for file in own.rglob("*") if file.is_file())
+    return {"build_s": seconds, "disk_mb": size / 1e6}
+
+
+def _ask_all(place: Path, name: str, clock: Clock) -> Record:
+    queries = json.loads((place / "queries.json").read_text())
+    before = _anonymous_mb()
+    ask = _asker(place / "index", name)
+    record: Record = {}
+    for kind, texts in queries.items():
+        ask(texts[0])
+        times = []
+        for text in texts:
+            started = clock()
+            ask(text)
+            times.append(1e3 * (clock() - started))
+        times.sort()
+        record[f"{kind}_p50"] = times[len(times) // 2]
+        record[f"{kind}_p95"] = times[int(0.95 * len(times))]
+    record["memory_mb"] = _anonymous_mb() - before
+    every = queries["name"] + queries["question"]
+    record["speedup_2_threads"] = _seconds(ask, every, 1) / _seconds(ask, every, 2)
+    return record
+
+
+def _seconds(ask: Ask, texts: Sequence[str], threads: int) -> float:
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(ask, texts[:threads]))
+        started = time.perf_counter()
+        list(pool.map(ask, texts))
+        return time.perf_counter() - started
+
+
+def _anonymous_mb() -> float:
+    """Return the memory of this process in MB that no file backs."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1e3
+    return 0.0
+
+
+def _asker(folder: Path, name: str) -> Ask:
+    """Return a function that answers one query without remembering any."""
+    database = folder / "documents.sqlite"
+    if name == "sqlite, any word, alone":
+        return _plain_fts5(database)
+    engine = name.removesuffix(" alone")
+    if engine == "sqlite":
+        from turngym.environments.search.backends.sqlite import SqliteBackend as Backend
+
+        backend: Any = Backend(database)
+    else:
+        import importlib
+
+        module = importlib.import_module(f"turngym.environments.search.backends.{engine}")
+        backend = module.open_built(database, folder / engine)
+    if name.endswith("alone"):
+        return lambda text: backend.rank(text, _RESULTS)
+
+    def ask(text: str) -> object:
+        backend.forget()
+        return backend.search(text, _RESULTS)
+
+    return ask
+
+
+def _plain_fts5(database: Path) -> Ask:
+    """Return the textbook query: any of the words, ranked by BM25."""
+    import sqlite3
+    import threading
+
+    from turngym.environments.search.documents import terms
+
+    local = threading.local()
+
+    def ask(text: str) -> object:
+        if not hasattr(local, "connection"):
+            local.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        match = " OR ".join(f'"{word}"' for word in dict.fromkeys(terms(text)))
+        query = "SELECT rowid FROM fts WHERE fts MATCH ? ORDER BY rank LIMIT ?"
+        return local.connection.execute(query, (match, _RESULTS)).fetchall()
+
+    return ask
+
+
+def _episodes(repeats: int, clock: Clock) -> Record:
+    """Play many episodes in turn, one turn of each at a time, and the same by the rollouts."""
+    from turngym.environments.search.world_env import WorldEnv
+
+    envs = [WorldEnv(kind="2hop", difficulty="hard") for _ in range(EPISODES)]
+    envs[0].reset(seed=0)  # builds the world
+    rates, rollout_rates, resets = [], [], []
+    for repeat in range(repeats):
+        started = clock()
+        for number, env in enumerate(envs):
+            env.reset(options={"task": env.task("train", repeat * EPISODES + number)})
+        resets.append(clock() - started)
+        backend: Any = envs[0].backend(envs[0].state.source)
+        backend.forget()  # what the reset proved about a question shall not help
+        rates.append(_turns_per_second(envs, clock))
+        rollout_rates.append(_rollout_turns_per_second(repeat, clock))
+    return {
+        "turns_per_s": rates,
+        "rollout_turns_per_s": rollout_rates,
+        "reset_ms": 1e3 * statistics.median(resets) / EPISODES,
+    }
+
+
+def _turns_per_second(envs: Sequence[Any], clock: Clock) -> float:
+    alive, turns, spent = list(envs), 0, 0.0
+    while alive:
+        actions = [env.oracle_action() for env in alive]
+        started = clock()
+        over = [env.step(action)[2] for env, action in zip(alive, actions, strict=True)]
+        spent += clock() - started
+        turns += len(alive)
+        alive = [env for env, done in zip(alive, over, strict=True) if not done]
+    return turns / spent
+
+
+def _rollout_turns_per_second(repeat: int, clock: Clock) -> float:
+    import asyncio
+
+    import turngym
+    from turngym.agents.scripted import OraclePolicy
+    from turngym.rollouts.collect import collect, group_specs
+
+    name = "search/world-2hop-hard"
+    task = turngym.make(name).get_wrapper_attr("task")
+
+    def specs() -> Iterator[Any]:
+        for number in range(EPISODES):
+            chosen = task("test", repeat * EPISODES + number)
+            yield from group_specs(name, chosen, seed=repeat, group_size=1)
+
+    started = clock()
+    played = asyncio.run(
+        collect(lambda: turngym.make(name), OraclePolicy(), list(specs()), concurrency=EPISODES)
+    )
+    return sum(len(one.turns) for one in played) / (clock() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

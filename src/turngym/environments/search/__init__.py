@@ -1,0 +1,52 @@
+"""Search: find documents, read them, answer. Generated worlds in the core; any corpus or engine."""
+
+from __future__ import annotations
+
+from turngym.environments.registration import register
+
+_HERE = "turngym.environments.search"
+_PROVIDES = ("anchor", "ground_truth", "potential")
+_TURNS = {
+    "1hop": 8,
+    "2hop": 12,
+    "3hop": 16,
+    "4hop": 20,
+    "compare": 24,
+    "intersect": 18,
+    "count": 24,
+    "temporal": 24,
+    "unanswerable": 12,
+    "mixed": 24,
+}
+"""Kind of question to turn limit."""
+_GRADED = {
+    "2hop": ("easy", "medium", "hard", "tiny"),
+    "4hop": ("easy", "hard"),
+    "mixed": ("easy", "medium", "hard"),
+}
+"""Kinds that come in more than one difficulty."""
+
+
+def register_search() -> None:
+    """Register every search environment; called once by ``import turngym``."""
+    for kind, turns in _TURNS.items():
+        for number, difficulty in enumerate(_GRADED.get(kind, ("easy",))):
+            names = [f"World-{kind}-{difficulty}"] + ([f"World-{kind}"] if number == 0 else [])
+            for name in names:
+                register(
+                    f"turngym/{name}-v0",
+                    f"{_HERE}.world_env:WorldEnv",
+                    family="search",
+                    max_turns=turns,
+                    kwargs={"kind": kind, "difficulty": difficulty},
+                    snapshot_kind="exact",
+                    provides=_PROVIDES,
+                )
+    register(
+        "turngym/Corpus-v0",
+        f"{_HERE}.corpus_env:CorpusEnv",
+        family="search",
+        max_turns=_TURNS["mixed"],
+        snapshot_kind="exact",
+        provides=_PROVIDES,
+    )

@@ -1,0 +1,1 @@
+"""Search engines behind one protocol: local indexes and live engines."""

@@ -1,0 +1,81 @@
+"""bm25s: scores computed ahead of time, in memory-mapped matrices. Needs the extra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from turngym.environments.search.backends.sqlite import STOP_WORDS
+from turngym.environments.search.backends.stored import StoredBackend, no_argument
+from turngym.environments.search.documents import terms
+from turngym.errors import missing_extra
+
+_TITLE_REPEATS = 4
+
+
+class Bm25sBackend(StoredBackend):
+    """Searches an index that ``build`` wrote. Words as they are, titles counted four times.
+
+    Args:
+        database: ``documents.sqlite`` of the index.
+        folder: The matrices.
+    """
+
+    name = "bm25s"
+
+    def __init__(self, database: Path, folder: Path) -> None:
+        super().__init__(database)
+        self._index = _bm25s().BM25.load(str(folder), mmap=True, load_corpus=False)
+
+    def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
+        """Return the best documents that hold any of the words."""
+        vocabulary = self._index.vocab_dict
+        words = [word for word in dict.fromkeys(_words(query)) if word in vocabulary]
+        if not words:
+            return []
+        numbers, scores = self._index.retrieve(
+            [words], k=k, show_progress=False, n_threads=0, return_as="tuple"
+        )
+        return [
+            (int(number) + 1, float(score))
+            for number, score in zip(numbers[0], scores[0], strict=True)
+            if score > 0
+        ]
+
+
+def build(database: Path, folder: Path, argument: str = "") -> None:
+    """Index every document of ``database`` in ``folder``.
+
+    Raises:
+        MissingExtraError: bm25s is not installed.
+        ConfigError: There is an ``argument``; it takes none.
+    """
+    from turngym.environments.search.index import documents_of
+
+    no_argument("bm25s", argument)
+    bm25s = _bm25s()
+    corpus = [
+        _words(document.title) * _TITLE_REPEATS + _words(document.text)
+        for _, document in documents_of(database)
+    ]
+    index = bm25s.BM25()
+    index.index(corpus, show_progress=False)
+    index.save(str(folder))
+
+
+def open_built(database: Path, folder: Path) -> Bm25sBackend:
+    """Return the backend over what ``build`` wrote."""
+    return Bm25sBackend(database, folder)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in terms(text) if word not in STOP_WORDS]
+
+
+def _bm25s() -> Any:  # it has no types
+    try:
+        import bm25s
+    except ImportError as error:
+        raise missing_extra("search engine 'bm25s'", "search") from error
+    return bm25s

@@ -1,0 +1,289 @@
+"""Live engines over HTTP: a SearXNG-style JSON API, and any other that answers in JSON.
+
+A failing engine is a fault of the episode, never a reward of 0: after the retries it raises
+``EnvironmentFault``. A page that cannot be read is an observation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from turngym.environments.search.backends.base import QueryMemory
+from turngym.environments.search.backends.cassette import Answer, Cassette
+from turngym.environments.search.documents import Document, Hit
+from turngym.environments.search.html_text import html_to_text
+from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+
+if TYPE_CHECKING:
+    import httpx
+
+_MAX_BODY_BYTES = 4_000_000
+_MAX_WAIT_S = 30.0
+_MAX_KNOWN = 50_000
+"""Results that are remembered for their titles."""
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_OK = 200
+_NOT_FOUND = frozenset({401, 403, 404, 410, 415, 451})
+_TEXT_TYPES = ("text/", "application/json", "application/xhtml", "application/xml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """How an engine is asked and where its answer holds what."""
+
+    path: str = ""
+    """Appended to the URL of the engine."""
+    query: str = "q"
+    """Name of the parameter with the query."""
+    k: str = ""
+    """Name of the parameter with the number of results; "" where there is none."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """More parameters."""
+    method: str = "GET"
+    """GET sends parameters in the URL, POST as a JSON object."""
+    results: str = "results"
+    """Where the list of results is, keys joined by dots."""
+    id: str = "id"
+    title: str = "title"
+    text: str = "text"
+    """Where a result holds these, keys joined by dots; the text is what snippets are made of."""
+    document: str = ""
+    """URL of a document, with ``{id}`` (as it is) or ``{quoted_id}``; "" where the text of the
+    result is all there is."""
+    document_text: str = "text"
+    """Where a document that is JSON holds its text."""
+
+
+SEARXNG = Api(
+    path="/search",
+    fixed={"format": "json"},
+    id="url",
+    text="content",
+    document="{id}",
+)
+"""SearXNG with its JSON format switched on; documents are the pages themselves."""
+
+
+class HttpBackend:
+    """Searches a live engine.
+
+    Args:
+        url: Of the engine, http or https.
+        api: How it is asked.
+        timeout_s: Seconds that one try may take.
+        retries: Tries after the first, for time-outs, 429 and server errors, each after twice the
+            wait of the one before, or what ``Retry-After`` says, 30 s at most.
+        cassette: Where answers are kept.
+        key_variable: Environment variable with a key, sent as ``Authorization: Bearer``.
+        pause: Waits for a number of seconds; for tests.
+
+    Raises:
+        ConfigError: The URL or the variable is wrong.
+        MissingExtraError: httpx is not installed.
+    """
+
+    name = "http"
+
+    def __init__(
+        self,
+        url: str,
+        api: Api = SEARXNG,
+        *,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        cassette: Cassette | None = None,
+        key_variable: str = "",
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(f"search engine {url!r}: wanted a URL with http or https")
+        if key_variable and not os.environ.get(key_variable):
+            raise ConfigError(f"search engine {url}: the variable {key_variable} is not set")
+        self._url, self._api = url.rstrip("/"), api
+        self._retries, self._timeout_s, self._pause = retries, timeout_s, pause
+        self._headers = {"accept": "application/json, text/html;q=0.9, */*;q=0.5"}
+        if key_variable:
+            self._headers["authorization"] = f"Bearer {os.environ[key_variable]}"
+        self._cassette = cassette
+        self._client: httpx.Client | None = None
+        self._lock = Lock()
+        self._memory = QueryMemory()
+        self._known: dict[str, Hit] = {}
+        _httpx()
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return what the engine finds, in its order."""
+        hits = self._memory.get(query, k, self._search)
+        with self._lock:
+            if len(self._known) > _MAX_KNOWN:
+                self._known.clear()
+            self._known.update((hit.id, hit) for hit in hits)
+        return hits
+
+    def get(self, doc_id: str) -> Document | None:
+        """Return the document, or None when it is gone, forbidden or no text."""
+        if not self._api.document:
+            hit = self._known.get(doc_id)
+            return None if hit is None else Document(id=hit.id, title=hit.title, text=hit.text)
+        url = self._api.document.format(id=doc_id, quoted_id=quote(doc_id, safe=""))
+        if urlsplit(url).scheme not in ("http", "https"):
+            return None
+        answer = self._ask({"method": "GET", "url": url})
+        if answer.status in _NOT_FOUND:
+            return None
+        self._must_be_ok(answer, url)
+        return self._document(doc_id, answer)
+
+    def close(self) -> None:
+        """Close the connections. Safe to call twice."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def _search(self, query: str, k: int) -> list[Hit]:
+        api = self._api
+        values = {**api.fixed, api.query: query, **({api.k: str(k)} if api.k else {})}
+        url = self._url + api.path
+        request = {"method": api.method, "url": url, "values": json.dumps(values, sort_keys=True)}
+        answer = self._ask(request)
+        self._must_be_ok(answer, url)
+        try:
+            found = _at(json.loads(answer.body), api.results)
+        except ValueError as error:
+            raise EnvironmentFault(
+                f"search engine {url}: sent no JSON ({answer.body[:60]!r})"
+            ) from error
+        if not isinstance(found, list):
+            raise EnvironmentFault(
+                f"search engine {url}: {api.results!r} must be a list, found {type(found).__name__}"
+            )
+        return [hit for rank, one in enumerate(found[:k]) if (hit := self._hit(one, rank))]
+
+    def _hit(self, value: Any, rank: int) -> Hit | None:
+        """Return a result, or None when it has no id."""
+        doc_id, title = _at(value, self._api.id), _at(value, self._api.title)
+        if not isinstance(doc_id, str | int) or not str(doc_id).strip():
+            return None
+        text = _at(value, self._api.text)
+        return Hit(
+            id=str(doc_id),
+            title=" ".join(str(title or doc_id).split()),
+            text=text if isinstance(text, str) else "",
+            score=-float(rank),
+        )
+
+    def _document(self, doc_id: str, answer: Answer) -> Document | None:
+        hit = self._known.get(doc_id)
+        title, text = (hit.title if hit else doc_id), answer.body
+        if "json" in answer.content_type:
+            try:
+                found = _at(json.loads(answer.body), self._api.document_text)
+            except ValueError:
+                return None
+            text = found if isinstance(found, str) else ""
+        elif "html" in answer.content_type:
+            own, text = html_to_text(answer.body)
+            title = own or title
+        elif not answer.content_type.startswith(_TEXT_TYPES) or "\0" in text:
+            return None
+        return Document(id=doc_id, title=title, text=text) if text.strip() else None
+
+    def _must_be_ok(self, answer: Answer, url: str) -> None:
+        if answer.status != _OK:
+            raise EnvironmentFault(
+                f"search engine {url}: status {answer.status}: {answer.body[:80]!r}"
+            )
+
+    def _ask(self, request: dict[str, str]) -> Answer:
+        """Return the answer to ``request``, from the cassette or from the engine."""
+        known = None if self._cassette is None else self._cassette.find(request)
+        if known is not None:
+            return known
+        answer = self._try(request)
+        if self._cassette is not None and answer.status == _OK:
+            self._cassette.keep(request, answer)
+        return answer
+
+    def _try(self, request: dict[str, str]) -> Answer:
+        httpx = _httpx()
+        problem, wait = "", 0.0
+        for attempt in range(self._retries + 1):
+            if attempt:
+                self._pause(wait)
+            wait = min(_MAX_WAIT_S, 0.5 * 2**attempt)
+            try:
+                response = self._send(request)
+            except httpx.TimeoutException:
+                problem = f"no answer within {self._timeout_s:g} s"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = str(error) or type(error).__name__
+            else:
+                answer, after = response
+                if answer.status not in _RETRIED:
+                    return answer
+                problem = f"status {answer.status}"
+                wait = max(wait, after)
+        raise EnvironmentFault(
+            f"search engine {request['url']}: {problem}, after {self._retries + 1} tries"
+        )
+
+    def _send(self, request: dict[str, str]) -> tuple[Answer, float]:
+        """Send once; return the answer and the seconds to wait that it asks for."""
+        values = json.loads(request.get("values", "{}"))
+        place = {"json": values} if request["method"] == "POST" else {"params": values or None}
+        headers = self._headers
+        if urlsplit(request["url"])[:2] != urlsplit(self._url)[:2]:  # a key is for the engine only
+            headers = {name: value for name, value in headers.items() if name != "authorization"}
+        with self._get_client().stream(
+            request["method"], request["url"], headers=headers, **place
+        ) as response:
+            data = b""
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) > _MAX_BODY_BYTES:
+                    break
+            encoding = response.encoding or "utf-8"
+            answer = Answer(
+                status=response.status_code,
+                content_type=response.headers.get("content-type", "").lower(),
+                body=data.decode(encoding, errors="replace"),
+            )
+            return answer, _seconds(response.headers.get("retry-after", ""))
+
+    def _get_client(self) -> httpx.Client:
+        with self._lock:
+            if self._client is None:
+                self._client = _httpx().Client(
+                    timeout=self._timeout_s, follow_redirects=True, trust_env=False
+                )
+            client: httpx.Client = self._client
+            return client
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what ``value`` holds at keys joined by dots, or None."""
+    for key in path.split(".") if path else ():
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _seconds(text: str) -> float:
+    """Return a ``Retry-After`` in seconds, within bounds; 0 for a date or nonsense."""
+    return min(_MAX_WAIT_S, float(text)) if text.strip().isdigit() else 0.0
+
+
+def _httpx() -> Any:  # imported late: only live engines need it
+    try:
+        import httpx
+    except ImportError as error:
+        raise missing_extra("a live search engine", "search") from error
+    return httpx

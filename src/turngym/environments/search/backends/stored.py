@@ -1,0 +1,64 @@
+"""What engines share that keep only numbers: the documents come from the database beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from turngym.environments.search.backends.base import QueryMemory
+from turngym.environments.search.backends.sqlite import SqliteBackend
+from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit
+from turngym.errors import ConfigError
+
+
+class StoredBackend:
+    """An engine that ranks document numbers. Write ``rank``.
+
+    Args:
+        database: ``documents.sqlite`` of the index.
+    """
+
+    name = "stored"
+
+    def __init__(self, database: Path) -> None:
+        self._store = SqliteBackend(database)
+        self._memory = QueryMemory()
+        self.num_documents = self._store.num_documents
+
+    def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
+        """Return number and score of the ``k`` best documents, the best first."""
+        raise NotImplementedError
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return the ``k`` best documents."""
+        return self._memory.get(query, k, self._search)
+
+    def get(self, doc_id: str) -> Document | None:
+        """Return the document with this id, or None."""
+        return self._store.get(doc_id)
+
+    def close(self) -> None:
+        """Release files and connections. Safe to call twice."""
+        self._store.close()
+
+    def forget(self) -> None:
+        """Forget the results of earlier queries, for measurements."""
+        self._memory.clear()
+
+    def _search(self, query: str, k: int) -> list[Hit]:
+        ranked = self.rank(query, min(k, self.num_documents))
+        documents = self._store.by_number([number for number, _ in ranked])
+        return [
+            Hit(id=one.id, title=one.title, text=one.text[:SNIPPET_SOURCE_CHARS], score=score)
+            for one, (_, score) in zip(documents, ranked, strict=True)
+        ]
+
+
+def no_argument(engine: str, argument: str) -> None:
+    """Refuse what follows the colon of ``engine:argument`` where an engine takes nothing.
+
+    Raises:
+        ConfigError: There is something.
+    """
+    if argument:
+        raise ConfigError(f"search engine '{engine}:{argument}': it takes nothing after a colon")

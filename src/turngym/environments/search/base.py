@@ -1,0 +1,322 @@
+"""The environment that all search tasks share: look for documents, read them, answer.
+
+A subclass says where questions come from and what is searched (``draw`` and ``backend``).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from turngym.environments.actions import Action, ActionFormat
+from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.search.backends.base import SearchBackend
+from turngym.environments.search.documents import (
+    Document,
+    count_words,
+    pages,
+    passages_with,
+    snippet,
+    terms,
+)
+from turngym.environments.search.questions import Question
+from turngym.environments.search.scoring import UNKNOWN, exact_match, token_f1
+from turngym.environments.search.state import Limits, SearchState
+from turngym.environments.search.tools import COMMANDS, search_tools
+from turngym.errors import ConfigError, unknown_name
+from turngym.tasks.base import Task
+
+ActionStyle = Literal["commands", "tools"]
+Reward = Literal["exact", "f1"]
+
+_MAX_QUERY_CHARS = 1_000
+_MAX_ANSWER_CHARS = 1_000
+_FOUND_PLACES, _PLACE_CHARS = 5, 80
+_MENU_NAMES = 12
+"""Names in view that the menu of actions offers to search for or to answer with."""
+
+
+class SearchEnv(TurnEnv):
+    """Answer a question by searching and reading.
+
+    Args:
+        limits: Budgets, and how results are shown.
+        reward: ``"exact"`` for normalised exact match, ``"f1"`` for token F1.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        render_mode: ``"ansi"`` or None.
+
+    Action: ``search``, ``open``, ``find`` and ``answer``; only what a search returned can be
+    opened. What cannot be carried out, a budget that is spent included, costs the turn only.
+    Observation: the question, then results, pages or places in a document.
+    Reward: at the answer, its exact match in {0, 1} or its token F1 in [0, 1]; else 0.
+    Start: a question; ``info["ground_truth"]`` holds its answer, ``info["answer"]`` the action.
+    End: terminated by any answer; ``info`` then holds ``exact_match`` and ``f1``.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
+    rules = (
+        "Answer the question from what the documents say. Search, open what looks useful, search "
+        "again for the names that you find, then answer in as few words as possible. Searches and "
+        "reading are limited."
+    )
+    state: SearchState
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        reward: Reward = "exact",
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if reward not in ("exact", "f1"):
+            raise unknown_name("reward", reward, ("exact", "f1"))
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        self.limits = limits or Limits()
+        self._reward = reward
+        self.action_format: ActionFormat = (
+            COMMANDS if action_style == "commands" else search_tools()
+        )
+
+    # What a subclass gives.
+
+    @abstractmethod
+    def draw(self, task: Task) -> tuple[Question, Any]:
+        """Return the question of ``task`` and what ``backend`` needs to find its corpus."""
+
+    @abstractmethod
+    def backend(self, source: Any) -> SearchBackend:
+        """Return what is searched."""
+
+    # One episode.
+
+    def begin(self, task: Task) -> Outcome:
+        """Ask the question."""
+        question, source = self.draw(task)
+        self.state = SearchState(question=question, source=source, names=question.mentions)
+        info = {"ground_truth": question.answers[0], **self._usage()}
+        return Outcome(text=self._asked(), info=info)
+
+    def turn(self, action: Action) -> Outcome:
+        """Search, open, find or answer."""
+        values = action.arguments
+        if action.name == "search":
+            outcome = self._do_search(str(values["query"]), values.get("k"))
+        elif action.name == "answer":
+            outcome = self._do_answer(str(values["text"]))
+        elif action.name == "find":
+            outcome = self._do_find(str(values["doc"]), str(values["text"]))
+        else:
+            outcome = self._do_open(str(values["doc"]), int(values.get("page", 1)))
+        outcome.info = {**(outcome.info or {}), **self._usage()}
+        return outcome
+
+    def score(self) -> float:
+        """Return 1 when the answer given is right, letter case and articles aside."""
+        given = self.state.given
+        return 0.0 if given is None else exact_match(given, self.state.question.answers)
+
+    def answer(self, ground_truth: str) -> str:
+        """Return the action that gives ``ground_truth`` as the answer."""
+        return self.say("answer", text=ground_truth)
+
+    def reminder(self) -> str:
+        """Return the question and the latest results."""
+        return " ".join([self._asked(), *([self._titles()] if self.state.hits else [])])
+
+    def instance_key(self) -> str:
+        """Return what makes the problem this one."""
+        return self.state.question.key
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: open the results, search for or answer with the names in view.
+
+        Any other text can be searched for or given as an answer too.
+        """
+        s = self.state
+        names = list(dict.fromkeys([*s.names, *s.question.mentions]))[:_MENU_NAMES]
+        menu = [self.say("open", doc=self._reference(number)) for number in range(len(s.hits))]
+        if s.searches < self.limits.max_searches:
+            menu += [self.say("search", query=name) for name in names]
+        return [*menu, *(self.say("answer", text=name) for name in (*names, UNKNOWN))]
+
+    def anchor(self) -> str:
+        """Return the question, what is in view, what was read and what is spent."""
+        s = self.state
+        hits, seen = " ".join(one for one, _ in s.hits), " ".join(sorted({i for i, _ in s.seen}))
+        return (
+            f"{s.question.key} | hits {hits} | seen {seen} | read {' '.join(sorted(s.opened))} | "
+            f"names {' '.join(s.names)} | {s.searches} searches {s.opened_words} words {s.given}"
+        )
+
+    def potential(self) -> float | None:
+        """Return minus the number of turns that the expert still needs, if there is one."""
+        s = self.state
+        if not s.question.plan:
+            return None
+        if s.given is not None:
+            return 0.0
+        shown = {one for one, _ in s.hits}
+        left = [step.doc for step in s.question.plan if not self._has_read(step.doc)]
+        return -1.0 - sum(
+            1 if number == 0 and doc in shown else 2 for number, doc in enumerate(left)
+        )
+
+    def oracle_action(self) -> str:
+        """Return the next step of the question's plan.
+
+        Raises:
+            ConfigError: The question has none.
+        """
+        s = self.state
+        if not s.question.plan:
+            raise ConfigError(f"{self.name}: this question has no plan, so there is no expert")
+        for step in s.question.plan:
+            if self._has_read(step.doc):
+                continue
+            for number, (doc, _) in enumerate(s.hits):
+                if doc == step.doc:
+                    return self.say("open", doc=self._reference(number))
+            if s.searches < self.limits.max_searches:
+                return self.say("search", query=step.query)
+        return self.say("answer", text=s.question.answers[0])
+
+    def get_state(self) -> SearchState:
+        """Return the state, which never changes."""
+        return self.state
+
+    def set_state(self, state: SearchState) -> None:
+        """Take over ``state``."""
+        self.state = state
+
+    def say(self, command: str, **arguments: Any) -> str:
+        """Return the text that does ``command`` in the action style of this environment."""
+        return self.action_format.render(Action(name=command, arguments=arguments))
+
+    # The tools.
+
+    def _do_search(self, query: str, k: int | None) -> Outcome:
+        s = self.state
+        if len(query) > _MAX_QUERY_CHARS:
+            return self._refused(
+                f"The query has {len(query)} characters; at most {_MAX_QUERY_CHARS} are taken."
+            )
+        if not terms(query):
+            return self._refused("The query holds no word.")
+        if s.searches >= self.limits.max_searches:
+            return self._refused(f"All {self.limits.max_searches} searches are spent.")
+        found = self.backend(s.source).search(query, k or self.limits.results)
+        hits = tuple((hit.id, hit.title) for hit in found)
+        self.state = replace(
+            s,
+            hits=hits,
+            seen=tuple(dict.fromkeys((*s.seen, *hits))),
+            names=tuple(title for _, title in hits),
+            searches=s.searches + 1,
+        )
+        if not self.limits.snippet_words:
+            return Outcome(text=self._titles())
+        words = frozenset(terms(query))
+        lines = [
+            f"{number}. {hit.title}: {snippet(hit.text, words, self.limits.snippet_words)}"
+            for number, hit in enumerate(found, start=1)
+        ]
+        return Outcome(text="\n".join(lines) or "Nothing was found.")
+
+    def _do_open(self, reference: str, page: int) -> Outcome:
+        document, problem = self._resolve(reference)
+        if document is None:
+            return self._refused(problem)
+        s, parts = self.state, pages(document.text, self.limits.page_words)
+        if not 1 <= page <= len(parts):
+            return self._refused(f"{document.title!r} has pages 1 to {len(parts)}.")
+        text = parts[page - 1]
+        words = count_words(text)
+        if s.opened_words + words > self.limits.max_opened_words:
+            left = self.limits.max_opened_words - s.opened_words
+            return self._refused(f"The page has {words} words; only {left} may still be read.")
+        self.state = replace(
+            s,
+            opened=(*s.opened, f"{document.id}#{page}"),
+            names=document.links or s.names,
+            opened_words=s.opened_words + words,
+        )
+        if not self.limits.snippet_words:
+            return Outcome(text=f"read {document.title}: {text}")
+        where = f" (page {page} of {len(parts)})" if len(parts) > 1 else ""
+        return Outcome(text=f"{document.title}{where}\n{text}")
+
+    def _do_find(self, reference: str, wanted: str) -> Outcome:
+        document, problem = self._resolve(reference)
+        if document is None:
+            return self._refused(problem)
+        places = passages_with(
+            document.text, wanted[:_MAX_QUERY_CHARS], width=_PLACE_CHARS, limit=_FOUND_PLACES
+        )
+        s, words = self.state, sum(map(count_words, places))
+        if s.opened_words + words > self.limits.max_opened_words:
+            left = self.limits.max_opened_words - s.opened_words
+            return self._refused(f"The places have {words} words; only {left} may still be read.")
+        self.state = replace(s, opened_words=s.opened_words + words)
+        if not places:
+            return Outcome(text=f"{document.title!r} does not hold {wanted[:80]!r}.")
+        return Outcome(text="\n".join(f"... {place} ..." for place in places))
+
+    def _do_answer(self, text: str) -> Outcome:
+        given, question = text[:_MAX_ANSWER_CHARS], self.state.question
+        self.state = replace(self.state, given=given, hits=(), names=())
+        exact, f1 = exact_match(given, question.answers), token_f1(given, question.answers)
+        return Outcome(
+            text="right." if exact else "wrong.",
+            reward=exact if self._reward == "exact" else f1,
+            terminated=True,
+            info={"exact_match": exact, "f1": f1},
+        )
+
+    # Helpers.
+
+    def _resolve(self, reference: str) -> tuple[Document | None, str]:
+        """Return the document that ``reference`` means, or None and why there is none."""
+        s, wanted = self.state, reference.strip()
+        number, low, chosen = wanted.removeprefix("#"), wanted.casefold(), None
+        if number.isascii() and number.isdigit() and len(number) < 4:
+            place = int(number) - 1
+            chosen = s.hits[place][0] if 0 <= place < len(s.hits) else None
+        if chosen is None:
+            chosen = next((i for i, title in s.seen if wanted in (i, title)), None)
+        if chosen is None:
+            chosen = next((i for i, name in s.seen if low in (i.casefold(), name.casefold())), None)
+        if chosen is None:
+            return None, f"There is no result {wanted[:80]!r}; only results can be opened."
+        document = self.backend(s.source).get(chosen)
+        if document is None:
+            return None, f"{wanted[:80]!r} cannot be read."
+        return document, ""
+
+    def _reference(self, place: int) -> str:
+        """Return how this environment's own actions name the result at ``place``."""
+        return self.state.hits[place][1] if not self.limits.snippet_words else str(place + 1)
+
+    def _has_read(self, doc: str) -> bool:
+        return any(one.rpartition("#")[0] == doc for one in self.state.opened)
+
+    def _refused(self, problem: str) -> Outcome:
+        return Outcome(text=f"{problem} {self.reminder()}", invalid_action=problem)
+
+    def _asked(self) -> str:
+        text = self.state.question.text
+        return f"Question: {text}" if self.limits.snippet_words else text
+
+    def _titles(self) -> str:
+        """Return the latest results on one line."""
+        titles = ", ".join(title for _, title in self.state.hits)
+        if not self.limits.snippet_words:
+            return f"found {titles or 'nothing'}."
+        return f"Results: {titles}."
+
+    def _usage(self) -> dict[str, Any]:
+        s = self.state
+        return {"usage": {"searches": float(s.searches), "opened_words": float(s.opened_words)}}

@@ -1,0 +1,180 @@
+"""Search in any corpus: an index on disk or a live engine, with questions of your own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from turngym.environments.search.backends.base import SearchBackend
+from turngym.environments.search.backends.http import HttpBackend
+from turngym.environments.search.backends.sqlite import SqliteBackend
+from turngym.environments.search.base import ActionStyle, Reward, SearchEnv
+from turngym.environments.search.engines import live_backend
+from turngym.environments.search.index import documents_of, open_index
+from turngym.environments.search.manifest import DATABASE
+from turngym.environments.search.package_questions import PackageGraph, draw_package_question
+from turngym.environments.search.questions import Question, read_questions
+from turngym.environments.search.sample import sample_packages
+from turngym.environments.search.state import Limits
+from turngym.errors import ConfigError
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Split, Task, procedural_task
+
+_SAMPLE = "sample"
+_MAX_DRAWS = 3_000
+
+
+class CorpusEnv(SearchEnv):
+    """Answer questions from a corpus of your own, or from a live engine.
+
+    Without arguments: an invented package index, with questions made from it.
+
+    Args:
+        index: Folder that ``turngym corpus build`` made.
+        engine: Which engine of the index answers (``sqlite``, ``tantivy``, ``bm25s``, ``dense``,
+            ``hybrid``); or, without ``index``, a live one: a table with ``url`` and what
+            ``live_backend`` takes.
+        questions: JSONL file of ``text``, ``answers`` and optionally ``plan``, ``split``,
+            ``kind``, ``mentions``; needed unless the index is of packages.
+        limits: Budgets, and how results are shown, as a table.
+        reward: ``"exact"`` or ``"f1"``.
+        action_style: ``"commands"`` or ``"tools"``.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    name = "corpus"
+
+    def __init__(
+        self,
+        *,
+        index: str | None = None,
+        engine: str | Mapping[str, Any] = "sqlite",
+        questions: str | None = None,
+        limits: Mapping[str, int] | Limits | None = None,
+        reward: Reward = "exact",
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            limits=_limits(limits),
+            reward=reward,
+            action_style=action_style,
+            render_mode=render_mode,
+        )
+        is_live = isinstance(engine, Mapping)
+        if is_live and (index is not None or questions is None):
+            raise ConfigError("search/corpus: a live engine needs 'questions' and no 'index'")
+        self._place = index or _SAMPLE
+        if isinstance(engine, Mapping):
+            self._backend: SearchBackend = live_backend(engine)
+            self._place = str(engine.get("url"))
+        else:
+            self._backend = _local_backend(self._place, engine)
+        self._questions = None if questions is None else _by_split(questions)
+        if self._questions is None and not len(_graph(self._place)):
+            raise ConfigError(
+                f"search/corpus: index {index} is not of packages, so no questions can be made "
+                "from it; name a file with 'questions'"
+            )
+        key = f"{self._place} {questions}" if questions or index else ""
+        self.name = f"corpus-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if key else "corpus"
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return question number ``index`` of ``split``.
+
+        Raises:
+            ConfigError: The file has fewer.
+        """
+        if self._questions is not None and not 0 <= index < len(self._questions[split]):
+            raise ConfigError(
+                f"task {self.name}/{split}/{index}: there are {len(self._questions[split])} "
+                f"questions of split {split!r}"
+            )
+        return procedural_task(self.name, split, index)
+
+    def find_task(self, task_id: str) -> Task:
+        """Return the task that ``task_id`` names."""
+        task = super().find_task(task_id)
+        return self.task(task.split, int(task_id.rpartition("/")[2]))
+
+    def draw(self, task: Task) -> tuple[Question, None]:
+        """Return the question of ``task``."""
+        if self._questions is not None:
+            return self._questions[task.split][int(task.id.rpartition("/")[2])], None
+        found = draw_package_question(
+            _graph(self._place),
+            self._backend,
+            Random(derive_seed(task.seed, "question")),
+            k=self.limits.results,
+            snippet_words=self.limits.snippet_words,
+            accept=lambda drawn: drawn.split == task.split,
+            draws=_MAX_DRAWS,
+        )
+        if found is None:
+            raise ConfigError(
+                f"search/corpus: no question in {_MAX_DRAWS} draws; the index holds "
+                f"{len(_graph(self._place))} packages, which are too few"
+            )
+        return found, None
+
+    def backend(self, source: None) -> SearchBackend:
+        """Return the engine, which all environments over one index share."""
+        return self._backend
+
+    def close(self) -> None:
+        """Close the connections to a live engine; indexes stay open for others."""
+        if isinstance(self._backend, HttpBackend):
+            self._backend.close()
+
+    def _choose_task(self, options: dict[str, Any]) -> Task:
+        """Draw among the questions that there are."""
+        if self._questions is None or options.get("task") is not None:
+            return super()._choose_task(options)
+        split: Split = options.get("split", "train")
+        number = len(self._questions.get(split, ()))
+        if set(options) <= {"split", "task"} and number:
+            return self.task(split, int(self.np_random.integers(number)))
+        return super()._choose_task(options)
+
+
+def _limits(limits: Mapping[str, int] | Limits | None) -> Limits:
+    if limits is None or isinstance(limits, Limits):
+        return limits or Limits()
+    try:
+        return Limits(**limits)
+    except TypeError as error:
+        known = ", ".join(Limits.__dataclass_fields__)
+        raise ConfigError(f"search limits: {error}; known: {known}") from error
+
+
+@lru_cache(maxsize=8)
+def _local_backend(place: str, engine: str) -> SearchBackend:
+    if place == _SAMPLE:
+        if engine != "sqlite":
+            raise ConfigError(f"search/corpus: the sample has no engine {engine!r}; name an index")
+        records = sample_packages().records()
+        return SqliteBackend.in_memory(one.document for one in records if one.document is not None)
+    return open_index(Path(place).expanduser(), engine)
+
+
+@lru_cache(maxsize=4)
+def _graph(place: str) -> PackageGraph:
+    if place == _SAMPLE:
+        records = sample_packages().records()
+        return PackageGraph(one.document for one in records if one.document is not None)
+    database = Path(place).expanduser() / DATABASE
+    if not database.is_file():
+        return PackageGraph(())
+    return PackageGraph(document for _, document in documents_of(database))
+
+
+@lru_cache(maxsize=8)
+def _by_split(path: str) -> dict[Split, list[Question]]:
+    found: dict[Split, list[Question]] = {"train": [], "test": []}
+    for question in read_questions(Path(path).expanduser()):
+        found[question.split].append(question)
+    return found

@@ -1,0 +1,115 @@
+"""What is searched: documents, hits, and how much of a text an agent is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_WORD = re.compile(r"\S+")
+_TERM = re.compile(r"[^\W_]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+SNIPPET_SOURCE_CHARS = 8_000
+"""Characters of a document in which a snippet is looked for, and which a result carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One article of a corpus."""
+
+    id: str
+    """Unique in the corpus, without line breaks."""
+    title: str
+    text: str
+    meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """JSON values. ``links``: names of other articles that this one mentions."""
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Titles that the text mentions, as far as the corpus says so."""
+        found = self.meta.get("links", ())
+        return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One search result."""
+
+    id: str
+    title: str
+    text: str
+    """What a snippet is made of: the text, its first ``SNIPPET_SOURCE_CHARS``, or what a remote
+    engine returned."""
+    score: float
+    """Higher is better; comparable within one result list only."""
+
+
+def terms(text: str) -> list[str]:
+    """Return the words of ``text`` as search engines see them: letters and digits, case-folded."""
+    return _TERM.findall(text.casefold())
+
+
+def count_words(text: str) -> int:
+    """Return the number of blank-separated words."""
+    return len(text.split())
+
+
+def pages(text: str, page_words: int) -> list[str]:
+    """Return ``text`` cut after every ``page_words`` words; at least one page.
+
+    Args:
+        text: Any text; line breaks inside a page are kept.
+        page_words: 1 or more.
+    """
+    starts = [match.start() for match in _WORD.finditer(text)][::page_words]
+    if len(starts) < 2:
+        return [text.strip()]
+    ends = [*starts[1:], len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+
+
+def snippet(text: str, query_terms: frozenset[str], max_words: int) -> str:
+    """Return the sentence of ``text`` that holds most of the query, cut to ``max_words`` words.
+
+    Args:
+        text: Of a document.
+        query_terms: As ``terms`` gives them.
+        max_words: 0 for no snippet.
+    """
+    if max_words <= 0:
+        return ""
+    best, best_count = "", -1
+    for sentence in _SENTENCE_END.split(text[:SNIPPET_SOURCE_CHARS]):
+        count = len(query_terms.intersection(_TERM.findall(sentence.casefold())))
+        if count > best_count and sentence.strip():
+            best, best_count = sentence, count
+    words = best.split()
+    return " ".join(words[:max_words]) + (" ..." if len(words) > max_words else "")
+
+
+def passages_with(text: str, wanted: str, *, width: int, limit: int) -> list[str]:
+    """Return the places of ``text`` that hold ``wanted``, letter case aside.
+
+    Args:
+        text: Of a document.
+        wanted: What to look for, word for word.
+        width: Characters shown on either side.
+        limit: Most places.
+    """
+    needle = re.compile(r"\s+".join(map(re.escape, wanted.split())), re.IGNORECASE)
+    found, end = [], -1
+    for match in needle.finditer(text):
+        if match.start() < end:
+            continue
+        start, end = max(0, match.start() - width), min(len(text), match.end() + width)
+        before, after = text[start : match.start()], text[match.end() : end]
+        if start > 0 and not text[start - 1].isspace():
+            before = before.partition(" ")[2]  # no half words
+        if end < len(text) and not text[end].isspace():
+            after = after.rpartition(" ")[0]
+        found.append(" ".join(f"{before}{match[0]}{after}".split()))
+        if len(found) == limit:
+            break
+    return found

@@ -1,0 +1,170 @@
+"""The package index of a Debian-like machine as a corpus of linked articles.
+
+Nothing is downloaded and no text is shipped: the package manager of the user's machine prints what
+it has stored. Versions and maintainers change with the archive, so an index is frozen with a hash,
+and questions are made from that index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from turngym.environments.search.corpus import START, Position, Record, record_of
+from turngym.errors import ConfigError
+
+_COMMAND = ("apt-cache", "dumpavail")
+_TIMEOUT_S = 300.0
+_NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]*")
+_MAX_LISTED = 40
+"""Dependencies that an article names."""
+
+Stanza = Mapping[str, str]
+"""One package as printed: field to value, continuation lines joined by line breaks."""
+
+
+class PackageSource:
+    """One article a package: what it is, its version, section, maintainer, size, dependencies.
+
+    Args:
+        text: Stanzas as ``apt-cache dumpavail`` prints them.
+        name: For the manifest of an index.
+    """
+
+    licence = "package metadata of the distribution"
+
+    def __init__(self, text: str, name: str = "packages") -> None:
+        self.name = name
+        self._text = text
+
+    @classmethod
+    def installed(cls) -> PackageSource:
+        """Return the package index of this machine.
+
+        Raises:
+            ConfigError: There is no apt-cache, or it has nothing to say.
+        """
+        if shutil.which(_COMMAND[0]) is None:
+            raise ConfigError(
+                "corpus 'packages': needs the program 'apt-cache' (Debian, Ubuntu); name a file "
+                "or folder elsewhere"
+            )
+        try:
+            done = subprocess.run(
+                _COMMAND, capture_output=True, timeout=_TIMEOUT_S, check=True, text=True
+            )
+        except (subprocess.SubprocessError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"corpus 'packages': {' '.join(_COMMAND)} failed ({error})"
+            ) from error
+        if not done.stdout.strip():
+            raise ConfigError("corpus 'packages': the index is empty; run 'apt-get update'")
+        return cls(done.stdout)
+
+    @classmethod
+    def from_file(cls, path: Path) -> PackageSource:
+        """Return the packages of a file that holds stanzas."""
+        return cls(path.read_text("utf-8"), name=path.name)
+
+    @cached_property
+    def packages(self) -> dict[str, Stanza]:
+        """The packages by name, the first of several versions."""
+        found: dict[str, Stanza] = {}
+        for stanza in read_stanzas(self._text.splitlines()):
+            name = stanza.get("Package", "").strip()
+            if name and stanza.get("Version"):
+                found.setdefault(name, stanza)
+        return found
+
+    def fingerprint(self) -> str:
+        """Return a digest of all there is."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    def size(self) -> int:
+        """Return the number of packages."""
+        return len(self.packages)
+
+    def records(self, start: Position = START) -> Iterator[Record]:
+        """Yield one record per package."""
+        for number, stanza in enumerate(list(self.packages.values())[start[0] :], start[0] + 1):
+            links = [name for name in dependencies(stanza) if name in self.packages]
+            value = {
+                "id": stanza["Package"].strip(),
+                "title": stanza["Package"].strip(),
+                "text": article(stanza, links),
+                "meta": {"links": links, "fields": _facts(stanza)},
+            }
+            yield record_of(value, f"{self.name}: package {number}", (number, number))
+
+
+def read_stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
+    """Yield the stanzas of a control file; lines that belong to no field are left out."""
+    stanza: dict[str, str] = {}
+    field = ""
+    for line in lines:
+        if not line.strip():
+            if stanza:
+                yield stanza
+            stanza, field = {}, ""
+        elif line[0] in " \t":
+            if field:
+                stanza[field] += "\n" + line.strip()
+        else:
+            field, colon, value = line.partition(":")
+            if colon:
+                stanza[field] = value.strip()
+            else:
+                field = ""
+    if stanza:
+        yield stanza
+
+
+def dependencies(stanza: Stanza) -> list[str]:
+    """Return the names that a package depends on, the first of alternatives, in order."""
+    found = []
+    for part in stanza.get("Depends", "").replace("\n", " ").split(","):
+        match = _NAME.match(part.strip())
+        if match:
+            found.append(match[0])
+    return list(dict.fromkeys(found))
+
+
+def maintainer(stanza: Stanza) -> str:
+    """Return the maintainer's name without the address."""
+    return stanza.get("Maintainer", "").partition("<")[0].strip().strip('"')
+
+
+def article(stanza: Stanza, links: list[str]) -> str:
+    """Return what an article says of a package."""
+    name = stanza["Package"].strip()
+    summary, _, rest = stanza.get("Description", stanza.get("Description-en", "")).partition("\n")
+    sentences = [f"{name}: {summary.strip() or 'a package'}."]
+    facts = _facts(stanza)
+    for field, words in (
+        ("version", "Its version is {v}."),
+        ("section", "It belongs to section {v}."),
+        ("maintainer", "It is maintained by {v}."),
+        ("homepage", "Its homepage is {v}."),
+        ("installed_size", "Installed it takes {v} kB."),
+    ):
+        if facts[field]:
+            sentences.append(words.format(v=facts[field]))
+    if links:
+        sentences.append(f"It depends on {', '.join(links[:_MAX_LISTED])}.")
+    body = "\n".join(line for line in rest.splitlines() if line.strip() != ".")
+    return "\n".join([" ".join(sentences), body]).strip()
+
+
+def _facts(stanza: Stanza) -> dict[str, str]:
+    return {
+        "version": stanza.get("Version", ""),
+        "section": stanza.get("Section", ""),
+        "maintainer": maintainer(stanza),
+        "homepage": stanza.get("Homepage", ""),
+        "installed_size": stanza.get("Installed-Size", ""),
+    }

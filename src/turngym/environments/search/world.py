@@ -1,0 +1,288 @@
+"""A world of people, places, works and events that nobody knows, as facts and as linked articles.
+
+The same ``WorldSpec`` gives the same world on every machine. Since each seed gives other names and
+other facts, nothing about one world helps in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from random import Random
+
+from turngym.environments.search.backends.sqlite import SqliteBackend
+from turngym.environments.search.documents import Document
+from turngym.environments.search.relations import BY_SUBJECT, Relation
+from turngym.environments.search.world_names import TINY_NAMES, Names, tiny_names
+from turngym.errors import ConfigError
+from turngym.seeding import derive_seed
+
+KINDS = ("country", "city", "person", "work", "event")
+"""In the order in which they are made: later ones refer to earlier ones."""
+
+_SHARES = {"country": 0.04, "city": 0.16, "person": 0.35, "work": 0.30, "event": 0.15}
+_MISSING = 0.3
+"""Probability that an optional fact is missing."""
+_ONE_IN_SO_MANY_CREATES = 3
+_MIN_ARTICLES = 20
+_KEPT_WORLDS = 64
+_PROFESSIONS = (
+    "architect", "baker", "botanist", "composer", "engraver", "glassblower", "historian",
+    "inventor", "judge", "lawyer", "mason", "painter", "physician", "poet", "sailor",
+    "sculptor", "singer", "surveyor", "weaver", "writer",
+)  # fmt: skip
+_FORMS = ("ballad", "cantata", "drama", "fresco", "novel", "opera", "poem", "symphony", "tapestry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """What decides a world."""
+
+    seed: int
+    articles: int = 60
+    """Articles in all, at least 20."""
+    paraphrase: bool = False
+    """Facts and questions are worded in several ways."""
+    namesakes: float = 0.0
+    """Probability in [0, 1] that a person shares the family name of another."""
+    notes: float = 0.0
+    """Share in [0, 0.5] of articles that mention others and say nothing of use."""
+    tiny: bool = False
+    """Few short names that come back in every world, and articles of a few words."""
+
+    def __post_init__(self) -> None:
+        if self.tiny:
+            return
+        if self.articles < _MIN_ARTICLES:
+            raise ConfigError(
+                f"search world: articles must be at least {_MIN_ARTICLES}, got {self.articles}"
+            )
+        if not 0 <= self.namesakes <= 1 or not 0 <= self.notes <= 0.5:
+            raise ConfigError(
+                f"search world: namesakes={self.namesakes} must lie in [0, 1] and "
+                f"notes={self.notes} in [0, 0.5]"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Entity:
+    """Someone or something with an article."""
+
+    kind: str
+    name: str
+    facts: dict[str, Entity | int | str] = field(default_factory=dict)
+    """Relation to value."""
+    referrers: dict[str, list[Entity]] = field(default_factory=dict)
+    """Relation to those of whom this is the value."""
+    note: str = ""
+    """What the article begins with."""
+
+    def set(self, relation: str, value: Entity | int | str) -> None:
+        """Note a fact, on both sides."""
+        self.facts[relation] = value
+        if isinstance(value, Entity):
+            value.referrers.setdefault(relation, []).append(self)
+
+    @property
+    def id(self) -> str:
+        """Id of the article."""
+        return self.name.casefold().replace(" ", "-")
+
+    def text_of(self, relation: str) -> str:
+        """Return the value of a fact in words."""
+        value = self.facts[relation]
+        return value.name if isinstance(value, Entity) else str(value)
+
+
+class World:
+    """The facts of one world, its articles and an index over them.
+
+    Args:
+        spec: What decides it.
+    """
+
+    def __init__(self, spec: WorldSpec) -> None:
+        self.spec = spec
+        self.entities = tuple(_Maker(spec).make())
+        self.by_kind = {
+            kind: tuple(one for one in self.entities if one.kind == kind) for kind in KINDS
+        }
+
+    @cached_property
+    def documents(self) -> tuple[Document, ...]:
+        """Every article, notes included, in a random order."""
+        rng = Random(derive_seed(self.spec.seed, "articles"))
+        write = _tiny_article if self.spec.tiny else _article
+        found = [write(entity, rng, paraphrase=self.spec.paraphrase) for entity in self.entities]
+        num_notes = 0 if self.spec.tiny else self.spec.articles - len(self.entities)
+        found += [_note(number, self.entities, rng) for number in range(num_notes)]
+        rng.shuffle(found)
+        return tuple(found)
+
+    @cached_property
+    def backend(self) -> SqliteBackend:
+        """The articles, indexed in memory."""
+        return SqliteBackend.in_memory(self.documents)
+
+
+@lru_cache(maxsize=_KEPT_WORLDS)
+def world(spec: WorldSpec) -> World:
+    """Return the world of ``spec``; the latest ones are kept, and shared by all who ask."""
+    return World(spec)
+
+
+class _Maker:
+    def __init__(self, spec: WorldSpec) -> None:
+        self._spec = spec
+        self._rng = Random(derive_seed(spec.seed, "facts"))
+        self._names = Names(self._rng, namesakes=spec.namesakes)
+        self._tiny = tiny_names(self._rng) if spec.tiny else None
+        self._made: dict[str, list[Entity]] = {kind: [] for kind in KINDS}
+
+    def make(self) -> list[Entity]:
+        """Return every entity with its facts, in the order of ``KINDS``."""
+        for kind, number in self._numbers().items():
+            for _ in range(number):
+                self._made[kind].append(Entity(kind, self._name(kind), note=self._note(kind)))
+        for kind in ("city", "country", "person", "work", "event"):  # capitals need cities
+            for entity in self._made[kind]:
+                for relation in BY_SUBJECT[kind]:
+                    self._state(entity, relation)
+        return [entity for kind in KINDS for entity in self._made[kind]]
+
+    def _numbers(self) -> dict[str, int]:
+        if self._spec.tiny:
+            return {"country": 2, "city": 4, "person": 6, "work": 6, "event": 0}
+        entities = round(self._spec.articles * (1 - self._spec.notes))
+        numbers = {kind: max(2, int(entities * share)) for kind, share in _SHARES.items()}
+        numbers["person"] += entities - sum(numbers.values())
+        return numbers
+
+    def _name(self, kind: str) -> str:
+        if self._tiny is not None:
+            return next(self._tiny[kind])
+        draw: Callable[[], str] = getattr(self._names, kind)
+        return draw()
+
+    def _note(self, kind: str) -> str:
+        if kind == "person":
+            return self._rng.choice(_PROFESSIONS)
+        return self._rng.choice(_FORMS) if kind == "work" else kind
+
+    def _state(self, entity: Entity, relation: Relation) -> None:
+        """Give ``entity`` a value of ``relation``, unless it is optional and left out."""
+        if relation.is_optional and self._rng.random() < _MISSING:
+            return
+        value = self._value(entity, relation)
+        if value is not None:
+            entity.set(relation.name, value)
+
+    def _value(self, entity: Entity, relation: Relation) -> Entity | int | str | None:
+        rng = self._rng
+        if relation.value == "year":
+            return self._year(entity, relation)
+        if relation.value == "number":
+            return rng.randrange(1_000, 900_000)
+        if relation.value == "word":
+            return self._names.word() if self._tiny is None else rng.choice(TINY_NAMES["work"])
+        pool = self._made[relation.value]
+        if relation.name == "capital":
+            own = [city for city in pool if city.facts.get("country") is entity]
+            return rng.choice(own or pool)
+        if relation.name == "creator" and not self._spec.tiny:  # a few make much, as in life
+            pool = pool[::_ONE_IN_SO_MANY_CREATES]
+        if relation.name == "teacher":  # those made before, so that nobody teaches in a circle
+            pool = pool[: pool.index(entity)]
+        return rng.choice(pool) if pool else None
+
+    def _year(self, entity: Entity, relation: Relation) -> int:
+        if relation.name == "finished":
+            creator = entity.facts["creator"]
+            assert isinstance(creator, Entity)
+            born = creator.facts["birth_year"]
+            assert isinstance(born, int)
+            return born + self._rng.randrange(18, 60)
+        founder = entity.facts.get("founder")
+        if relation.name == "opened" and isinstance(founder, Entity):
+            born = founder.facts["birth_year"]
+            assert isinstance(born, int)
+            return born + self._rng.randrange(20, 60)
+        if relation.name == "birth_year":  # in the order of making: teachers are older
+            people = self._made["person"]
+            return 1500 + round(380 * (people.index(entity) + self._rng.random()) / len(people))
+        return {"settled": 900, "opened": 1560}[relation.name] + self._rng.randrange(380)
+
+
+def _article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
+    opening = {
+        "country": f"{entity.name} is a country.",
+        "city": "",
+        "person": f"{entity.name} was {_with_article(entity.note)}.",
+        "work": f"{entity.name} is {_with_article(entity.note)}.",
+        "event": f"The {entity.name} is remembered to this day.",
+    }[entity.kind]
+    facts = [
+        (rng.choice(one.sentences) if paraphrase else one.sentences[0]).format(
+            s=entity.name, o=entity.text_of(one.name)
+        )
+        for one in BY_SUBJECT[entity.kind]
+        if one.name in entity.facts
+    ]
+    if paraphrase:
+        rng.shuffle(facts)
+    sentences = [opening, *facts, *_lists(entity)]
+    text = " ".join(sentence for sentence in sentences if sentence)
+    return _document(entity, text)
+
+
+def _with_article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _lists(entity: Entity) -> list[str]:
+    """Return sentences that name those who refer to ``entity``, where a reader would expect it."""
+    sentences = []
+    for relation, words in (
+        ("creator", "Works: {names}."),
+        ("host", "Events held there: {names}."),
+        ("country", "Cities: {names}."),
+    ):
+        names = [one.name for one in entity.referrers.get(relation, ())]
+        if names:
+            sentences.append(words.format(names=", ".join(names)))
+    return sentences
+
+
+def _tiny_article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
+    del rng, paraphrase
+    facts = [
+        f"{one.short} {entity.text_of(one.name)}."
+        for one in BY_SUBJECT[entity.kind]
+        if isinstance(entity.facts.get(one.name), Entity)
+    ]
+    return _document(entity, " ".join(facts) or "nothing.")
+
+
+def _document(entity: Entity, text: str) -> Document:
+    linked = [value.name for value in entity.facts.values() if isinstance(value, Entity)]
+    for relation in ("creator", "host", "country"):
+        linked += [one.name for one in entity.referrers.get(relation, ())]
+    meta = {"kind": entity.kind, "links": list(dict.fromkeys(linked))}
+    return Document(id=entity.id, title=entity.name, text=text, meta=meta)
+
+
+def _note(number: int, entities: tuple[Entity, ...], rng: Random) -> Document:
+    """Return an article that mentions others and says nothing of use about them."""
+    first, second, third = rng.sample(entities, 3)
+    year = rng.randrange(1500, 1950)
+    text = (
+        f"The chronicle of {year} mentions {first.name} and {second.name} on one page, and a "
+        f"letter about {third.name} that was never found."
+    )
+    return Document(
+        id=f"chronicle-{number}",
+        title=f"Chronicle, leaf {number}",
+        text=text,
+        meta={"kind": "note", "links": [first.name, second.name, third.name]},
+    )

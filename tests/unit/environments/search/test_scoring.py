@@ -1,0 +1,64 @@
+import pytest
+
+from turngym.environments.search.scoring import (
+    contains_answer,
+    exact_match,
+    normalize_answer,
+    token_f1,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The Pale  Harbour.", "pale harbour"),
+        ("  An  'apple' a day ", "apple day"),
+        ("12,400", "12400"),
+        ("1,2", "12"),
+        ("Ärger", "ärger"),
+        ("the", ""),
+        ("", ""),
+    ],
+)
+def test_normal_form(text, normal):
+    assert normalize_answer(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "value"),
+    [
+        ("the Pale Harbour", ("Pale harbour!",), 1.0),
+        ("Pale", ("Pale harbour",), 0.0),
+        ("b", ("a1", "B"), 1.0),
+        ("", ("",), 0.0),
+        ("The", ("a",), 0.0),
+        ("Unanswerable.", ("unknown",), 1.0),
+        ("no answer", ("unknown",), 1.0),
+    ],
+)
+def test_exact_match(answer, references, value):
+    assert exact_match(answer, references) == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "references", "value"),
+    [
+        ("x y", ("x y",), 1.0),
+        ("x", ("x y",), 2 / 3),
+        ("x x", ("x y",), 0.5),
+        ("x q r", ("x y", "q r"), 0.8),
+        ("z", ("x y",), 0.0),
+        ("unknown harbour", ("unknown",), 0.0),
+        ("unknown", ("unknown harbour",), 0.0),
+        ("", ("x",), 0.0),
+        ("x", (), 0.0),
+    ],
+)
+def test_token_f1(answer, references, value):
+    assert token_f1(answer, references) == pytest.approx(value)
+
+
+def test_an_answer_is_found_as_whole_words_only():
+    assert contains_answer("In Ormouth, they say.", "ormouth")
+    assert not contains_answer("In Ormouthia.", "Ormouth")
+    assert not contains_answer("anything", "the")
