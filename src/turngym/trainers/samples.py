@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from turngym.errors import TrainingError
 from turngym.types import Trajectory, Turn
 
-
 FloatArray = NDArray[np.float64]
 
 

@@ -35,10 +35,17 @@ def register_text_games() -> None:
     truth = "ground_truth"
     questions = {"easy": 6, "medium": 12, "hard": 20}
     _core("Maze", "maze:MazeEnv", {"easy": 14, "medium": 40, "hard": 120}, provides="potential")
-    _core("Wordle", "wordle:WordleEnv", dict.fromkeys(("easy", "medium", "hard"), 10), provides=truth)
+    _core(
+        "Wordle", "wordle:WordleEnv", dict.fromkeys(("easy", "medium", "hard"), 10), provides=truth
+    )
     _core("GuessCity", "twenty_questions:GuessCityEnv", questions, provides=truth)
     _core("TwentyQuestions", "twenty_questions:TwentyQuestionsEnv", questions, provides=truth)
-    _core("GuessNumber", "guess_number:GuessNumberEnv", {"easy": 6, "medium": 8, "hard": 11}, provides=truth)
+    _core(
+        "GuessNumber",
+        "guess_number:GuessNumberEnv",
+        {"easy": 6, "medium": 8, "hard": 11},
+        provides=truth,
+    )
     _core("Sokoban", "sokoban:SokobanEnv", {"easy": 12, "medium": 45, "hard": 90})
     _core("ChessEndgame", "chess_endgame:ChessEndgameEnv", {"easy": 6, "medium": 16, "hard": 32})
     _core(
