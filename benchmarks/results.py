@@ -196,6 +196,9 @@ token. The control is the first game with learning rate 0 (seed 0).
 Thin lines are seeds, the thick line is their mean, the dashed line is the control. A run stops when
 it reaches its target on validation tasks.
 
+FrozenLake is not solved: greedy success stays where imitation left it. The policy learned to act
+surely along the way that is usually safe, not to read where the holes are.
+
 ## Every run
 
 {details}
