@@ -1,0 +1,1 @@
+"""Run commands nobody trusts: sandboxes with honest guarantees that fork in milliseconds."""

@@ -1,0 +1,164 @@
+"""The small folder that every sandbox mounts: an interpreter of its own and the guest.
+
+Images then need no Python, and what a policy does to the image's Python does not matter. Made once
+from the interpreter that runs turngym, and kept in the cache folder under the digest of its parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from turngym.errors import SandboxRefused
+
+MOUNT = "/.turngym"
+_MODULES = (
+    "_collections_abc", "abc", "codecs", "genericpath", "io", "os", "posixpath", "stat", "struct",
+    "types",
+)  # fmt: skip
+_PACKAGES = ("encodings", "ctypes")
+_ENCODINGS = ("__init__", "aliases", "utf_8", "latin_1", "ascii")
+_BINARIES = ("_ctypes", "_socket", "_struct", "fcntl", "resource", "select", "termios")
+_GUEST = Path(__file__).parent / "guest"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is worth keeping between runs, made if need be.
+
+    ``TURNGYM_CACHE`` overrides ``~/.cache/turngym``.
+
+    Raises:
+        SandboxRefused: It cannot be made, or others could write to it.
+    """
+    base = os.environ.get("TURNGYM_CACHE") or os.path.expanduser("~/.cache/turngym")
+    folder = Path(base) / "sandbox"
+    hint = "Set TURNGYM_CACHE to a folder of your own with some free space"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        found = folder.stat()
+    except OSError as error:
+        raise SandboxRefused(
+            f"the cache folder {str(folder)!r} cannot be made", str(error), hint
+        ) from None
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        evidence = f"owner {found.st_uid}, mode {found.st_mode & 0o777:o}"
+        raise SandboxRefused(
+            f"the cache folder {str(folder)!r} can be written by others", evidence, hint
+        )
+    return folder
+
+
+@functools.cache
+def runtime_folder() -> Path:
+    """Return the runtime folder, made if need be.
+
+    Raises:
+        SandboxRefused: It cannot be made, for example on a full disk.
+    """
+    sources = [Path(sys._base_executable), *sorted(_GUEST.glob("*.py"))]  # type: ignore[attr-defined]  # the interpreter below a virtual environment
+    key = hashlib.sha256(f"3 {sys.version}".encode())
+    for source in sources:
+        key.update(source.name.encode() + source.read_bytes())
+    target = cache_folder() / f"runtime-{key.hexdigest()[:16]}"
+    if target.exists():
+        return target
+    try:
+        fresh = Path(tempfile.mkdtemp(prefix="runtime-new-", dir=target.parent))
+        _fill(fresh, sources[0])
+        fresh.chmod(0o755)
+        fresh.replace(target)
+    except OSError as error:
+        if target.exists():  # somebody else was faster
+            shutil.rmtree(fresh, ignore_errors=True)
+            return target
+        raise SandboxRefused(
+            "the runtime of sandboxes cannot be written", str(error),
+            f"Free some space in {str(target.parent)!r}, or set TURNGYM_CACHE",
+        ) from None  # fmt: skip
+    return target
+
+
+def command(settings: str, mount: str = MOUNT) -> list[str]:
+    """Return the command that starts the guest, where the runtime folder is at ``mount``."""
+    code = f"from turngym.sandbox.guest.main import main; main({settings!r})"
+    python = [f"{mount}/bin/python3", "-I", "-S", "-c", code]
+    if not (runtime_folder() / "lib" / "loader").exists():
+        return python
+    return [f"{mount}/lib/loader", "--library-path", f"{mount}/lib/so", *python]
+
+
+def _fill(folder: Path, executable: Path) -> None:
+    """Copy the interpreter, the libraries it needs, and the modules that the guest imports."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    library = folder / "lib" / version
+    shared = folder / "lib" / "so"
+    for made in (folder / "bin", library / "lib-dynload", shared):
+        made.mkdir(parents=True)
+    shutil.copy(executable.resolve(), folder / "bin" / "python3")
+    binaries = [folder / "bin" / "python3"]
+    for name in _BINARIES:
+        if (origin := _origin(name)) is not None:
+            binaries.append(Path(shutil.copy(origin, library / "lib-dynload")))
+    for binary in binaries:
+        _copy_libraries(binary, folder)
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    for name in _MODULES:
+        _compile(stdlib / f"{name}.py", library / f"{name}.pyc")
+    for name in _ENCODINGS:
+        _compile(stdlib / "encodings" / f"{name}.py", library / "encodings" / f"{name}.pyc")
+    for name in ("__init__", "_endian"):
+        _compile(stdlib / "ctypes" / f"{name}.py", library / "ctypes" / f"{name}.pyc")
+    guest = library / "turngym" / "sandbox" / "guest"
+    for source in _GUEST.glob("*.py"):
+        _compile(source, guest / f"{source.stem}.pyc")
+    for package in (guest.parent, guest.parent.parent):
+        shutil.copy(guest / "__init__.pyc", package)
+
+
+def _origin(name: str) -> Path | None:
+    found = importlib.util.find_spec(name)
+    origin = found.origin if found is not None else None
+    return Path(origin) if origin and origin.endswith(".so") else None
+
+
+def _compile(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(
+        str(source), cfile=str(target), dfile=source.name, doraise=True, optimize=0,
+        invalidation_mode=mode,
+    )  # fmt: skip
+    target.chmod(0o644)
+
+
+def _copy_libraries(binary: Path, folder: Path) -> None:
+    """Copy what ``binary`` is linked against, and the loader that puts it together."""
+    listed = subprocess.run(
+        ["ldd", str(_linked(binary))], capture_output=True, text=True, check=False
+    )
+    for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE):
+        target = folder / "lib" / "so" / Path(name).name
+        if not target.exists():
+            shutil.copy(Path(path).resolve(), target)
+    loaders = re.findall(r"^\s*(/\S*ld[-.]\S+) \(", listed.stdout, re.MULTILINE)
+    loader = folder / "lib" / "loader"
+    if loaders and not loader.exists():
+        shutil.copy(Path(loaders[0]).resolve(), loader)
+        loader.chmod(0o755)
+
+
+def _linked(binary: Path) -> Path:
+    """Return the original of a copied file: relative search paths only work from its place."""
+    if binary.name == "python3":
+        return Path(sys._base_executable).resolve()  # type: ignore[attr-defined]  # see above
+    return _origin(binary.name.split(".")[0]) or binary
