@@ -2,8 +2,8 @@
 
 A back end starts sandboxes; a sandbox runs commands nobody trusts. Whatever the commands do (fail,
 hang, flood, run out of memory) is data in an `ExecResult`. That the sandbox itself broke is a
-`SandboxFault`, and such an episode has no reward. That a sandbox cannot be made as safe as was asked
-is `SandboxRefused`, before anything runs.
+`SandboxFault`, and such an episode has no reward. That a sandbox cannot be made as safe as was
+asked is `SandboxRefused`, before anything runs.
 
 `check_sandbox` proves these promises for a back end; see `turngym.sandbox.checks`.
 """
@@ -36,8 +36,8 @@ MAX_ARGUMENT_BYTES = 16 << 20
 class Limits:
     """What one sandbox may use, all its processes together.
 
-    With ``enforce="strict"`` a limit that the back end cannot hold exactly is a `SandboxRefused`; with
-    ``"best_effort"`` what it does instead stands in `Sandbox.enforced`.
+    With ``enforce="strict"`` a limit that the back end cannot hold exactly is a `SandboxRefused`;
+    with ``"best_effort"`` what it does instead stands in `Sandbox.enforced`.
     """
 
     memory_bytes: int = 1 << 30
@@ -70,7 +70,9 @@ class Limits:
         }
         for name, least in lowest.items():
             if getattr(self, name) < least:
-                raise ValueError(f"Limits.{name}: wanted at least {least}, got {getattr(self, name)}")
+                raise ValueError(
+                    f"Limits.{name}: wanted at least {least}, got {getattr(self, name)}"
+                )
         if self.file_bytes is not None and self.file_bytes < 1:
             raise ValueError(f"Limits.file_bytes: wanted at least 1, got {self.file_bytes}")
         if self.lifetime_s is not None and self.lifetime_s <= 0:
@@ -250,14 +252,25 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def spawn(self, command: Sequence[str] | str, *, cwd: str | None = None,
-                    env: Mapping[str, str] | None = None) -> Process:
+    async def spawn(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
         """Start a command and go on; it ends with ``Process.close`` or the sandbox."""
         ...
 
-    async def open_pty(self, command: Sequence[str] | str = ("bash",), *, rows: int = 24,
-                       cols: int = 80, cwd: str | None = None,
-                       env: Mapping[str, str] | None = None) -> Pty:
+    async def open_pty(
+        self,
+        command: Sequence[str] | str = ("bash",),
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Pty:
         """Start a command on a terminal of its own."""
         ...
 
@@ -294,7 +307,7 @@ class Sandbox(Protocol):
         Only files, folders and links that stay inside come along. Nothing is written elsewhere.
 
         Raises:
-            SandboxFileTooLarge: There is more than ``max_bytes`` or ``max_files``; ``target`` is gone.
+            SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.
         """
         ...
 

@@ -7,12 +7,13 @@ network and limits, and one that is not as wanted is a `SandboxRefused`, with no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
@@ -21,7 +22,6 @@ from turngym.errors import (
     SandboxDied,
     SandboxFault,
     SandboxRefused,
-    SandboxUnavailable,
     SnapshotError,
 )
 from turngym.sandbox import images, refusals, seccomp
@@ -39,6 +39,7 @@ from turngym.sandbox.channel import Channel, SocketStream, to_int
 from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.sandbox.launcher.layers import MAX_LAYERS
 from turngym.sandbox.launcher_client import SANDBOX_UID, LauncherError, LauncherProcess
+from turngym.sandbox.quota import Quota
 
 MAX_CHANGES = 100_000
 
@@ -52,7 +53,13 @@ class BubblewrapBackend:
     name = "bubblewrap"
     isolation: Isolation = "standard"
 
-    def __init__(self) -> None:
+    def __init__(self, *, quota: Quota | None = None) -> None:
+        """Make the back end; nothing is started yet.
+
+        Args:
+            quota: What all its sandboxes together may take, forks included; None for no cap.
+        """
+        self.quota = quota or Quota()
         self._launcher: LauncherProcess | None = None
         self._is_closed = False
         self._roots: dict[str, Root] = {}
@@ -86,7 +93,9 @@ class BubblewrapBackend:
             try:
                 result = await sandbox.exec(["true"], timeout_s=30.0)
                 if not result.ok:
-                    raise SandboxRefused("a sandbox cannot run 'true'", result.stderr.decode()[:200])
+                    raise SandboxRefused(
+                        "a sandbox cannot run 'true'", result.stderr.decode()[:200]
+                    )
                 launcher = await self.launcher()
                 frozen = await launcher.call("freeze", id=sandbox.box, frozen=False)
                 self._capabilities = Capabilities(
@@ -103,11 +112,25 @@ class BubblewrapBackend:
         """See `Backend.start`."""
         layer = spec.workspace.id if spec.workspace else "skeleton"
         if spec.workspace is not None and spec.workspace.id not in self._chains:
-            raise SnapshotError(f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone")
-        started = await self._start(spec, layer)
-        return BubblewrapSandbox(self, spec, layer, started)
+            raise SnapshotError(
+                f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
+            )
+        return await self.start_on(spec, layer)
 
-    async def _start(self, spec: SandboxSpec, layer: str) -> Started:
+    async def start_on(self, spec: SandboxSpec, layer: str) -> BubblewrapSandbox:
+        """Start a sandbox on a layer of the launcher."""
+        give_back = self.quota.take(spec.limits)
+        try:
+            started = await self.start_box(spec, layer)
+        except BaseException:
+            give_back()
+            raise
+        sandbox = BubblewrapSandbox(self, spec, layer, started)
+        sandbox.when_closed.append(give_back)
+        return sandbox
+
+    async def start_box(self, spec: SandboxSpec, layer: str) -> Started:
+        """Start the processes of a sandbox, and check from inside that it is as it must be."""
         launcher = await self.launcher()
         root = await self._root(spec.image, launcher)
         box = uuid.uuid4().hex[:12]
@@ -189,13 +212,11 @@ class BubblewrapBackend:
         Raises:
             SnapshotError: It cannot be read, or there is no memory for it.
         """
-        if not folder.is_dir():
-            raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
         num_bytes, inodes = await asyncio.to_thread(_size_of, folder)
         launcher = await self.launcher()
         try:
             answer = await launcher.call(
-                "import", folder=str(folder.resolve()), bytes=num_bytes, inodes=inodes
+                "import", folder=os.path.abspath(folder), bytes=num_bytes, inodes=inodes
             )
         except LauncherError as error:
             raise SnapshotError(f"import_folder {str(folder)!r}: {error}") from None
@@ -223,7 +244,9 @@ class BubblewrapBackend:
         try:
             merged = (await launcher.call("flatten", layer=layer, limits=several))["layer"]
         except LauncherError as error:
-            raise SnapshotError(f"snapshot: cannot merge {self._chains[layer]} layers: {error}") from None
+            raise SnapshotError(
+                f"snapshot: cannot merge {self._chains[layer]} layers: {error}"
+            ) from None
         self._chains[merged] = 1
         await launcher.call("drop", layer=layer)
         return str(merged)
@@ -304,7 +327,7 @@ class BubblewrapSandbox(GuestSandbox):
         if self._started is None:
             async with self._restart_lock:
                 if self._started is None:
-                    self._started = await self._backend._start(self.spec, self._layer)
+                    self._started = await self._backend.start_box(self.spec, self._layer)
                     self._channel = self._started.channel
                     if self._is_closed:
                         await self._channel.close()
@@ -395,28 +418,31 @@ class BubblewrapSandbox(GuestSandbox):
             raise ValueError(f"fork: wanted at least 1, got {n}")
         layer = await self._seal()
         outcomes = await asyncio.gather(
-            *(self._backend._start(self.spec, layer) for _ in range(n)), return_exceptions=True
+            *(self._backend.start_on(self.spec, layer) for _ in range(n)), return_exceptions=True
         )
-        forks: list[GuestSandbox | Exception] = []
-        for outcome in outcomes:
-            if isinstance(outcome, Started):
-                forks.append(BubblewrapSandbox(self._backend, self.spec, layer, outcome))
-            elif isinstance(outcome, Exception):
-                forks.append(outcome)
-            else:
-                raise outcome
         # Ours until nobody stands on it any more.
         await (await self._backend.launcher()).call("drop", layer=layer)
-        return forks
+        return settled(outcomes)
 
     async def _release(self) -> None:
         started = self._started
         if started is None:
             return
-        try:
+        # Without the launcher everything it started is gone too.
+        with contextlib.suppress(SandboxFault, LauncherError):
             await started.launcher.call("kill", id=started.box)
-        except (SandboxFault, LauncherError):
-            pass  # the launcher is gone, and so is everything it started
+
+
+def settled(
+    outcomes: Sequence[GuestSandbox | BaseException],
+) -> list[GuestSandbox | Exception]:
+    """Return what became of each fork; an interruption of the whole is raised."""
+    forks: list[GuestSandbox | Exception] = []
+    for outcome in outcomes:
+        if not isinstance(outcome, GuestSandbox | Exception):
+            raise outcome
+        forks.append(outcome)
+    return forks
 
 
 def limits_json(limits: Limits) -> dict[str, float]:
@@ -439,6 +465,8 @@ def enforcement(held: Mapping[str, Enforcement]) -> dict[str, Enforcement]:
 
 def _size_of(folder: Path) -> tuple[int, int]:
     """Return bytes and inodes that a copy of ``folder`` needs, with some to spare."""
+    if not folder.is_dir():
+        raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
     num_bytes, inodes = 1 << 20, 64
     for path, folders, files in os.walk(folder):
         inodes += len(folders) + len(files)
@@ -455,6 +483,3 @@ def has_bubblewrap() -> str:
         return ""
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     return told.stdout.strip()
-
-
-__all__ = ["BubblewrapBackend", "BubblewrapSandbox", "SandboxUnavailable"]

@@ -10,7 +10,7 @@ import asyncio
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -73,15 +73,20 @@ class GuestSandbox(ABC):
         self._closing: asyncio.Task[None] | None = None
         self._base_env = {**DEFAULT_ENV, **spec.env}
         self._is_paused = False
+        self.when_closed: list[Callable[[], None]] = []
+        """Called once when the last trace is gone."""
         self._expiry: asyncio.TimerHandle | None = None
         if spec.limits.lifetime_s is not None:
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(spec.limits.lifetime_s, self._expire)
 
     def _expire(self) -> None:
-        error = SandboxDied(f"sandbox {self.id} died: its {self.spec.limits.lifetime_s:g} s are over")
+        error = SandboxDied(
+            f"sandbox {self.id} died: its {self.spec.limits.lifetime_s:g} s are over"
+        )
         self._channel.kill(error)
-        self._closing = asyncio.ensure_future(self._release())
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -239,7 +244,9 @@ class GuestSandbox(ABC):
         Raises:
             SandboxFileError: The program cannot be started.
         """
-        number, future = await self._send("start", *self._order(command, cwd=cwd, env=env, flags="s"))
+        number, future = await self._send(
+            "start", *self._order(command, cwd=cwd, env=env, flags="s")
+        )
         [pid, *_] = await future
         return Process(self._channel, number, to_int(pid))
 
@@ -382,8 +389,12 @@ class GuestSandbox(ABC):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._channel.close()
-        await self._release()
+        try:
+            await self._channel.close()
+            await self._release()
+        finally:
+            for act in self.when_closed:
+                act()
 
     @abstractmethod
     async def _release(self) -> None:

@@ -186,7 +186,9 @@ def unpacked(image: str) -> Path:
 
 def _plain_members(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:
     return [
-        member for member in archive if member.isreg() or member.isdir() or member.issym() or member.islnk()
+        member
+        for member in archive
+        if member.isreg() or member.isdir() or member.issym() or member.islnk()
     ]
 
 

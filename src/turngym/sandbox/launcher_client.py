@@ -51,7 +51,7 @@ class LauncherProcess:
         package_parent = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
             [sys._base_executable, "-I", "-S", "-c", _BOOT, package_parent],  # type: ignore[attr-defined]  # the interpreter below a virtual environment
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
@@ -166,5 +166,3 @@ def base_folder() -> str:
     if os.geteuid() != 0:
         return str(cache_folder() / "mnt")
     return "/run/turngym" if os.access("/run", os.W_OK) else "/var/lib/turngym"
-
-

@@ -45,9 +45,7 @@ class Stream:
     async def _read(self, stream: int, size: int) -> bytes:
         if size < 1:
             raise ValueError(f"read: wanted a size of at least 1, got {size}")
-        [data] = await self._channel.call(
-            "read", self._job, wire.number(stream), wire.number(size)
-        )
+        [data] = await self._channel.call("read", self._job, wire.number(stream), wire.number(size))
         return data[:size]
 
     async def write(self, data: bytes) -> None:

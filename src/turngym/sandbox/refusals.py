@@ -78,7 +78,9 @@ def of_start(message: str, spec: SandboxSpec) -> Exception:
         return SandboxRefused(
             "a folder to mount does not exist or cannot be reached", message, "Check spec.mounts"
         )
-    if any(word in lowered for word in ("namespace", "uid map", "rtm_newaddr", "pivot_root", "mount")):
+    if any(
+        word in lowered for word in ("namespace", "uid map", "rtm_newaddr", "pivot_root", "mount")
+    ):
         return of_kernel(message)
     if "resource temporarily" in lowered or "no space" in lowered or "memory" in lowered:
         return SandboxUnavailable(f"a sandbox cannot be started now: {message}")
@@ -138,4 +140,3 @@ def check_greeting(
             hint(),
         )
     return [f"{name} {value}" for name, value in sorted(facts.items())]
-

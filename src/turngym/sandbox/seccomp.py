@@ -105,9 +105,7 @@ def bpf(*, allow_ptrace: bool = False) -> bytes:
     ioctls = [(_JEQ_K, 1, 0, FORBIDDEN_IOCTLS[0]), (_JEQ_K, 0, 1, FORBIDDEN_IOCTLS[1])]
     program += _rule(_IOCTL[at], [(_LD_W_ABS, 0, 0, _ARG1), *ioctls])
     count = len(SOCKET_FAMILIES)
-    families = [
-        (_JEQ_K, count - index, 0, family) for index, family in enumerate(SOCKET_FAMILIES)
-    ]
+    families = [(_JEQ_K, count - index, 0, family) for index, family in enumerate(SOCKET_FAMILIES)]
     program += _rule(_SOCKET[at], [(_LD_W_ABS, 0, 0, _ARG0), *families])
     program.append((_RET_K, 0, 0, _ALLOW))
     return b"".join(
@@ -152,5 +150,3 @@ def engine_profile(*, allow_ptrace: bool = False) -> dict[str, Any]:
 def _deny_when(name: str, index: int, how: str, value: int, second: int) -> dict[str, Any]:
     test = {"index": index, "value": value, "valueTwo": second, "op": how}
     return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [test]}
-
-

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from turngym.sandbox.guest import runner, system, wire
+from turngym.sandbox.guest import system, wire
 from turngym.sandbox.guest.capture import Capture
 
 CHUNK = 1 << 20
@@ -251,5 +251,3 @@ class Job:
         self.outputs = {}
         self.stdin_fd = self.pty_fd = self.report_fd = self.state_fd = -1
         self.guest.forget(self)
-
-

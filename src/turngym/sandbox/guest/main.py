@@ -4,12 +4,11 @@ It is process 1 of a contained sandbox, so when it ends the kernel ends every ot
 ends when the host lets go of the connection, whatever the reason.
 """
 
+import _signal  # type: ignore[import-not-found]  # the part of signal without enum
 import errno
 import os
 import select
 import time
-
-import _signal
 
 from turngym.sandbox.guest import files, runner, system, wire
 from turngym.sandbox.guest.jobs import CHUNK, POLLIN, POLLOUT, Job

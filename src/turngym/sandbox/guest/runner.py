@@ -5,9 +5,8 @@ starts, however often it forks and calls setsid, ends up below it. A command may
 runner; the guest notices and then kills all there is.
 """
 
+import _signal  # type: ignore[import-not-found]  # the part of signal without enum
 import os
-
-import _signal
 
 from turngym.sandbox.guest import system
 

@@ -101,13 +101,15 @@ class Group:
                 self.folders[controller] = folder
 
     def limit(self, *, memory_bytes: int, pids: int, cpus: float) -> dict[str, str]:
-        """Set the limits and read them back; return which of memory, pids and cpus are ``exact``."""
+        """Set the limits and read them back; return those that hold, as ``exact``."""
         quota = max(1000, int(cpus * _CPU_PERIOD_US))
         page = os.sysconf("SC_PAGE_SIZE")
         memory_bytes -= memory_bytes % page
         held: dict[str, str] = {}
         if self.version == 2:
-            swap_off = self._set("memory", "memory.swap.max", "0") or not self._has("memory.swap.max")
+            swap_off = self._set("memory", "memory.swap.max", "0") or not self._has(
+                "memory.swap.max"
+            )
             memory = self._set("memory", "memory.max", str(memory_bytes)) and swap_off
             cpu = self._set("cpu", "cpu.max", f"{quota} {_CPU_PERIOD_US}")
         else:
