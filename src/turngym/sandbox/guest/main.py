@@ -33,6 +33,8 @@ class Guest:
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.deadlines: dict[bytes, float] = {}
+        self.runners: set[int] = set()
+        """Runners that have not ended, of jobs over or not."""
         self.next_watch = 0.0
 
     # Plumbing
@@ -136,7 +138,11 @@ class Guest:
 
     def _on_child(self, fd: int, events: int) -> None:
         os.read(fd, 4096)
-        system.reap_all()
+        try:
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self.runners.discard(pid)
+        except ChildProcessError:
+            self.runners.clear()
 
     # Time
 
@@ -220,6 +226,7 @@ class Guest:
                 order.state_out = job.state_fd = os.memfd_create("state")
                 given.append(order.state_in)
             job.runner_pid, job.report_fd = runner.start(order)
+            self.runners.add(job.runner_pid)
         except OSError:
             job.close()
             raise
@@ -382,10 +389,11 @@ class Guest:
     def do_stats(self, request: bytes) -> None:
         """Count processes and memory: processes, bytes of private memory, jobs."""
         own = os.getpid()
-        pids = system.processes() if self.is_init else system.descendants(own)
+        pids = list(system.parents()) if self.is_init else [own, *system.descendants(own)]
         memory = sum(map(system.private_memory_bytes, pids))
-        count = len([pid for pid in pids if pid != own])
-        self.reply(request, wire.number(count), wire.number(memory), wire.number(len(self.jobs)))
+        count = len([pid for pid in pids if pid != own and pid not in self.runners])
+        running = len([job for job in self.jobs.values() if job.ended is None])
+        self.reply(request, wire.number(count), wire.number(memory), wire.number(running))
 
 
 def _resize(fd: int, rows: int, cols: int) -> None:
