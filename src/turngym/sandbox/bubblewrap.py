@@ -37,6 +37,7 @@ from turngym.sandbox.base import (
 from turngym.sandbox.bubblewrap_command import Root, arguments
 from turngym.sandbox.channel import Channel, SocketStream, to_int
 from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.launcher.layers import MAX_LAYERS
 from turngym.sandbox.launcher_client import SANDBOX_UID, LauncherError, LauncherProcess
 from turngym.sandbox.quota import Quota
@@ -335,16 +336,7 @@ class BubblewrapSandbox(GuestSandbox):
                         await super()._settled()
 
     def _oom_kills(self) -> int:
-        started = self._started
-        if started is None or not started.oom_file:
-            return 0
-        try:
-            with open(started.oom_file) as file:
-                text = file.read()
-        except OSError:
-            return 0
-        words = text.split()
-        return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
+        return cgroups.oom_kills(self._started.oom_file if self._started else "")
 
     async def _freeze(self, frozen: bool) -> None:
         started = self._running()

@@ -67,12 +67,21 @@ def arguments(
     ]  # fmt: skip
 
 
-def guest_settings(spec: SandboxSpec, fds: str, *, watch_memory: bool) -> str:
-    """Return the settings of the guest: its connection, the watch, and limits of each process."""
+def guest_settings(
+    spec: SandboxSpec, fds: str, *, watch_memory: bool, own_user: bool = True
+) -> str:
+    """Return the settings of the guest: its connection, the watch, and limits of each process.
+
+    Args:
+        spec: What was asked for.
+        fds: Receiving and sending descriptor.
+        watch_memory: Have the guest kill what exceeds the memory limit.
+        own_user: The user's processes are counted for this sandbox alone.
+    """
     limits = spec.limits
     own = (
         limits.memory_bytes if watch_memory else 0,
-        limits.pids + 1,  # the guest is one
+        limits.pids + 1 if own_user else -1,  # the guest is one
         limits.memory_bytes,
         limits.open_files,
         0,

@@ -46,7 +46,10 @@ class SocketStream:
 
     def close(self) -> None:
         """See `ByteStream`."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        except RuntimeError:  # its event loop is gone; the socket is not
+            self._writer.get_extra_info("socket")._sock.close()
 
 
 class GuestError(SandboxFileError):
@@ -165,9 +168,10 @@ class Channel:
     async def close(self) -> None:
         """Let go of the guest, which ends itself. Harmless twice."""
         self._fail(SandboxClosed(f"sandbox {self._name} is closed"))
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
+        reader = self._reader
+        if reader is not None and reader.get_loop() is asyncio.get_running_loop():
+            reader.cancel()
+            await asyncio.wait([reader])
 
 
 def _guest_error(status: bytes, fields: list[bytes]) -> GuestError:

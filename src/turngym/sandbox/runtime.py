@@ -90,7 +90,9 @@ def runtime_folder() -> Path:
 
 def command(settings: str, mount: str = MOUNT) -> list[str]:
     """Return the command that starts the guest, where the runtime folder is at ``mount``."""
-    code = f"from turngym.sandbox.guest.main import main; main({settings!r})"
+    # The mark tells whose guest this is, to whoever looks at the processes of the host.
+    mark = f"owner={os.getpid()}"
+    code = f"from turngym.sandbox.guest.main import main; main({settings!r}, {mark!r})"
     python = [f"{mount}/bin/python3", "-I", "-S", "-c", code]
     if not (runtime_folder() / "lib" / "loader").exists():
         return python

@@ -44,6 +44,8 @@ class Job:
         self.why = b""
         """Why the guest ended it: ``idle`` or ``memory``."""
         self.text = b""
+        self.is_reported = False
+        """True once the result of a captured command is out."""
         self.started = self.last_output = time.monotonic()
         self.reports = b""
 
@@ -122,6 +124,7 @@ class Job:
             wire.number((time.monotonic() - self.started) * 1e6),
             self._state(),
         )
+        self.is_reported = True
         self.close()
 
     def _state(self) -> bytes:
@@ -158,7 +161,7 @@ class Job:
         if fd != self.pty_fd:
             os.close(fd)
         self.outputs.pop(fd, None)
-        if self.ended is not None and not self.is_stream and self.report_fd < 0:
+        if self.is_reported and self.report_fd < 0:
             self.close()
 
     def read(self, request: bytes, stream: int, limit: int) -> None:
@@ -242,7 +245,7 @@ class Job:
 
     def close(self) -> None:
         """Let go of every descriptor and forget the job, unless output is still to be dropped."""
-        if self.ended is not None and not self.is_stream and self.outputs and self.report_fd >= 0:
+        if self.is_reported and self.outputs and self.report_fd >= 0:
             return  # kept in the background: somebody must go on reading its output
         for fd in {*self.outputs, self.stdin_fd, self.pty_fd, self.report_fd, self.state_fd}:
             if fd >= 0:

@@ -188,10 +188,16 @@ class Guest:
 
     def kill_everything(self) -> None:
         """Kill every process but this one."""
-        if self.is_init:
-            os.kill(-1, system.SIGKILL)
-        else:
+        if not self.is_init:
             system.kill_descendants(2.0)
+            return
+        for _ in range(1000):
+            try:
+                os.kill(-1, system.SIGKILL)
+            except ProcessLookupError:
+                break
+            if not system.reap_all():
+                time.sleep(0.001)
 
     def forget(self, job: Job) -> None:
         """Drop a job that is over."""
@@ -443,12 +449,13 @@ _LIMITS = (6, 2, 7, 4, 1)
 """RLIMIT_NPROC, DATA, NOFILE, CORE, FSIZE by number."""
 
 
-def main(settings: str) -> None:
+def main(settings: str, mark: str) -> None:
     """Run the guest.
 
     Args:
         settings: Receiving and sending descriptor, memory to watch for, and the five resource
             limits of ``_LIMITS`` (-1 leaves one as it is), separated by commas.
+        mark: Only to be seen in the list of processes.
     """
     import resource
 

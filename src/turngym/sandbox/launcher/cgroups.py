@@ -25,9 +25,14 @@ class Parents:
     version: int = 1
 
 
-def find_parents(proc: Path = Path("/proc/self")) -> Parents:
-    """Return the folders of this process's own groups, whether or not they can be written."""
-    groups = _memberships((proc / "cgroup").read_text())
+def find_parents(proc: Path = Path("/proc/self"), member: Path | None = None) -> Parents:
+    """Return the folders of a process's own groups, whether or not they can be written.
+
+    Args:
+        proc: This process, whose mounts are looked at.
+        member: The process whose groups are wanted; None for this one.
+    """
+    groups = _memberships(((member or proc) / "cgroup").read_text())
     folders: dict[str, Path] = {}
     unified: Path | None = None
     for line in (proc / "mountinfo").read_text().splitlines():
@@ -42,6 +47,8 @@ def find_parents(proc: Path = Path("/proc/self")) -> Parents:
             unified = _below(point, root, groups[""])
     if "memory" in folders or unified is None:
         return Parents(folders, 1)
+    if member is not None:
+        return Parents(dict.fromkeys(CONTROLLERS, unified), 2)
     return Parents(_unified_folders(unified, Path(point_of(proc))), 2)
 
 
@@ -188,6 +195,17 @@ class Group:
                 continue
             del self.folders[controller]
         return not self.folders
+
+
+def oom_kills(file: str) -> int:
+    """Return how many processes a group's ``oom_file`` counts; 0 without one."""
+    if not file:
+        return 0
+    try:
+        words = Path(file).read_text().split()
+    except OSError:
+        return 0
+    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
 
 
 def _kill_members(folder: Path) -> None:

@@ -218,7 +218,7 @@ class Launcher:
         return Store(
             f"stores/{self.serial}",
             num_bytes=limits["disk_bytes"],
-            inodes=limits["inodes"] + 8,
+            inodes=limits["inodes"] + 4,  # those of the store itself
             owner=self.owner,
         )
 
