@@ -69,7 +69,7 @@ def check_a_sandbox(
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
     target = import_attribute("sandbox", name) if ":" in name else name
-    options = dict(_key_and_value(text) for text in option or [])
+    options: dict[str, Any] = dict(_key_and_value(text) for text in option or [])
     done = 0
     with progress(f"checking {name}", None) as advance:
 

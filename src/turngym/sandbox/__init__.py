@@ -4,7 +4,7 @@
         result = await sandbox.exec("make test", timeout_s=60)
         one, two = await sandbox.fork(2)
 
-See `turngym.sandbox.base` for the contract and `docs/security.md` for what each back end guarantees.
+The contract is in `turngym.sandbox.base`; `docs/security.md` says what each back end guarantees.
 """
 
 from turngym.sandbox.backends import backend_names, open_backend

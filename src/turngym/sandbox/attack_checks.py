@@ -52,7 +52,9 @@ async def nothing_of_the_host_can_be_written(bench: Bench) -> None:
         name = f"{target.secret}.txt"
         places = [target.folder]
         if bench.is_isolating:
-            places += [Path(place) for place in ("/etc", "/usr", "/home", "/root", "/var", "/proc", "/sys")]
+            places += [
+                Path(place) for place in ("/etc", "/usr", "/home", "/root", "/var", "/proc", "/sys")
+            ]
         sandbox = await bench.start()
         paths = [place / name for place in places] + [target.file]
         through = await attack(sandbox, programs.WRITE, *paths)
@@ -60,7 +62,9 @@ async def nothing_of_the_host_can_be_written(bench: Bench) -> None:
             if (place / name).exists():
                 through.append(f"{place} of the host was written")
                 (place / name).unlink()
-        want(not bench.is_isolating or target.file.read_text() == target.secret, "the canary changed")
+        want(
+            not bench.is_isolating or target.file.read_text() == target.secret, "the canary changed"
+        )
         judge(bench, through)
 
 
@@ -95,7 +99,12 @@ async def no_process_shows_the_hosts_variables_or_paths(bench: Bench) -> None:
 async def no_socket_of_the_host_can_be_reached(bench: Bench) -> None:
     with targets() as target:
         sandbox = await bench.start()
-        judge(bench, await attack(sandbox, programs.CONNECT, target.port, target.abstract, target.socket_path))
+        judge(
+            bench,
+            await attack(
+                sandbox, programs.CONNECT, target.port, target.abstract, target.socket_path
+            ),
+        )
 
 
 async def there_is_no_network(bench: Bench) -> None:
@@ -131,7 +140,9 @@ async def the_kernel_grants_no_namespace_mount_or_handle(bench: Bench) -> None:
     sandbox = await bench.start()
     code = programs.KERNEL
     if not bench.is_isolating:  # only what leaves no trace outside its child
-        code = "\n".join(line for line in code.splitlines() if "mounted" not in line and "/tmp" not in line)
+        code = "\n".join(
+            line for line in code.splitlines() if "mounted" not in line and "/tmp" not in line
+        )
     judge(bench, await attack(sandbox, code))
 
 
@@ -143,8 +154,24 @@ async def dangerous_system_calls_are_not_reached(bench: Bench) -> None:
     at = seccomp.machine()
     tables = seccomp.DENIED | seccomp.ABSENT | seccomp.DEBUGGING
     # Not tried where they could work: they would change the machine.
-    harmful = {"reboot", "swapoff", "vhangup", "settimeofday", "sethostname", "setdomainname", "unshare"}
-    harmful |= {"acct", "umount2", "chroot", "pivot_root", "adjtimex", "clock_adjtime", "kexec_load"}
+    harmful = {
+        "reboot",
+        "swapoff",
+        "vhangup",
+        "settimeofday",
+        "sethostname",
+        "setdomainname",
+        "unshare",
+    }
+    harmful |= {
+        "acct",
+        "umount2",
+        "chroot",
+        "pivot_root",
+        "adjtimex",
+        "clock_adjtime",
+        "kexec_load",
+    }
     calls = [
         f"{name}={numbers[at]}"
         for name, numbers in tables.items()
@@ -206,7 +233,9 @@ async def a_full_disk_is_full_at_the_limit(bench: Bench) -> None:
         [written] = await attack(sandbox, programs.FILL, f"{place}/fill", 2 * limit) or ["0"]
         total += int(written)
     want(total <= limit + (1 << 20), f"{total} bytes fitted under a limit of {limit}")
-    want(await output(sandbox, "rm -f /workspace/fill /tmp/fill; echo alive") == "alive", "unusable")
+    want(
+        await output(sandbox, "rm -f /workspace/fill /tmp/fill; echo alive") == "alive", "unusable"
+    )
 
 
 async def _refused_when_strict(bench: Bench, limit: str) -> None:
@@ -234,7 +263,8 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> No
         sandbox = await bench.start()
         script = f"""
             mkdir -p t/deep; cd t; echo fine > ok
-            ln -s {target.file} absolute; ln -s ../../../../../../..{target.file} up; ln -s ok inside
+            ln -s {target.file} absolute; ln -s ../../../../../../..{target.file} up
+            ln -s ok inside
             ln -s / root; ln -s . self; mkfifo fifo; ln ok hard; echo x > $'new\\nline'
             printf x > $'\\377\\376'; truncate -s 1T /tmp/huge
             d=deep; for i in $(seq 1 300); do mkdir $d/d && cd $d/d && d=.; done
@@ -272,7 +302,9 @@ async def _refused(action: object) -> None:
 async def swapping_folders_for_links_during_a_copy_gains_nothing(bench: Bench) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
         sandbox = await bench.start()
-        await output(sandbox, "mkdir -p w/a real; for i in $(seq 1 200); do echo fine > w/a/$i; done")
+        await output(
+            sandbox, "mkdir -p w/a real; for i in $(seq 1 200); do echo fine > w/a/$i; done"
+        )
         swap = f"while :; do mv w/a w/b; ln -s {target.folder} w/a; rm w/a; mv w/b w/a; done"
         process = await sandbox.spawn(swap)
         for number in range(3):
@@ -427,7 +459,11 @@ async def a_command_cannot_forge_its_result(bench: Bench) -> None:
     sandbox = await bench.start()
     result = await sandbox.exec(program(sandbox, programs.FORGE), timeout_s=30)
     want(result.exit_code == 7, f"forged: {said(result)}")
-    judge(bench, [line for line in result.stdout.decode().splitlines() if "can see" in line], control=False)
+    judge(
+        bench,
+        [line for line in result.stdout.decode().splitlines() if "can see" in line],
+        control=False,
+    )
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
@@ -455,14 +491,17 @@ async def a_grade_is_not_changed_by_what_was_planted(bench: Bench) -> None:
         raise NotRun("it has no mounts to grade with")
     with tempfile.TemporaryDirectory() as tests:
         Path(tests).chmod(0o755)
-        Path(tests, "grade.sh").write_text("ls /workspace/answer >/dev/null 2>&1 && echo 1 || echo 0\n")
+        Path(tests, "grade.sh").write_text(
+            "ls /workspace/answer >/dev/null 2>&1 && echo 1 || echo 0\n"
+        )
         policy = await bench.start()
         await output(
             policy,
-            "echo 'echo 1; exit 0' > ls; chmod +x ls; mkdir -p ~/bin; cp ls ~/bin; echo 'echo 1' > ~/.bashrc;"
+            "echo 'echo 1; exit 0' > ls; chmod +x ls; mkdir -p ~/bin; cp ls ~/bin;"
+            "echo 'echo 1' > ~/.bashrc;"
             "echo 'raise SystemExit(0)' > sitecustomize.py; echo 1 > reward; cp ls /tmp",
         )
-        daemon = "while :; do echo 1 > /workspace/reward; touch /workspace/answer 2>/dev/null; rm -f /workspace/answer; done"
+        daemon = "while :; do echo 1 > reward; touch answer; rm -f answer; done"
         await policy.spawn(daemon)
         layer = await policy.snapshot()
         mount = ReadOnlyMount(source=Path(tests), target="/mnt/tests")
@@ -477,9 +516,11 @@ async def a_grade_is_not_changed_by_what_was_planted(bench: Bench) -> None:
 async def a_set_uid_program_gains_nothing(bench: Bench) -> None:
     sandbox = await bench.start()
     await output(sandbox, "cp /bin/bash own; chmod 6755 own")
-    places = ("/", "/usr", "/workspace", "/tmp", "/home/agent", "/dev/shm")
-    judge(bench, await attack(sandbox, programs.GAIN, *places), control=False)
-    want(await output(sandbox, "./own -p -c 'id -u'") == await output(sandbox, "id -u"), "a user was gained")
+    judge(bench, await attack(sandbox, programs.GAIN), control=False)
+    want(
+        await output(sandbox, "./own -p -c 'id -u'") == await output(sandbox, "id -u"),
+        "a user was gained",
+    )
 
 
 async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
@@ -489,8 +530,13 @@ async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
         sandbox = await bench.start()
         await sandbox.write_file("id", b"%d" % number)
         for turn in range(4):
-            text = await output(sandbox, f"cat id; echo -{turn}; echo {number} >> /tmp/log; sort -u /tmp/log")
-            want(text == f"{number}-{turn}\n{number}" or not bench.is_isolating, f"{number}: {text!r}")
+            text = await output(
+                sandbox, f"cat id; echo -{turn}; echo {number} >> /tmp/log; sort -u /tmp/log"
+            )
+            want(
+                text == f"{number}-{turn}\n{number}" or not bench.is_isolating,
+                f"{number}: {text!r}",
+            )
             if lottery.random() < 0.1:
                 await sandbox.close()
                 return
@@ -506,7 +552,10 @@ async def a_debugger_works_only_when_allowed(bench: Bench) -> None:
     [denied] = await attack(sandbox, code)
     allowing = await bench.start(replace(bench.spec(), allow_ptrace=True))
     [allowed] = await attack(allowing, code)
-    want((denied == "-1" or not bench.is_isolating) and allowed == "0", f"{denied}, allowed {allowed}")
+    want(
+        (denied == "-1" or not bench.is_isolating) and allowed == "0",
+        f"{denied}, allowed {allowed}",
+    )
 
 
 CHECKS: list[Check] = [

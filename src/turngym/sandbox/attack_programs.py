@@ -29,7 +29,9 @@ def in_child(act):
     return os.waitpid(pid, 0)[1] == 0
 """
 
-WRITE = _HEAD + """
+WRITE = (
+    _HEAD
+    + """
 for path in sys.argv[1:]:
     try:
         with open(path, "a") as file:
@@ -38,8 +40,11 @@ for path in sys.argv[1:]:
     except OSError:
         pass
 """
+)
 
-READ = _HEAD + """
+READ = (
+    _HEAD
+    + """
 for path in sys.argv[1:]:
     try:
         with open(path, "rb") as file:
@@ -48,6 +53,7 @@ for path in sys.argv[1:]:
     except OSError:
         pass
 """
+)
 
 SEARCH = """
 import os, sys
@@ -96,22 +102,29 @@ for line in open("/proc/net/route").read().splitlines()[1:]: print("route", line
 
 FAMILIES = """
 import _socket
-for name, family, kind in (("vsock", 40, 1), ("packet", 17, 3), ("alg", 38, 5), ("bluetooth", 31, 5)):
+for name, family, kind in (
+    ("vsock", 40, 1), ("packet", 17, 3), ("alg", 38, 5), ("bluetooth", 31, 5)
+):
     try:
         _socket.socket(family, kind).close(); print("opened a socket of", name)
     except OSError:
         pass
 """
 
-SIGNAL = _HEAD + """
+SIGNAL = (
+    _HEAD
+    + """
 pid = int(sys.argv[1])
 try:
     os.kill(pid, 15); print("signalled", pid)
 except OSError:
     pass
 """
+)
 
-PTRACE = _HEAD + """
+PTRACE = (
+    _HEAD
+    + """
 import time
 pid = int(sys.argv[1])
 if libc.ptrace(16, pid, None, None) == 0:
@@ -123,13 +136,15 @@ if opens("/proc/%d/mem" % target, os.O_RDONLY): print("opened the memory of", ta
 for name in ("environ", "maps", "fd/3"):
     if opens("/proc/%d/%s" % (target, name), os.O_RDONLY): print("opened", name, "of", target)
 """
+)
 
-KERNEL = _HEAD + """
+KERNEL = (
+    _HEAD
+    + """
 NEWNS, NEWUSER = 0x20000, 0x10000000
 if in_child(lambda: libc.unshare(NEWUSER) == 0): print("made a user namespace")
 if in_child(lambda: libc.unshare(NEWUSER | NEWNS) == 0): print("made a mount namespace")
-if in_child(lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0 and libc.umount2(b"/tmp", 2) == 0):
-    print("mounted")
+if in_child(lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0): print("mounted")
 if in_child(lambda: libc.chroot(b"/tmp") == 0): print("changed the root")
 def join():
     fd = os.open("/proc/1/ns/net", os.O_RDONLY); return libc.setns(fd, 0) == 0
@@ -138,8 +153,11 @@ handle = ctypes.create_string_buffer(b"\\x80\\0\\0\\0" + bytes(200)); mount_id =
 if libc.name_to_handle_at(-100, b"/", handle, ctypes.byref(mount_id), 0) == 0:
     if libc.open_by_handle_at(os.open("/", os.O_RDONLY), handle, 0) >= 0: print("opened by handle")
 """
+)
 
-DEVICES = _HEAD + """
+DEVICES = (
+    _HEAD
+    + """
 for path in ("/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
              "/proc/sys/kernel/hostname", "/proc/1/oom_score_adj"):
     if opens(path, os.O_WRONLY): print("can write", path)
@@ -150,16 +168,22 @@ for folder, _, files in os.walk("/sys/fs/cgroup"):
     if "cgroup.procs" in files and opens(folder + "/cgroup.procs", os.O_WRONLY):
         print("can write", folder + "/cgroup.procs"); break
 """
+)
 
-SYSCALLS = _HEAD + """
+SYSCALLS = (
+    _HEAD
+    + """
 BAD = 8  # an address nobody may use: a call that gets as far as looking there is not filtered
 for call in sys.argv[1:]:
     name, number = call.split("=")
     error = errno_of(int(number), BAD, BAD, BAD, BAD, BAD)
     if error not in (1, 38): print("reached", name, "errno", error)
 """
+)
 
-FORKS = _HEAD + """
+FORKS = (
+    _HEAD
+    + """
 import time
 limit, children = int(sys.argv[1]), []
 try:
@@ -173,8 +197,11 @@ except OSError:
 print(len(children))
 for pid in children: os.kill(pid, 9)
 """
+)
 
-MEMORY = _HEAD + """
+MEMORY = (
+    _HEAD
+    + """
 import time
 chunks, megabytes = [], int(sys.argv[1])
 try:
@@ -183,8 +210,11 @@ try:
 except MemoryError:
     pass
 """
+)
 
-FILL = _HEAD + """
+FILL = (
+    _HEAD
+    + """
 path, most = sys.argv[1], int(sys.argv[2])
 done = 0
 try:
@@ -194,8 +224,11 @@ except OSError:
     pass
 print(done)
 """
+)
 
-INODES = _HEAD + """
+INODES = (
+    _HEAD
+    + """
 folder, most, done = sys.argv[1], int(sys.argv[2]), 0
 try:
     os.mkdir(folder)
@@ -205,8 +238,11 @@ except OSError:
     pass
 print(done)
 """
+)
 
-FORGE = _HEAD + """
+FORGE = (
+    _HEAD
+    + """
 lie = b"ended 0 0 1\\n"
 frame = b"\\0\\0\\0\\x0c" + b"\\0\\0\\0\\x01" + b"1" + b"\\0\\0\\0\\x02ok"
 for fd in range(3, 256):
@@ -226,8 +262,11 @@ sys.stdout.write("\\0\\0\\0\\x0cended 0 0 1\\n")
 sys.stdout.flush()
 os._exit(7)
 """
+)
 
-ORPHANS = _HEAD + """
+ORPHANS = (
+    _HEAD
+    + """
 import time
 for _ in range(int(sys.argv[1])):
     pid = os.fork()
@@ -243,13 +282,14 @@ for pid in os.listdir("/proc"):
         except OSError:
             pass
 """
+)
 
-GAIN = _HEAD + """
-for line in open("/proc/self/mounts").read().splitlines():
-    device, place, kind, options = line.split()[:4]
-    if place in sys.argv[1:] and "nosuid" not in options.split(","): print("set-uid works in", place)
+GAIN = (
+    _HEAD
+    + """
 if "NoNewPrivs:\\t1" not in open("/proc/self/status").read(): print("new privileges are possible")
 """
+)
 
 OUTLIVE = """
 import os, _signal, time

@@ -18,8 +18,8 @@ from turngym.errors import (
     SandboxRefused,
 )
 from turngym.sandbox.base import Change, ReadOnlyMount
-from turngym.sandbox.processes import Process
 from turngym.sandbox.checks import Bench, Check, output, raises, said, want
+from turngym.sandbox.processes import Process
 
 
 async def a_program_runs_with_its_arguments_and_no_shell(bench: Bench) -> None:
@@ -83,7 +83,9 @@ async def large_input_and_a_script_longer_than_an_argument_arrive(bench: Bench) 
     want(await output(sandbox, script) == "done", "a script of 300 kB did not run")
     result = await sandbox.exec(["echo", "x" * 200_000], timeout_s=30)
     want(result.exit_code == 126 and b"too long" in result.stderr.lower(), said(result))
-    await raises(ValueError, sandbox.exec(["echo", "x" * (20 << 20)], timeout_s=30), "20 MB argument")
+    await raises(
+        ValueError, sandbox.exec(["echo", "x" * (20 << 20)], timeout_s=30), "20 MB argument"
+    )
     await raises(ValueError, sandbox.exec(["a\0b"], timeout_s=30), "an argument with a NUL")
     await raises(ValueError, sandbox.exec([], timeout_s=30), "an empty command")
 
@@ -132,7 +134,10 @@ async def background_processes_stay_when_asked(bench: Bench) -> None:
     script = "(for i in $(seq 1 500); do echo $i > n; sleep 0.02; done) & echo started"
     result = await sandbox.exec(script, timeout_s=30, keep_background=True)
     want(result.stdout == b"started\n" and result.killed_leftovers == 0, said(result))
-    script = "a=$(cat n 2>/dev/null); for i in $(seq 1 500); do [ \"$(cat n)\" != \"$a\" ] && exit 0; sleep 0.02; done; exit 1"
+    script = (
+        "a=$(cat n 2>/dev/null); for i in $(seq 1 500); do "
+        '[ "$(cat n)" != "$a" ] && exit 0; sleep 0.02; done; exit 1'
+    )
     await output(sandbox, script)
 
 
@@ -156,7 +161,9 @@ async def commands_can_run_at_the_same_time(bench: Bench) -> None:
 
 async def a_process_can_be_talked_to(bench: Bench) -> None:
     sandbox = await bench.start()
-    async with await sandbox.spawn("while read line; do echo got $line; done; echo end >&2") as process:
+    async with await sandbox.spawn(
+        "while read line; do echo got $line; done; echo end >&2"
+    ) as process:
         await process.write(b"one\n")
         want(await process.read() == b"got one\n", "no answer")
         await process.write(b"two\n")
@@ -209,7 +216,9 @@ async def a_terminal_is_one(bench: Bench) -> None:
 
 async def a_session_keeps_directory_variables_and_functions(bench: Bench) -> None:
     session = (await bench.start()).session()
-    await session.run("mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)", timeout_s=30)
+    await session.run(
+        "mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)", timeout_s=30
+    )
     result = await session.run('echo "${PWD##*/} $a $B $(f) ${l[1]}"; exit 5', timeout_s=30)
     want(result.stdout == b"d 1 2 it's f1 2 y\n" and result.exit_code == 5, said(result))
     result = await session.run("unset B; cd /no/such; echo ${PWD##*/}", timeout_s=30)
@@ -225,7 +234,8 @@ async def no_input_gets_a_session_out_of_step(bench: Bench) -> None:
     awkward = [
         "cat", "read y", "echo 'open", 'echo "open', "exec true", "exit 3", "set -e; false",
         "exec 1>/dev/null", "exec 0<&- 1>&- 2>&-", "trap 'echo D' DEBUG; true",
-        "printf() { :; }; declare() { :; }; unset -f printf declare", "cat <<END\nno end", "(((", "kill -9 $$",
+        "printf() { :; }; declare() { :; }; unset -f printf declare", "cat <<END\nno end", "(((",
+        "kill -9 $$",
         "trap : EXIT", "set -u; echo $nothing", "echo \\",
     ]  # fmt: skip
     for script in awkward:
@@ -248,7 +258,9 @@ async def files_of_any_name_and_content_come_back(bench: Bench) -> None:
 
 async def what_is_no_regular_file_is_refused_at_once(bench: Bench) -> None:
     sandbox = await bench.start()
-    await output(sandbox, "mkfifo fifo; mkdir dir; ln -s loop loop; truncate -s 1T huge; ln -s /dev/zero z")
+    await output(
+        sandbox, "mkfifo fifo; mkdir dir; ln -s loop loop; truncate -s 1T huge; ln -s /dev/zero z"
+    )
     for name in ("fifo", "dir", "loop", "missing", "z", "/dev/zero"):
         await raises(SandboxFileError, sandbox.read_file(name, max_bytes=10), f"reading {name!r}")
     for name in ("dir", "fifo", "loop", "/dev/zero/x"):
@@ -269,7 +281,9 @@ async def a_folder_goes_in_and_comes_out_the_same(bench: Bench) -> None:
         (source / "link").symlink_to("sub/big")
         (source / os.fsdecode(b"\xfe")).write_text("odd")
         await sandbox.put_tree(source, "tree")
-        want(await output(sandbox, "tree/run.sh; ls tree | wc -l") == "ran\n4", "put_tree lost some")
+        want(
+            await output(sandbox, "tree/run.sh; ls tree | wc -l") == "ran\n4", "put_tree lost some"
+        )
         target = Path(temporary, "out")
         report = await sandbox.get_tree("tree", target, max_bytes=1 << 24, max_files=100)
         want((report.files, report.skipped) == (3, ()), f"{report}")
@@ -280,9 +294,14 @@ async def a_folder_goes_in_and_comes_out_the_same(bench: Bench) -> None:
         want(os.access(target / "run.sh", os.X_OK), "the mode was lost")
         await raises(SandboxFileError, sandbox.get_tree("tree", target, max_bytes=1, max_files=9),
                      "a target that exists")  # fmt: skip
-        for limits in ({"max_bytes": 1 << 20, "max_files": 100}, {"max_bytes": 1 << 24, "max_files": 2}):
+        for limits in (
+            {"max_bytes": 1 << 20, "max_files": 100},
+            {"max_bytes": 1 << 24, "max_files": 2},
+        ):
             other = Path(temporary, "small")
-            await raises(SandboxFileTooLarge, sandbox.get_tree("tree", other, **limits), f"{limits}")
+            await raises(
+                SandboxFileTooLarge, sandbox.get_tree("tree", other, **limits), f"{limits}"
+            )
             want(not other.exists(), "a part of it was left")
         await raises(SandboxFileError, sandbox.put_tree(Path(temporary, "none"), "x"), "no source")
 

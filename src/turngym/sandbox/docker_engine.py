@@ -162,7 +162,9 @@ class DockerBackend:
         """See `Backend.start`."""
         if spec.workspace is not None:
             if spec.workspace.id not in self._layers:
-                raise SnapshotError(f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone")
+                raise SnapshotError(
+                    f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
+                )
             return await self.start_on(spec, spec.workspace.id)
         return await self.start_on(spec, await self._image(spec.image))
 
@@ -252,8 +254,12 @@ class DockerBackend:
             facts = await channel.open()
             await self.call(container.reload)
         except SandboxDied as error:
-            raise SandboxUnavailable(f"container {container.id[:12]} did not come up: {error}") from None
-        evidence = refusals.check_greeting(facts, spec, host_uid=UID, wanted_uid=UID, own_user=False)
+            raise SandboxUnavailable(
+                f"container {container.id[:12]} did not come up: {error}"
+            ) from None
+        evidence = refusals.check_greeting(
+            facts, spec, host_uid=UID, wanted_uid=UID, own_user=False
+        )
         enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
         missing = [name for name, how in enforced.items() if how != "exact"]
         if missing and spec.limits.enforce == "strict":
@@ -427,11 +433,12 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
         return held, ""
     second = groups.version == 2
     page = os.sysconf("SC_PAGE_SIZE")
+    quota = str(int(limits.cpus * 100_000))
     wanted = {
         "memory": ("memory", "memory.max" if second else "memory.limit_in_bytes",
                    str(limits.memory_bytes - limits.memory_bytes % page)),
         "pids": ("pids", "pids.max", str(limits.pids + 1)),
-        "cpus": ("cpu", "cpu.max" if second else "cpu.cfs_quota_us", str(int(limits.cpus * 100_000))),
+        "cpus": ("cpu", "cpu.max" if second else "cpu.cfs_quota_us", quota),
     }  # fmt: skip
     for name, (controller, file, value) in wanted.items():
         with contextlib.suppress(OSError, KeyError, IndexError):
@@ -451,4 +458,3 @@ def _default_socket() -> str:
     own = f"{os.environ.get('XDG_RUNTIME_DIR', '/nowhere')}/podman/podman.sock"
     found = next((path for path in (*_SOCKETS, own) if os.path.exists(path)), _SOCKETS[0])
     return f"unix://{found}"
-

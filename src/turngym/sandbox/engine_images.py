@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 import subprocess
 import tarfile
@@ -19,7 +20,7 @@ from turngym.errors import SandboxRefused
 from turngym.sandbox import images
 
 UID = 1000
-REPOSITORY = "turngym"
+REPOSITORY = "localhost/turngym"
 _FOLDERS = (("workspace", 0o755), ("home/agent", 0o755))
 _lock = threading.Lock()
 
@@ -59,12 +60,14 @@ def _machine_image(client: Client) -> str:
 def _imported(client: Client, folder: Path, tag: str) -> str:
     if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
         return found
-    with tempfile.TemporaryFile() as file:
+    with tempfile.NamedTemporaryFile() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             archive.add(folder, arcname=".", filter=_owned)
-        file.seek(0)
-        client.api.import_image_from_stream(file, repository=REPOSITORY, tag=tag)
-    return _derived(client, f"{REPOSITORY}:{tag}", tag)
+        file.flush()
+        # Podman does not heed the tag, so it is given to the id that comes back.
+        told = client.api.import_image_from_file(file.name, repository=REPOSITORY, tag=tag)
+    image = json.loads(told.strip().splitlines()[-1])["status"]
+    return _derived(client, image, tag)
 
 
 def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -40,7 +40,8 @@ _ETC_FILES = {
     "shells": "/bin/sh\n/bin/bash\n",
 }
 PACKAGES = (
-    "bash", "coreutils", "diffutils", "findutils", "gawk", "git", "grep", "gzip", "libc-bin",
+    "bash", "coreutils", "dash", "diffutils", "findutils", "gawk", "git", "grep", "gzip",
+    "libc-bin",
     "libpython3-stdlib", "libpython3.11-minimal", "libpython3.11-stdlib", "make", "mawk", "patch",
     "procps", "python3", "python3-minimal", "python3.11", "python3.11-minimal", "sed", "tar",
     "util-linux",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from dataclasses import dataclass
 from typing import Self
@@ -66,10 +67,8 @@ class Stream:
         if self._is_closed:
             return
         self._is_closed = True
-        try:
+        with contextlib.suppress(SandboxClosed, SandboxFault, SandboxFileError):
             await self._channel.call("drop", self._job)
-        except (SandboxClosed, SandboxFault, SandboxFileError):
-            pass
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,10 +109,8 @@ class Process(Stream):
 
     async def kill(self) -> Exit:
         """End the process and all it started, and say how it ended."""
-        try:
+        with contextlib.suppress(SandboxFileError):
             await self._channel.call("stop", self._job)
-        except SandboxFileError:
-            pass
         return await self.wait()
 
 

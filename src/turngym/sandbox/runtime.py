@@ -108,9 +108,8 @@ def _fill(folder: Path, executable: Path) -> None:
         made.mkdir(parents=True)
     shutil.copy(executable.resolve(), folder / "bin" / "python3")
     binaries = [folder / "bin" / "python3"]
-    for name in _BINARIES:
-        if (origin := _origin(name)) is not None:
-            binaries.append(Path(shutil.copy(origin, library / "lib-dynload")))
+    origins = [origin for name in _BINARIES if (origin := _origin(name)) is not None]
+    binaries += [Path(shutil.copy(origin, library / "lib-dynload")) for origin in origins]
     for binary in binaries:
         _copy_libraries(binary, folder)
     stdlib = Path(sysconfig.get_path("stdlib"))

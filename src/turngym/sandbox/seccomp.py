@@ -133,9 +133,8 @@ def engine_profile(*, allow_ptrace: bool = False) -> dict[str, Any]:
         {"names": sorted(denied), "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM},
         {"names": sorted(ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
     ]
-    for bit in range(32):
-        if NAMESPACE_FLAGS >> bit & 1:
-            rules.append(_deny_when("clone", 0, "SCMP_CMP_MASKED_EQ", 1 << bit, 1 << bit))
+    flags = [1 << bit for bit in range(32) if NAMESPACE_FLAGS >> bit & 1]
+    rules += [_deny_when("clone", 0, "SCMP_CMP_MASKED_EQ", flag, flag) for flag in flags]
     rules += [_deny_when("ioctl", 1, "SCMP_CMP_MASKED_EQ", 0xFFFFFFFF, n) for n in FORBIDDEN_IOCTLS]
     # Denied one by one: rules on one call are alternatives, so "none of these" cannot be said.
     others = [family for family in range(64) if family not in SOCKET_FAMILIES]

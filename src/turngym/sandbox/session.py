@@ -1,8 +1,9 @@
 """A shell that remembers, without a shell that could hang.
 
 Each command runs in a fresh bash that first takes up the state the last one left: directory,
-variables, functions, aliases. So no input can get the session out of step: a command that waits for
-input gets end-of-file, an open quote is an error message, ``exec`` and ``exit`` end that one command.
+variables, functions, aliases. So no input can get the session out of step: a command that waits
+for input gets end-of-file, an open quote is an error message, ``exec`` and ``exit`` end that one
+command.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Session:
         return result
 
     def carried_to(self, sandbox: GuestSandbox) -> Session:
-        """Return a session of ``sandbox``, a fork of this one's, that starts from the same state."""
+        """Return a session of a fork of this one's sandbox, starting from the same state."""
         return Session(sandbox, self._state)
 
 

@@ -1,7 +1,7 @@
 """No isolation at all: commands run as whoever runs turngym, with all that implies.
 
 For machines where nothing else works and for commands one would run by hand. It exists under its
-full name only, asks for the risk to be accepted in words, and marks everything ``isolation="none"``.
+full name only, asks for the risk to be accepted in words, and says ``isolation="none"``.
 """
 
 from __future__ import annotations

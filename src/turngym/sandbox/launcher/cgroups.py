@@ -210,7 +210,8 @@ def oom_kills(file: str) -> int:
 
 def _kill_members(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        (folder / "cgroup.kill").write_text("1")
+        if (folder / "cgroup.kill").exists():
+            (folder / "cgroup.kill").write_text("1")
     with contextlib.suppress(OSError):
         if (folder / "freezer.state").exists():
             (folder / "freezer.state").write_text("THAWED")

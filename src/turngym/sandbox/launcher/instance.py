@@ -207,7 +207,7 @@ def _memory_file(content: bytes) -> int:
 
 
 def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON values
-    """Run ``work`` in a forked process; return its id and the pipe its JSON answer comes through."""
+    """Run ``work`` in a forked process; return its id and the pipe of its JSON answer."""
     answer, write_end = os.pipe()
     pid = os.fork()
     if pid:

@@ -154,13 +154,13 @@ def is_opaque(folder: str) -> bool:
     return False
 
 
-def changes(upper: str, limit: int) -> list[list[str]]:
-    """Return ``[path, "written" | "deleted"]`` for what an upper's workspace holds, at most ``limit``.
+def changes(upper: str, limit: int) -> list[tuple[str, str]]:
+    """Return path and ``written`` or ``deleted`` for what an upper's workspace holds.
 
     A folder counts when it is new or replaced; one that only leads to a change does not.
     """
     root = os.path.join(upper, "workspace")
-    found: list[list[str]] = []
+    found: list[tuple[str, str]] = []
     queue = [""]
     while queue and len(found) < limit:
         folder = queue.pop()
@@ -173,10 +173,10 @@ def changes(upper: str, limit: int) -> list[list[str]]:
             if entry.is_dir(follow_symlinks=False):
                 queue.append(name)
                 if is_opaque(entry.path):
-                    found.append([name, "written"])
+                    found.append((name, "written"))
             else:
                 kind = "deleted" if is_whiteout(entry.stat(follow_symlinks=False)) else "written"
-                found.append([name, kind])
+                found.append((name, kind))
     return sorted(found)
 
 

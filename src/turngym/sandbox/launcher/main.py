@@ -302,7 +302,7 @@ class Launcher:
         def work() -> list[list[str]]:
             merged: dict[str, str] = {}
             for upper in uppers:
-                merged |= {path: kind for path, kind in layers.changes(upper, request["limit"])}
+                merged |= dict(layers.changes(upper, request["limit"]))
             return [[path, kind] for path, kind in sorted(merged.items())]
 
         self.later(request, work, lambda found: {"changes": found})
