@@ -452,6 +452,7 @@ async def a_sandbox_outlives_the_thread_that_started_it(bench: Bench) -> None:
     await asyncio.sleep(0.2)
     alive = len(guests_of(os.getpid())) > before
     await backend.close()
+    await started[0].close()
     want(alive, "it died with the thread that started it")
 
 

@@ -154,8 +154,7 @@ class BubblewrapBackend:
                 limits=limits_json(spec.limits),
                 strict=spec.limits.enforce == "strict",
             )
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            channel = Channel(SocketStream(reader, writer), box)
+            channel = Channel(SocketStream(ours), box)
             facts = await channel.open()
         except LauncherError as error:
             ours.close()
@@ -381,6 +380,8 @@ class BubblewrapSandbox(GuestSandbox):
             else:
                 layer = await self._copy_busy(started)
         except LauncherError as error:
+            if not self._channel.is_alive:
+                raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
             raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
         self._backend.note_layer(layer, self._layer)
         layer = await self._backend.flat(layer, self.spec.limits)
@@ -391,8 +392,9 @@ class BubblewrapSandbox(GuestSandbox):
 
     async def _seal_idle(self, started: Started) -> str:
         self._started = None
+        answer = await started.launcher.call("seal", id=started.box)
         await self._channel.close()
-        return str((await started.launcher.call("seal", id=started.box))["layer"])
+        return str(answer["layer"])
 
     async def _copy_busy(self, started: Started) -> str:
         await self._freeze(True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 from typing import Protocol
 
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError
 from turngym.sandbox.guest import wire
 
 HELLO_TIMEOUT_S = 60.0
+_READ_BYTES = 1 << 18
 
 
 class ByteStream(Protocol):
@@ -30,26 +32,37 @@ class ByteStream(Protocol):
 
 
 class SocketStream:
-    """A connected stream socket."""
+    """A connected socket. Belongs to the event loop that first uses it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._loop = asyncio.get_running_loop()
+        self._rest = bytearray()
 
     async def read_exactly(self, size: int) -> bytes:
         """See `ByteStream`."""
-        return await self._reader.readexactly(size)
+        while len(self._rest) < size:
+            data = await self._loop.sock_recv(self._socket, _READ_BYTES)
+            if not data:
+                raise EOFError
+            self._rest += data
+        taken = bytes(self._rest[:size])
+        del self._rest[:size]
+        return taken
 
     async def write(self, data: bytes) -> None:
         """See `ByteStream`."""
-        self._writer.write(data)
-        await self._writer.drain()
+        await self._loop.sock_sendall(self._socket, data)
 
     def close(self) -> None:
         """See `ByteStream`."""
-        try:
-            self._writer.close()
-        except RuntimeError:  # its event loop is gone; the socket is not
-            self._writer.get_extra_info("socket")._sock.close()
+        if self._socket.fileno() >= 0:
+            # Who still waits for the descriptor must not be left waiting for its next owner.
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket)
+                self._loop.remove_writer(self._socket)
+            self._socket.close()
 
 
 class GuestError(SandboxFileError):
@@ -84,6 +97,9 @@ class Channel:
         except (EOFError, OSError, ValueError, TimeoutError) as error:
             self._stream.close()
             raise SandboxDied(f"sandbox {self._name}: the guest did not start: {error!r}") from None
+        except asyncio.CancelledError:
+            self._stream.close()
+            raise
         if word != b"hello":
             self._stream.close()
             raise SandboxDied(f"sandbox {self._name}: wanted a greeting, got {word[:40]!r}")
@@ -125,6 +141,9 @@ class Channel:
                 future.set_exception(error)
                 future.exception()  # a caller that was cancelled does not come back for it
         self._waiting.clear()
+        reader = self._reader
+        if reader is not None and not reader.get_loop().is_closed():
+            reader.cancel()  # no harm to a reader that is just ending by itself
 
     @property
     def is_alive(self) -> bool:

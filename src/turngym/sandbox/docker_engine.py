@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,24 +55,26 @@ _T = TypeVar("_T")
 class FramedStream(SocketStream):
     """The attached connection of a container: what it sends comes in frames with a header."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, keep: object):
-        super().__init__(reader, writer)
-        self._keep = keep  # the client's response; the socket goes when it goes
-        self._rest = b""
+    def __init__(self, attached: Any) -> None:  # the client's, which keeps its response open
+        super().__init__(attached._sock)
+        self._attached = attached
+        self._payload = bytearray()
 
     async def read_exactly(self, size: int) -> bytes:
         """See `ByteStream`."""
-        parts: list[bytes] = []
-        while size:
-            if not self._rest:
-                header = await self._reader.readexactly(8)
-                data = await self._reader.readexactly(int.from_bytes(header[4:], "big"))
-                self._rest = data if header[0] == 1 else b""  # standard error is not for us
-                continue
-            parts.append(self._rest[:size])
-            self._rest = self._rest[size:]
-            size -= len(parts[-1])
-        return b"".join(parts)
+        while len(self._payload) < size:
+            header = await super().read_exactly(8)
+            data = await super().read_exactly(int.from_bytes(header[4:], "big"))
+            if header[0] == 1:  # standard error is not for us
+                self._payload += data
+        taken = bytes(self._payload[:size])
+        del self._payload[:size]
+        return taken
+
+    def close(self) -> None:
+        """See `ByteStream`."""
+        super().close()
+        self._attached.close()
 
 
 class DockerBackend:
@@ -205,9 +209,7 @@ class DockerBackend:
         settings = guest_settings(spec, "0,1", watch_memory=False, own_user=False)
         profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace))
         if self._is_podman:  # it reads the profile itself, from a file
-            path = cache_folder() / f"seccomp-{spec.allow_ptrace}.json"
-            path.write_text(profile)
-            profile = str(path)
+            profile = str(_profile_file(profile))
         volumes = {str(runtime_folder()): {"bind": MOUNT, "mode": "ro"}}
         for mount in spec.mounts:
             volumes[str(mount.source.resolve())] = {"bind": mount.target, "mode": "ro"}
@@ -246,10 +248,7 @@ class DockerBackend:
 
         async with self._gate:
             attached = await self.call(attach_and_start)
-        plain = attached._sock
-        plain.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=plain)
-        channel = Channel(FramedStream(reader, writer, attached), container.id[:12])
+        channel = Channel(FramedStream(attached), container.id[:12])
         try:
             facts = await channel.open()
             await self.call(container.reload)
@@ -452,6 +451,17 @@ def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
 def owner_mark() -> str:
     """Return what a container's label says of the process that owns it."""
     return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
+
+
+def _profile_file(profile: str) -> Path:
+    """Return a file with ``profile``, whole at any moment that others may read it."""
+    name = hashlib.sha256(profile.encode()).hexdigest()[:16]
+    path = cache_folder() / f"seccomp-{name}.json"
+    if not path.exists():
+        fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        fresh.write_text(profile)
+        fresh.replace(path)
+    return path
 
 
 def _default_socket() -> str:

@@ -244,8 +244,7 @@ async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Pope
         start_new_session=True,
     )
     theirs.close()
-    reader, writer = await asyncio.open_unix_connection(sock=ours)
-    channel = Channel(SocketStream(reader, writer), folder.name)
+    channel = Channel(SocketStream(ours), folder.name)
     try:
         await channel.open()
     except BaseException:
