@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,6 +63,7 @@ class BubblewrapBackend:
         """
         self.quota = quota or Quota()
         self._launcher: LauncherProcess | None = None
+        self._launching = threading.Lock()
         self._is_closed = False
         self._roots: dict[str, Root] = {}
         self._capabilities: Capabilities | None = None
@@ -75,17 +77,27 @@ class BubblewrapBackend:
             SandboxRefused: bubblewrap is missing, or the kernel forbids namespaces.
             SandboxClosed: The back end was closed.
         """
-        if self._is_closed:
-            raise SandboxClosed("back end 'bubblewrap' is closed")
-        if self._launcher is None or not self._launcher.is_alive:
-            if shutil.which("bwrap", path="/usr/bin:/bin") is None:
-                raise refusals.missing_bubblewrap()
-            self._roots = {}
-            try:
-                self._launcher = await asyncio.to_thread(LauncherProcess)
-            except LauncherError as error:
-                raise refusals.of_kernel(str(error)) from None
-        return self._launcher
+        launcher = self._launcher
+        if launcher is not None and launcher.is_alive and not self._is_closed:
+            return launcher
+        # In a thread that goes on when the caller is cancelled, so that no launcher is lost.
+        return await asyncio.to_thread(self._launch)
+
+    def _launch(self) -> LauncherProcess:
+        with self._launching:
+            if self._is_closed:
+                raise SandboxClosed("back end 'bubblewrap' is closed")
+            if self._launcher is None or not self._launcher.is_alive:
+                if shutil.which("bwrap", path="/usr/bin:/bin") is None:
+                    raise refusals.missing_bubblewrap()
+                if self._launcher is not None:
+                    self._launcher.close()
+                self._roots = {}
+                try:
+                    self._launcher = LauncherProcess()
+                except LauncherError as error:
+                    raise refusals.of_kernel(str(error)) from None
+            return self._launcher
 
     async def probe(self) -> Capabilities:
         """See `Backend.probe`. Found out once."""
@@ -264,10 +276,14 @@ class BubblewrapBackend:
 
     async def close(self) -> None:
         """See `Backend.close`."""
-        self._is_closed = True
-        if self._launcher is not None:
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        with self._launching:
+            self._is_closed = True
             launcher, self._launcher = self._launcher, None
-            await asyncio.to_thread(launcher.close)
+        if launcher is not None:
+            launcher.close()
 
 
 class Started:

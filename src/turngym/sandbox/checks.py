@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from turngym.check_report import Broken, CheckReport, NotRun
-from turngym.errors import SandboxRefused
+from turngym.errors import MissingExtraError, SandboxRefused
 from turngym.sandbox.backends import open_backend
 from turngym.sandbox.base import Backend, Capabilities, ExecResult, Limits, Sandbox, SandboxSpec
 
@@ -139,10 +139,10 @@ def _check_all(
     found: list[tuple[Backend, Capabilities]] = []
 
     def can_start() -> None:
-        backend = make()
         try:
+            backend = make()
             found.append((backend, asyncio.run(backend.probe())))
-        except SandboxRefused as refusal:
+        except (SandboxRefused, MissingExtraError) as refusal:
             raise NotRun(str(refusal)) from None
 
     if not report.run("a sandbox can be started", can_start):
