@@ -8,7 +8,6 @@ NOT RUN. DOCKER_HOST names an engine (scripts/sandbox_engines.sh start docker); 
 `pip install swe-rex` has put it.
 """
 
-# ruff: noqa: ASYNC - what is measured is waited for on purpose
 from __future__ import annotations
 
 import argparse

@@ -345,6 +345,7 @@ class BubblewrapSandbox(GuestSandbox):
                 if self._started is None:
                     self._started = await self._backend.start_box(self.spec, self._layer)
                     self._channel = self._started.channel
+                    await self._started.launcher.call("unhold", layer=self._layer)
                     if self._is_closed:
                         await self._channel.close()
                         await self._release()
@@ -435,12 +436,13 @@ class BubblewrapSandbox(GuestSandbox):
         return settled(outcomes)
 
     async def _release(self) -> None:
-        started = self._started
-        if started is None:
-            return
         # Without the launcher everything it started is gone too.
-        with contextlib.suppress(SandboxFault, LauncherError):
-            await started.launcher.call("kill", id=started.box)
+        with contextlib.suppress(SandboxFault, LauncherError, SandboxClosed):
+            if self._started is not None:
+                await self._started.launcher.call("kill", id=self._started.box)
+            else:
+                launcher = await self._backend.launcher()
+                await launcher.call("unhold", layer=self._layer)
 
 
 def settled(

@@ -354,6 +354,16 @@ async def a_fork_outlives_its_parent(bench: Bench) -> None:
     want(await grandchild.read_file("a", max_bytes=9) == b"1", "the grandchild lacks it")
 
 
+async def a_parent_goes_on_after_its_forks_are_gone(bench: Bench) -> None:
+    parent = await bench.start()
+    for turn in range(3):
+        await parent.write_file(str(turn), b"x")
+        [child] = await bench.fork(parent)
+        await child.close()
+        await asyncio.sleep(0.05)
+    want(await output(parent, "ls | wc -l") == "3", "files were lost with the forks")
+
+
 async def a_snapshot_never_changes_and_says_what_is_in_it(bench: Bench) -> None:
     sandbox = await bench.start()
     await sandbox.write_file("a", b"1")
@@ -528,6 +538,7 @@ CHECKS: list[Check] = [
     diff_tells_what_was_written_and_deleted,
     a_fork_has_the_files_and_goes_its_own_way,
     a_fork_outlives_its_parent,
+    a_parent_goes_on_after_its_forks_are_gone,
     a_snapshot_never_changes_and_says_what_is_in_it,
     background_processes_live_through_a_snapshot,
     folders_are_imported_once_and_stay_as_they_were,

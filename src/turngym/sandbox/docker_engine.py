@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,9 @@ class DockerBackend:
         return self._client
 
     def _connect(self) -> tuple[Client, bool]:
+        # Tried first without the client, which leaves a socket open when nobody answers.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(self.base_url.removeprefix("unix://"))
         client = self._docker.DockerClient(base_url=self.base_url, timeout=120, max_pool_size=64)
         components = client.version().get("Components") or [{}]
         return client, "podman" in str(components[0].get("Name", "")).lower()

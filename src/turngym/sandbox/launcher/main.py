@@ -49,6 +49,8 @@ class Launcher:
         self.stores: dict[str, Store] = {}
         self.digests: dict[str, str] = {"skeleton": ""}
         self.dropped: set[str] = set()
+        self.held: set[str] = set()
+        """Layers that a sealed sandbox will start again on."""
         self.serial = 0
         self.inbox = bytearray()
         self.fds: list[int] = []
@@ -329,6 +331,7 @@ class Launcher:
         def sealed(_: str) -> None:
             assert box.store is not None
             self.layers[name], self.stores[name] = box.chain, box.store
+            self.held.add(name)
             self.answer(request["number"], {"layer": name})
 
         box.when_gone.append(sealed)
@@ -353,7 +356,7 @@ class Launcher:
         return f"l{self.serial}", store
 
     def do_flatten(self, request: Request) -> None:
-        """Make one layer of a layer and the sealed ones below it."""
+        """Make one layer of a layer and the sealed ones below it; a hold passes on to it."""
         chain = self.chain(request["layer"])
         sealed = [name for name in chain if name in self.stores]
         below = chain[len(sealed) :]
@@ -364,6 +367,9 @@ class Launcher:
 
         def done(_: object) -> Request:
             self.layers[name], self.stores[name] = below, store
+            if request["layer"] in self.held:
+                self.held.discard(request["layer"])
+                self.held.add(name)
             return {"layer": name}
 
         self.later(request, lambda: layers.merge(paths, target), done, store.remove)
@@ -416,11 +422,17 @@ class Launcher:
         self.collect_layers()
         return {}
 
+    def do_unhold(self, request: Request) -> Request:
+        """A sealed sandbox runs again on its layer, or never will."""
+        self.held.discard(request["layer"])
+        self.collect_layers()
+        return {}
+
     def collect_layers(self) -> None:
         """Remove dropped layers that no sandbox and no other layer needs."""
         for name in list(self.dropped):
             boxes = [*self.boxes.values(), *self.dying]
-            needed = any(name in box.chain for box in boxes)
+            needed = name in self.held or any(name in box.chain for box in boxes)
             needed = needed or any(name in chain for chain in self.layers.values())
             if not needed and name in self.layers:
                 del self.layers[name]
