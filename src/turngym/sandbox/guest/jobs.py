@@ -8,6 +8,7 @@ from turngym.sandbox.guest import system, wire
 from turngym.sandbox.guest.capture import Capture
 
 CHUNK = 1 << 20
+_FULL_PIPE = 32768
 MAX_STATE_BYTES = 1 << 20
 POLLIN, POLLOUT = 1, 4
 
@@ -32,6 +33,8 @@ class Job:
         self.close_stdin = False
         self.outputs: dict[int, int] = {}
         """Descriptor of standard output and error to its number, 1 or 2."""
+        self.enlarged: set[int] = set()
+        """Pipes that were found full and got a larger buffer."""
         self.captures = {1: Capture(max_output), 2: Capture(max_output)}
         self.readers: dict[int, tuple[bytes, int]] = {}
         """Number of a stream to the request that waits for it and how much that wants."""
@@ -153,7 +156,8 @@ class Job:
             self.last_output = time.monotonic()
             if len(data) < 4096 and self.ended is None:
                 return
-            if capture.total == len(data) and len(data) >= 65536:
+            if len(data) >= _FULL_PIPE and fd not in self.enlarged:
+                self.enlarged.add(fd)
                 self.guest.enlarge(fd)
 
     def _close_output(self, fd: int) -> None:
