@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import os
 import py_compile
 import re
@@ -22,13 +21,12 @@ from pathlib import Path
 from turngym.errors import SandboxRefused
 
 MOUNT = "/.turngym"
-_MODULES = (
-    "_collections_abc", "abc", "codecs", "genericpath", "io", "os", "posixpath", "stat", "struct",
-    "types",
-)  # fmt: skip
-_PACKAGES = ("encodings", "ctypes")
-_ENCODINGS = ("__init__", "aliases", "utf_8", "latin_1", "ascii")
-_BINARIES = ("_ctypes", "_socket", "_struct", "fcntl", "resource", "select", "termios")
+_IMPORTS = (
+    "_ctypes _socket ctypes encodings.ascii encodings.latin_1 fcntl os resource select termios"
+)
+"""What the guest imports, and the encodings that a name or a locale may call for."""
+_FROZEN = ("_collections_abc", "abc", "codecs", "io", "os")
+"""Often built into the interpreter, which still looks for their files to find its library."""
 _GUEST = Path(__file__).parent / "guest"
 
 
@@ -66,7 +64,7 @@ def runtime_folder() -> Path:
         SandboxRefused: It cannot be made, for example on a full disk.
     """
     sources = [Path(sys._base_executable), *sorted(_GUEST.glob("*.py"))]  # type: ignore[attr-defined]  # the interpreter below a virtual environment
-    key = hashlib.sha256(f"3 {sys.version}".encode())
+    key = hashlib.sha256(f"4 {sys.version}".encode())
     for source in sources:
         key.update(source.name.encode() + source.read_bytes())
     target = cache_folder() / f"runtime-{key.hexdigest()[:16]}"
@@ -107,18 +105,16 @@ def _fill(folder: Path, executable: Path) -> None:
     for made in (folder / "bin", library / "lib-dynload", shared):
         made.mkdir(parents=True)
     shutil.copy(executable.resolve(), folder / "bin" / "python3")
-    binaries = [folder / "bin" / "python3"]
-    origins = [origin for name in _BINARIES if (origin := _origin(name)) is not None]
-    binaries += [Path(shutil.copy(origin, library / "lib-dynload")) for origin in origins]
+    binaries = [executable.resolve()]
+    for name, file in _modules(executable):
+        if file.suffix == ".so":
+            shutil.copy(file, library / "lib-dynload")
+            binaries.append(file)
+        else:
+            place = f"{name}.__init__" if file.stem == "__init__" else name
+            _compile(file, library / (place.replace(".", "/") + ".pyc"))
     for binary in binaries:
         _copy_libraries(binary, folder)
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    for name in _MODULES:
-        _compile(stdlib / f"{name}.py", library / f"{name}.pyc")
-    for name in _ENCODINGS:
-        _compile(stdlib / "encodings" / f"{name}.py", library / "encodings" / f"{name}.pyc")
-    for name in ("__init__", "_endian"):
-        _compile(stdlib / "ctypes" / f"{name}.py", library / "ctypes" / f"{name}.pyc")
     guest = library / "turngym" / "sandbox" / "guest"
     for source in _GUEST.glob("*.py"):
         _compile(source, guest / f"{source.stem}.pyc")
@@ -126,10 +122,23 @@ def _fill(folder: Path, executable: Path) -> None:
         shutil.copy(guest / "__init__.pyc", package)
 
 
-def _origin(name: str) -> Path | None:
-    found = importlib.util.find_spec(name)
-    origin = found.origin if found is not None else None
-    return Path(origin) if origin and origin.endswith(".so") else None
+def _modules(executable: Path) -> list[tuple[str, Path]]:
+    """Return name and file of all that gets loaded when the guest imports what it needs."""
+    code = (
+        f"import sys, {', '.join(_IMPORTS.split())}\n"
+        "for name, module in sorted(sys.modules.items()):\n"
+        "    file = getattr(module, '__file__', None)\n"
+        "    if file and name == module.__name__: print(name, file)\n"
+    )
+    told = subprocess.run(
+        [str(executable), "-I", "-S", "-c", code], capture_output=True, text=True, check=False
+    )
+    if told.returncode:
+        raise OSError(f"{executable}: {told.stderr.strip().splitlines()[-1]}")
+    found = dict(line.split(" ", 1) for line in told.stdout.splitlines())
+    stdlib = sysconfig.get_path("stdlib")
+    found |= {name: f"{stdlib}/{name}.py" for name in _FROZEN}
+    return [(name, Path(file)) for name, file in found.items()]
 
 
 def _compile(source: Path, target: Path) -> None:
@@ -144,9 +153,7 @@ def _compile(source: Path, target: Path) -> None:
 
 def _copy_libraries(binary: Path, folder: Path) -> None:
     """Copy what ``binary`` is linked against, and the loader that puts it together."""
-    listed = subprocess.run(
-        ["ldd", str(_linked(binary))], capture_output=True, text=True, check=False
-    )
+    listed = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)
     for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listed.stdout, re.MULTILINE):
         target = folder / "lib" / "so" / Path(name).name
         if not target.exists():
@@ -156,10 +163,3 @@ def _copy_libraries(binary: Path, folder: Path) -> None:
     if loaders and not loader.exists():
         shutil.copy(Path(loaders[0]).resolve(), loader)
         loader.chmod(0o755)
-
-
-def _linked(binary: Path) -> Path:
-    """Return the original of a copied file: relative search paths only work from its place."""
-    if binary.name == "python3":
-        return Path(sys._base_executable).resolve()  # type: ignore[attr-defined]  # see above
-    return _origin(binary.name.split(".")[0]) or binary
