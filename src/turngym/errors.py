@@ -80,7 +80,7 @@ class SandboxRefused(ConfigError):
 
     def __str__(self) -> str:
         found = f" (found: {self.evidence})" if self.evidence else ""
-        return f"sandbox refused: {self.reason}{found}" + (f". {self.hint}" if self.hint else "")
+        return f"{self.reason}{found}" + (f". {self.hint}" if self.hint else "")
 
 
 class SandboxFault(EpisodeError):

@@ -1,4 +1,4 @@
-"""What the attacks aim at: things on the host that a sandbox must not reach."""
+"""What the attacks aim at on the host, and how one is carried out and judged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from turngym.sandbox.base import Sandbox
+from turngym.sandbox.checks import Bench, said, want
 from turngym.sandbox.runtime import MOUNT, command, runtime_folder
 
 
@@ -71,3 +72,19 @@ def program(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
     mount = MOUNT if sandbox.isolation != "none" else str(runtime_folder())
     *python, _ = command("", mount)
     return [*python, code, *map(str, arguments)]
+
+
+def judge(bench: Bench, through: Iterable[str], *, control: bool = True) -> None:
+    """Raise `Broken` when an attack got through, or, where nothing isolates, when none did."""
+    found = [line for line in through if line]
+    if bench.is_isolating:
+        want(not found, f"got through: {'; '.join(found)[:500]}")
+    elif control:
+        want(bool(found), "the attack does not bite: it got nothing where nothing holds it")
+
+
+async def attack(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
+    """Run an attack and return the lines it printed."""
+    result = await sandbox.exec(program(sandbox, code, *arguments), timeout_s=60.0)
+    want(b"Traceback" not in result.stderr, f"the attack itself broke: {said(result)}")
+    return result.stdout.decode("utf-8", "replace").splitlines()

@@ -78,6 +78,7 @@ class SandboxPool:
             except SandboxFault:
                 return  # no room, or no luck: the next caller finds out which
             self._ready.append(sandbox)
+            self._room.set()  # who waits for room may have waited for this one
 
     async def acquire(
         self, *, workspace: LayerRef | None = None, timeout_s: float | None = None

@@ -75,6 +75,15 @@ async def test_no_more_run_than_the_cap_allows_and_who_waits_gets_one(make: Make
         await second.close()
 
 
+async def test_who_waits_gets_the_warm_one_that_took_the_last_room(make: Make) -> None:
+    backend = make(max_sandboxes=2)
+    async with SandboxPool(backend, SPEC, warm=1) as pool:
+        first = await pool.acquire()
+        second = await pool.acquire(timeout_s=60)  # the refill may hold the last room by now
+        await first.close()
+        await second.close()
+
+
 async def test_a_warm_sandbox_that_died_is_not_handed_out(make: Make) -> None:
     async with SandboxPool(make(), SPEC, warm=1) as pool:
         await full(pool, 1)
