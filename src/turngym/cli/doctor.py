@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.metadata
 import os
@@ -17,7 +18,9 @@ import typer
 
 from turngym import __version__, registry
 from turngym.cli.output import print_json, table
+from turngym.errors import MissingExtraError, SandboxRefused
 from turngym.registry import EnvEntry
+from turngym.sandbox.base import Capabilities
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -105,7 +108,42 @@ def _optional_parts() -> list[Finding]:
         modules = dict.fromkeys(module for entry in entries for module in entry.modules)
         programs = dict.fromkeys(program for entry in entries for program in entry.programs)
         findings.append(_part(name, modules, programs, extra=entries[0].extra is not None))
+    findings += _sandboxes()
     return findings + [_broken_plugin(line) for line in registry.broken_plugins()]
+
+
+def _sandboxes() -> list[Finding]:
+    """Start a sandbox of every back end that isolates."""
+    from turngym.sandbox.backends import backend_names
+
+    return [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
+
+
+def _sandbox(name: str) -> Finding:
+    from turngym.sandbox.backends import open_backend
+
+    part = f"sandbox {name}"
+
+    async def probe() -> Capabilities:
+        backend = open_backend(name)
+        try:
+            return await backend.probe()
+        finally:
+            await backend.close()
+
+    try:
+        found = asyncio.run(probe())
+    except SandboxRefused as refusal:
+        detail = refusal.reason + (f" ({refusal.evidence})" if refusal.evidence else "")
+        fix = refusal.hint or "see docs/security.md"
+        return Finding(name=part, status="missing", detail=detail, fix=fix)
+    except MissingExtraError as error:
+        what, _, fix = str(error).partition(": ")
+        return Finding(name=part, status="missing", detail=what, fix=fix)
+    except Exception as error:  # noqa: BLE001 - whatever breaks is the finding
+        return Finding(name=part, status="broken", detail=_text(error), fix="see docs/security.md")
+    held = ", ".join(f"{limit} {how}" for limit, how in found.limits.items())
+    return Finding(name=part, status="ok", detail=f"{found.isolation} isolation; {held}")
 
 
 def _part(

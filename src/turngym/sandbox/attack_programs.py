@@ -1,0 +1,304 @@
+"""What the attacks run inside: small programs for the guest's own interpreter.
+
+Each prints one line per thing that worked and must not; silence is a pass. They use nothing beyond
+``os``, ``ctypes`` and ``_socket``, bound every loop, and touch no host but through names the host
+has set up for them.
+"""
+
+from __future__ import annotations
+
+_HEAD = """
+import os, ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def errno_of(call, *args):
+    ctypes.set_errno(0)
+    result = libc.syscall(ctypes.c_long(call), *[ctypes.c_long(a) for a in args])
+    return 0 if result >= 0 else ctypes.get_errno()
+def opens(path, flags):
+    try:
+        os.close(os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)); return True
+    except OSError:
+        return False
+def in_child(act):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if act() else 1)
+        except BaseException:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+"""
+
+WRITE = (
+    _HEAD
+    + """
+for path in sys.argv[1:]:
+    try:
+        with open(path, "a") as file:
+            file.write("written by an attack")
+        print("wrote", path)
+    except OSError:
+        pass
+"""
+)
+
+READ = (
+    _HEAD
+    + """
+for path in sys.argv[1:]:
+    try:
+        with open(path, "rb") as file:
+            if file.read(64):
+                print("read", path)
+    except OSError:
+        pass
+"""
+)
+
+SEARCH = """
+import os, sys
+needle = sys.argv[1].encode()
+def look(path):
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        data = os.read(fd, 1 << 18); os.close(fd)
+        if needle in data: print("found in", path)
+    except OSError:
+        pass
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and pid != str(os.getpid()):
+        for name in ("environ", "cmdline"):
+            look("/proc/%s/%s" % (pid, name))
+count = 0
+for root in sys.argv[2:]:
+    for folder, _, files in os.walk(root):
+        for name in files:
+            count += 1
+            if count < 5000: look(os.path.join(folder, name))
+"""
+
+CONNECT = """
+import _socket, sys
+port, abstract, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+for label, family, address in (
+    ("loopback", _socket.AF_INET, ("127.0.0.1", port)),
+    ("abstract", _socket.AF_UNIX, b"\\0" + abstract.encode()),
+    ("path", _socket.AF_UNIX, path),
+):
+    s = _socket.socket(family, _socket.SOCK_STREAM); s.settimeout(2)
+    try:
+        s.connect(address); print("connected to", label)
+    except OSError:
+        pass
+    s.close()
+"""
+
+NETWORK = """
+import _socket
+for line in open("/proc/net/dev").read().splitlines()[2:]:
+    if line.split(":")[0].strip() != "lo": print("interface", line.split(":")[0].strip())
+for line in open("/proc/net/route").read().splitlines()[1:]: print("route", line.split()[0])
+"""
+
+FAMILIES = """
+import _socket
+for name, family, kind in (
+    ("vsock", 40, 1), ("packet", 17, 3), ("alg", 38, 5), ("bluetooth", 31, 5)
+):
+    try:
+        _socket.socket(family, kind).close(); print("opened a socket of", name)
+    except OSError:
+        pass
+"""
+
+SIGNAL = (
+    _HEAD
+    + """
+pid = int(sys.argv[1])
+try:
+    os.kill(pid, 15); print("signalled", pid)
+except OSError:
+    pass
+"""
+)
+
+PTRACE = (
+    _HEAD
+    + """
+import time
+pid = int(sys.argv[1])
+if libc.ptrace(16, pid, None, None) == 0:
+    os.waitpid(pid, 0x40000000); libc.ptrace(17, pid, None, None); print("traced", pid)
+target = int(sys.argv[2])
+class Part(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+if opens("/proc/%d/mem" % target, os.O_RDONLY): print("opened the memory of", target)
+for name in ("environ", "maps", "fd/3"):
+    if opens("/proc/%d/%s" % (target, name), os.O_RDONLY): print("opened", name, "of", target)
+"""
+)
+
+KERNEL = (
+    _HEAD
+    + """
+NEWNS, NEWUSER = 0x20000, 0x10000000
+if in_child(lambda: libc.unshare(NEWUSER) == 0): print("made a user namespace")
+if in_child(lambda: libc.unshare(NEWUSER | NEWNS) == 0): print("made a mount namespace")
+if in_child(lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0): print("mounted")
+if in_child(lambda: libc.chroot(b"/tmp") == 0): print("changed the root")
+def join():
+    fd = os.open("/proc/1/ns/net", os.O_RDONLY); return libc.setns(fd, 0) == 0
+if in_child(join): print("joined a namespace")
+handle = ctypes.create_string_buffer(b"\\x80\\0\\0\\0" + bytes(200)); mount_id = ctypes.c_int()
+if libc.name_to_handle_at(-100, b"/", handle, ctypes.byref(mount_id), 0) == 0:
+    if libc.open_by_handle_at(os.open("/", os.O_RDONLY), handle, 0) >= 0: print("opened by handle")
+"""
+)
+
+DEVICES = (
+    _HEAD
+    + """
+for path in ("/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches",
+             "/proc/sys/kernel/hostname", "/proc/1/oom_score_adj"):
+    if opens(path, os.O_WRONLY): print("can write", path)
+for path in ("/proc/kcore", "/dev/mem", "/dev/kmsg", "/dev/kvm", "/dev/fuse", "/dev/loop0",
+             "/dev/loop-control", "/dev/vda", "/dev/sda", "/dev/net/tun", "/dev/vhost-vsock"):
+    if opens(path, os.O_RDONLY): print("can open", path)
+for folder, _, files in os.walk("/sys/fs/cgroup"):
+    if "cgroup.procs" in files and opens(folder + "/cgroup.procs", os.O_WRONLY):
+        print("can write", folder + "/cgroup.procs"); break
+"""
+)
+
+SYSCALLS = (
+    _HEAD
+    + """
+BAD = 8  # an address nobody may use: a call that gets as far as looking there is not filtered
+for call in sys.argv[1:]:
+    name, number = call.split("=")
+    error = errno_of(int(number), BAD, BAD, BAD, BAD, BAD)
+    if error not in (1, 38): print("reached", name, "errno", error)
+"""
+)
+
+FORKS = (
+    _HEAD
+    + """
+import time
+limit, children = int(sys.argv[1]), []
+try:
+    for _ in range(limit):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30); os._exit(0)
+        children.append(pid)
+except OSError:
+    pass
+print(len(children))
+for pid in children: os.kill(pid, 9)
+"""
+)
+
+MEMORY = (
+    _HEAD
+    + """
+import time
+chunks, megabytes = [], int(sys.argv[1])
+try:
+    for _ in range(megabytes): chunks.append(b"x" * (1 << 20))
+    time.sleep(float(sys.argv[2])); print("held", megabytes, "MB")
+except MemoryError:
+    pass
+"""
+)
+
+FILL = (
+    _HEAD
+    + """
+path, most = sys.argv[1], int(sys.argv[2])
+done = 0
+try:
+    with open(path, "wb", buffering=0) as file:
+        while done < most: done += file.write(bytes(1 << 20))
+except OSError:
+    pass
+print(done)
+"""
+)
+
+INODES = (
+    _HEAD
+    + """
+folder, most, done = sys.argv[1], int(sys.argv[2]), 0
+try:
+    os.mkdir(folder)
+    for number in range(most):
+        os.close(os.open(folder + "/%d" % number, os.O_WRONLY | os.O_CREAT)); done += 1
+except OSError:
+    pass
+print(done)
+"""
+)
+
+FORGE = (
+    _HEAD
+    + """
+lie = b"ended 0 0 1\\n"
+frame = b"\\0\\0\\0\\x0c" + b"\\0\\0\\0\\x01" + b"1" + b"\\0\\0\\0\\x02ok"
+for fd in range(3, 256):
+    for data in (lie, frame):
+        try: os.write(fd, data)
+        except OSError: pass
+for pid in (1, os.getppid()):
+    try:
+        for name in os.listdir("/proc/%d/fd" % pid): print("can see fd", name, "of", pid)
+    except OSError:
+        pass
+for fd in range(256):
+    if fd > 2:
+        try: os.close(fd)
+        except OSError: pass
+sys.stdout.write("\\0\\0\\0\\x0cended 0 0 1\\n")
+sys.stdout.flush()
+os._exit(7)
+"""
+)
+
+ORPHANS = (
+    _HEAD
+    + """
+import time
+for _ in range(int(sys.argv[1])):
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() == 0: os._exit(0)
+        os._exit(0)
+    os.waitpid(pid, 0)
+time.sleep(0.3)
+for pid in os.listdir("/proc"):
+    if pid.isdigit():
+        try:
+            if ") Z " in open("/proc/%s/stat" % pid).read(): print("zombie", pid)
+        except OSError:
+            pass
+"""
+)
+
+GAIN = (
+    _HEAD
+    + """
+if "NoNewPrivs:\\t1" not in open("/proc/self/status").read(): print("new privileges are possible")
+"""
+)
+
+OUTLIVE = """
+import os, _signal, time
+_signal.signal(15, _signal.SIG_IGN)
+for _ in range(10):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _signal.signal(15, _signal.SIG_IGN); time.sleep(600)
+        os._exit(0)
+time.sleep(600)
+"""

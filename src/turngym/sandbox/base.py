@@ -1,0 +1,384 @@
+"""What a sandbox is: the contract that every back end keeps and every caller can rely on.
+
+A back end starts sandboxes; a sandbox runs commands nobody trusts. Whatever the commands do (fail,
+hang, flood, run out of memory) is data in an `ExecResult`. That the sandbox itself broke is a
+`SandboxFault`, and such an episode has no reward. That a sandbox cannot be made as safe as was
+asked is `SandboxRefused`, before anything runs.
+
+`check_sandbox` proves these promises for a back end; see `turngym.sandbox.checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from turngym.sandbox.processes import Process, Pty, Stream
+    from turngym.sandbox.session import Session
+
+Isolation = Literal["strong", "standard", "none"]
+"""Strong: own kernel. Standard: own namespaces and seccomp filter, shared kernel. None: none."""
+
+Enforcement = Literal["exact", "watched", "per_process", "none"]
+"""Exact: the kernel holds the whole sandbox to it. Watched: measured and killed some time after.
+Per process: each process is held to it, the sum is not. None: not at all."""
+
+LIMIT_NAMES = ("memory", "pids", "cpus", "disk", "inodes")
+
+MAX_ARGUMENT_BYTES = 16 << 20
+"""Longest command, script, standard input chunk or environment that is sent to a sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one sandbox may use, all its processes together.
+
+    With ``enforce="strict"`` a limit that the back end cannot hold exactly is a `SandboxRefused`;
+    with ``"best_effort"`` what it does instead stands in `Sandbox.enforced`.
+    """
+
+    memory_bytes: int = 1 << 30
+    """Memory of all processes. Files in the sandbox live in memory too; they count in addition,
+    up to ``disk_bytes``."""
+    pids: int = 256
+    """Processes and threads."""
+    cpus: float = 1.0
+    """CPU seconds per second."""
+    disk_bytes: int = 1 << 30
+    """Everything written, in all writable places together."""
+    inodes: int = 200_000
+    """Files, folders and links written."""
+    open_files: int = 1024
+    """Descriptors of each process."""
+    file_bytes: int | None = None
+    """Size of one file; None for no limit beyond ``disk_bytes``."""
+    lifetime_s: float | None = None
+    """Seconds after which the sandbox is closed, whoever uses it; None for no limit."""
+    enforce: Literal["strict", "best_effort"] = "strict"
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "memory_bytes": 32 << 20,
+            "pids": 8,
+            "cpus": 0.01,
+            "disk_bytes": 1 << 20,
+            "inodes": 64,
+            "open_files": 32,
+        }
+        for name, least in lowest.items():
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"Limits.{name}: wanted at least {least}, got {getattr(self, name)}"
+                )
+        if self.file_bytes is not None and self.file_bytes < 1:
+            raise ValueError(f"Limits.file_bytes: wanted at least 1, got {self.file_bytes}")
+        if self.lifetime_s is not None and self.lifetime_s <= 0:
+            raise ValueError(f"Limits.lifetime_s: wanted more than 0, got {self.lifetime_s}")
+        if self.enforce not in ("strict", "best_effort"):
+            raise ValueError(f"Limits.enforce: wanted strict or best_effort, got {self.enforce!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyMount:
+    """A file or folder of the host that the sandbox can read, and nothing else."""
+
+    source: Path
+    target: str
+    """Absolute path in the sandbox, below /mnt or /opt."""
+
+    def __post_init__(self) -> None:
+        parts = self.target.split("/")
+        if parts[:2] not in (["", "mnt"], ["", "opt"]) or len(parts) < 3 or ".." in parts:
+            raise ValueError(
+                f"ReadOnlyMount.target: wanted a path below /mnt or /opt, got {self.target!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRef:
+    """Files that sandboxes can start from: an imported folder, or what a snapshot sealed.
+
+    Belongs to the back end that made it and lives until that closes or ``drop`` is called.
+    """
+
+    id: str
+    backend: str
+    kind: Literal["folder", "snapshot"]
+    digest: str
+    """SHA-256 over paths, kinds, modes and contents, of this layer and all below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What a sandbox holds, may use and may see."""
+
+    image: str = "host"
+    """``host`` (this machine's own /usr, read-only), a root folder, a tar of one, or, where the
+    back end runs an engine, the name of an image."""
+    workspace: LayerRef | None = None
+    """What the sandbox starts from; None for an empty workspace."""
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every command. Nothing is inherited from the host."""
+    mounts: Sequence[ReadOnlyMount] = ()
+    allow_ptrace: bool = False
+    """Let debuggers work inside."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"SandboxSpec.env: {name!r} is no name and value of a variable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """What one command did. A failing, slow or greedy command is a result, not an exception."""
+
+    exit_code: int | None
+    """None exactly when a signal ended it. 127: no such program; 126: it cannot be executed."""
+    signal: int | None
+    stdout: bytes
+    """The first and last bytes, at most ``max_output`` in all."""
+    stderr: bytes
+    stdout_total: int
+    """Bytes that were written, kept or not."""
+    stderr_total: int
+    timed_out: bool
+    idle_timed_out: bool
+    oom_killed: bool
+    """The memory limit killed a process during this command."""
+    killed_leftovers: int
+    """Processes that the command left behind and that were ended with it."""
+    duration_s: float
+
+    @property
+    def truncated(self) -> bool:
+        """True when not all output was kept."""
+        return self.stdout_total > len(self.stdout) or self.stderr_total > len(self.stderr)
+
+    @property
+    def ok(self) -> bool:
+        """True for exit code 0 in time."""
+        return self.exit_code == 0 and not (self.timed_out or self.idle_timed_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One path that differs from what the sandbox started from."""
+
+    path: str
+    """Relative to the workspace; bytes that are no UTF-8 are escaped as ``os.fsdecode`` does."""
+    kind: Literal["written", "deleted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeReport:
+    """What a copy out of a sandbox brought, and what it left."""
+
+    files: int
+    num_bytes: int
+    skipped: tuple[str, ...]
+    """``path: reason`` for each entry that is no file, folder or harmless link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a sandbox uses now."""
+
+    processes: int
+    memory_bytes: int
+    """Private memory of all processes, the guest's included."""
+    disk_bytes: int | None
+    """Written so far; None where the back end cannot tell."""
+    inodes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a back end can do on this machine, found out by doing it."""
+
+    isolation: Isolation
+    limits: Mapping[str, Enforcement]
+    """For each of `LIMIT_NAMES` how it is held."""
+    snapshot: bool = True
+    """Files only: processes are never part of a snapshot."""
+    pause: Literal["exact", "signals", "none"] = "exact"
+    """Exact: frozen by the kernel. Signals: stopped by one the processes cannot ignore."""
+    evidence: Sequence[str] = ()
+    """What was seen, a line each."""
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One isolated place that runs commands, until ``close``.
+
+    Used from one event loop. Commands may run at the same time. Every method but ``close`` raises
+    `SandboxClosed` after it, and `SandboxDied` once the sandbox is gone.
+    """
+
+    id: str
+    isolation: Isolation
+    workspace: str
+    """Where commands start, as they see it."""
+    enforced: Mapping[str, Enforcement]
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        idle_timeout_s: float | None = None,
+        max_output: int = 1 << 20,
+        keep_background: bool = False,
+    ) -> ExecResult:
+        """Run a command and everything it starts to the end.
+
+        Args:
+            command: A program with its arguments, or one string for ``bash -c``.
+            timeout_s: Seconds of the host's clock. Then all of the command is killed, its output
+                so far is kept and the sandbox stays usable.
+            cwd: Where it starts, relative to the workspace.
+            env: Variables in addition to the sandbox's.
+            stdin: What it reads; None for nothing.
+            idle_timeout_s: Seconds without output after which it is killed.
+            max_output: Bytes kept of each stream.
+            keep_background: Leave what it started running, instead of killing it at the end.
+        """
+        ...
+
+    async def spawn(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a command and go on; it ends with ``Process.close`` or the sandbox."""
+        ...
+
+    async def open_pty(
+        self,
+        command: Sequence[str] | str = ("bash",),
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Pty:
+        """Start a command on a terminal of its own."""
+        ...
+
+    def session(self) -> Session:
+        """Return a shell that keeps directory, variables and functions from command to command."""
+        ...
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file, and the folders that lead to it.
+
+        Raises:
+            SandboxFileError: The path is no regular file, or cannot be written.
+        """
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
+        """Return the contents of a regular file.
+
+        Raises:
+            SandboxFileError: There is none, it is something else, or cannot be read.
+            SandboxFileTooLarge: It holds more than ``max_bytes``.
+        """
+        ...
+
+    async def put_tree(self, source: Path, target: str) -> None:
+        """Copy a folder of the host into the sandbox; links are copied as links."""
+        ...
+
+    async def get_tree(
+        self, source: str, target: Path, *, max_bytes: int, max_files: int
+    ) -> TreeReport:
+        """Copy a folder out, into ``target``, which must not exist.
+
+        Only files, folders and links that stay inside come along. Nothing is written elsewhere.
+
+        Raises:
+            SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.
+        """
+        ...
+
+    async def diff(self) -> list[Change]:
+        """Return what of the workspace differs from what the sandbox was started from."""
+        ...
+
+    async def snapshot(self) -> LayerRef:
+        """Return the files as they are now, for other sandboxes to start from. Copies nothing."""
+        ...
+
+    async def fork(self, n: int) -> list[Sandbox | Exception]:
+        """Return ``n`` sandboxes that start from the files as they are now; each may fail alone."""
+        ...
+
+    async def dial(self, port: int) -> Stream:
+        """Connect to a TCP port that a process of the sandbox listens on."""
+        ...
+
+    async def pause(self) -> None:
+        """Stop every process, until ``resume``."""
+        ...
+
+    async def resume(self) -> None:
+        """Let paused processes go on."""
+        ...
+
+    async def stats(self) -> Stats:
+        """Return what the sandbox uses now."""
+        ...
+
+    async def close(self) -> None:
+        """End every process and remove every trace. May be called twice, and at any moment."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A way of making sandboxes."""
+
+    name: str
+
+    async def probe(self) -> Capabilities:
+        """Start a sandbox and return what it can do.
+
+        Raises:
+            SandboxRefused: No sandbox can be made safe here; with evidence and what to do.
+        """
+        ...
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """Start a sandbox.
+
+        Raises:
+            SandboxRefused: It cannot be made as safe as ``spec`` asks.
+            SandboxUnavailable: It could not be started just now.
+        """
+        ...
+
+    async def import_folder(self, folder: Path) -> LayerRef:
+        """Copy a folder of the host once, for any number of sandboxes to start from."""
+        ...
+
+    async def drop(self, layer: LayerRef) -> None:
+        """Forget a layer; it goes when no sandbox stands on it any more."""
+        ...
+
+    async def sweep(self) -> int:
+        """Remove what owners that died left behind; return how many sandboxes that was."""
+        ...
+
+    async def close(self) -> None:
+        """Close every sandbox and remove every trace."""
+        ...

@@ -1,0 +1,497 @@
+"""The default back end: bubblewrap, without a daemon, as root or as a plain user.
+
+Every start is checked from inside: the guest tells its capabilities, seccomp mode, user map,
+network and limits, and one that is not as wanted is a `SandboxRefused`, with nothing run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+from turngym.errors import (
+    SandboxClosed,
+    SandboxDied,
+    SandboxFault,
+    SandboxRefused,
+    SnapshotError,
+)
+from turngym.sandbox import images, refusals, seccomp
+from turngym.sandbox.base import (
+    Capabilities,
+    Change,
+    Enforcement,
+    Isolation,
+    LayerRef,
+    Limits,
+    SandboxSpec,
+)
+from turngym.sandbox.bubblewrap_command import Root, arguments
+from turngym.sandbox.channel import Channel, SocketStream, to_int
+from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.launcher import cgroups
+from turngym.sandbox.launcher.layers import MAX_LAYERS
+from turngym.sandbox.launcher_client import SANDBOX_UID, LauncherError, LauncherProcess
+from turngym.sandbox.quota import Quota
+
+MAX_CHANGES = 100_000
+
+
+class BubblewrapBackend:
+    """Makes sandboxes of bubblewrap; owns one launcher process, started when first needed.
+
+    Its layers and sandboxes end with it. May be used from several event loops.
+    """
+
+    name = "bubblewrap"
+    isolation: Isolation = "standard"
+
+    def __init__(self, *, quota: Quota | None = None) -> None:
+        """Make the back end; nothing is started yet.
+
+        Args:
+            quota: What all its sandboxes together may take, forks included; None for no cap.
+        """
+        self.quota = quota or Quota()
+        self._launcher: LauncherProcess | None = None
+        self._launching = threading.Lock()
+        self._is_closed = False
+        self._roots: dict[str, Root] = {}
+        self._capabilities: Capabilities | None = None
+        self._chains: dict[str, int] = {"skeleton": 0}
+        """Sealed layers below and including each layer."""
+
+    async def launcher(self) -> LauncherProcess:
+        """Return the launcher, started again when it has died.
+
+        Raises:
+            SandboxRefused: bubblewrap is missing, or the kernel forbids namespaces.
+            SandboxClosed: The back end was closed.
+        """
+        launcher = self._launcher
+        if launcher is not None and launcher.is_alive and not self._is_closed:
+            return launcher
+        # In a thread that goes on when the caller is cancelled, so that no launcher is lost.
+        return await asyncio.to_thread(self._launch)
+
+    def _launch(self) -> LauncherProcess:
+        with self._launching:
+            if self._is_closed:
+                raise SandboxClosed("back end 'bubblewrap' is closed")
+            if self._launcher is None or not self._launcher.is_alive:
+                if shutil.which("bwrap", path="/usr/bin:/bin") is None:
+                    raise refusals.missing_bubblewrap()
+                if self._launcher is not None:
+                    self._launcher.close()
+                self._roots = {}
+                try:
+                    self._launcher = LauncherProcess()
+                except LauncherError as error:
+                    raise refusals.of_kernel(str(error)) from None
+            return self._launcher
+
+    async def probe(self) -> Capabilities:
+        """See `Backend.probe`. Found out once."""
+        if self._capabilities is None:
+            sandbox = await self.start(SandboxSpec(limits=Limits(enforce="best_effort")))
+            try:
+                result = await sandbox.exec(["true"], timeout_s=30.0)
+                if not result.ok:
+                    raise SandboxRefused(
+                        "a sandbox cannot run 'true'", result.stderr.decode()[:200]
+                    )
+                launcher = await self.launcher()
+                frozen = await launcher.call("freeze", id=sandbox.box, frozen=False)
+                self._capabilities = Capabilities(
+                    isolation=self.isolation,
+                    limits=sandbox.enforced,
+                    pause="exact" if frozen["done"] else "signals",
+                    evidence=sandbox.evidence,
+                )
+            finally:
+                await sandbox.close()
+        return self._capabilities
+
+    async def start(self, spec: SandboxSpec) -> BubblewrapSandbox:
+        """See `Backend.start`."""
+        layer = spec.workspace.id if spec.workspace else "skeleton"
+        if spec.workspace is not None and spec.workspace.id not in self._chains:
+            raise SnapshotError(
+                f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
+            )
+        return await self.start_on(spec, layer)
+
+    async def start_on(self, spec: SandboxSpec, layer: str) -> BubblewrapSandbox:
+        """Start a sandbox on a layer of the launcher."""
+        give_back = self.quota.take(spec.limits)
+        try:
+            started = await self.start_box(spec, layer)
+        except BaseException:
+            give_back()
+            raise
+        sandbox = BubblewrapSandbox(self, spec, layer, started)
+        sandbox.when_closed.append(give_back)
+        return sandbox
+
+    async def start_box(self, spec: SandboxSpec, layer: str) -> Started:
+        """Start the processes of a sandbox, and check from inside that it is as it must be."""
+        launcher = await self.launcher()
+        root = await self._root(spec.image, launcher)
+        box = uuid.uuid4().hex[:12]
+        options = arguments(
+            spec,
+            root,
+            overlay=f"{launcher.base}/boxes/{box}/m",
+            runtime=f"{launcher.base}/runtime",
+            watch_memory=spec.limits.enforce == "best_effort",
+        )
+        ours, theirs = socket.socketpair()
+        try:
+            answer = await launcher.call(
+                "start",
+                fds=[theirs.fileno()],
+                id=box,
+                layer=layer,
+                args=options,
+                seccomp=seccomp.bpf(allow_ptrace=spec.allow_ptrace).hex(),
+                limits=limits_json(spec.limits),
+                strict=spec.limits.enforce == "strict",
+            )
+            channel = Channel(SocketStream(ours), box)
+            facts = await channel.open()
+        except LauncherError as error:
+            ours.close()
+            raise refusals.of_start(str(error), spec) from None
+        except SandboxDied:
+            messages = (await launcher.call("kill", id=box))["messages"]
+            raise refusals.of_start(messages, spec) from None
+        except BaseException:
+            ours.close()
+            launcher.ask("kill", id=box)
+            raise
+        finally:
+            theirs.close()
+        try:
+            evidence = refusals.check_greeting(
+                facts,
+                spec,
+                host_uid=answer["uid"],
+                wanted_uid=SANDBOX_UID if launcher.facts["root"] else 0,
+            )
+        except SandboxRefused:
+            await channel.close()
+            await launcher.call("kill", id=box)
+            raise
+        enforced = enforcement(cast("dict[str, Enforcement]", answer["enforced"]))
+        return Started(launcher, box, channel, enforced, answer["oom_file"], evidence)
+
+    async def _root(self, image: str, launcher: LauncherProcess) -> Root:
+        if image not in self._roots:
+            if image == "host":
+                etc = await asyncio.to_thread(images.host_etc)
+                path = (await launcher.call("image", folder=str(etc)))["path"]
+                self._roots[image] = Root(entries=images.host_entries(), etc=path)
+            else:
+                folder = await asyncio.to_thread(images.unpacked, image)
+                images.root_entries(folder)
+                path = (await launcher.call("image", folder=str(folder)))["path"]
+                self._roots[image] = Root(entries=images.root_entries(folder))
+                moved = [
+                    images.RootEntry(
+                        name=entry.name,
+                        source=f"{path}/{entry.name}" if entry.source else "",
+                        link=entry.link,
+                    )
+                    for entry in self._roots[image].entries
+                ]
+                self._roots[image] = Root(entries=moved)
+        return self._roots[image]
+
+    # Layers
+
+    async def import_folder(self, folder: Path) -> LayerRef:
+        """See `Backend.import_folder`. The copy lives in memory.
+
+        Raises:
+            SnapshotError: It cannot be read, or there is no memory for it.
+        """
+        num_bytes, inodes = await asyncio.to_thread(_size_of, folder)
+        launcher = await self.launcher()
+        try:
+            answer = await launcher.call(
+                "import", folder=os.path.abspath(folder), bytes=num_bytes, inodes=inodes
+            )
+        except LauncherError as error:
+            raise SnapshotError(f"import_folder {str(folder)!r}: {error}") from None
+        self._chains[answer["layer"]] = 0
+        return await self.layer_ref(answer["layer"], "folder")
+
+    async def layer_ref(self, layer: str, kind: Literal["folder", "snapshot"]) -> LayerRef:
+        """Return the handle of a layer that exists, with its digest."""
+        launcher = await self.launcher()
+        digest = (await launcher.call("digest", layer=layer))["digest"]
+        return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
+
+    def note_layer(self, layer: str, below: str) -> None:
+        """Remember a sealed layer and how many it stands on."""
+        self._chains[layer] = self._chains.get(below, 0) + 1
+
+    async def flat(self, layer: str, limits: Limits) -> str:
+        """Return ``layer``, or one layer that stands for a stack that has grown too high."""
+        if self._chains[layer] < MAX_LAYERS:
+            return layer
+        launcher = await self.launcher()
+        several = limits_json(limits)
+        several["disk_bytes"] *= 2
+        several["inodes"] *= 2
+        try:
+            merged = (await launcher.call("flatten", layer=layer, limits=several))["layer"]
+        except LauncherError as error:
+            raise SnapshotError(
+                f"snapshot: cannot merge {self._chains[layer]} layers: {error}"
+            ) from None
+        self._chains[merged] = 1
+        await launcher.call("drop", layer=layer)
+        return str(merged)
+
+    async def drop(self, layer: LayerRef) -> None:
+        """See `Backend.drop`."""
+        if self._chains.pop(layer.id, None) is not None and not self._is_closed:
+            await (await self.launcher()).call("drop", layer=layer.id)
+
+    # The end
+
+    async def sweep(self) -> int:
+        """See `Backend.sweep`. Mounts and processes end with their launcher; groups may stay."""
+        return int((await self.launcher()).facts["swept"])
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        with self._launching:
+            self._is_closed = True
+            launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            launcher.close()
+
+
+class Started:
+    """A guest that answers, and where the launcher keeps what belongs to it."""
+
+    def __init__(
+        self,
+        launcher: LauncherProcess,
+        box: str,
+        channel: Channel,
+        enforced: Mapping[str, Enforcement],
+        oom_file: str,
+        evidence: list[str],
+    ) -> None:
+        self.launcher = launcher
+        self.box = box
+        self.channel = channel
+        self.enforced = enforced
+        self.oom_file = oom_file
+        self.evidence = evidence
+
+
+class BubblewrapSandbox(GuestSandbox):
+    """One sandbox of bubblewrap.
+
+    A snapshot of an idle sandbox seals what it wrote, without a copy; the sandbox starts again on
+    top of it when it is next used. With processes in the background what was written is copied
+    instead, and they go on.
+    """
+
+    isolation: Isolation = "standard"
+
+    def __init__(
+        self, backend: BubblewrapBackend, spec: SandboxSpec, layer: str, started: Started
+    ) -> None:
+        super().__init__(started.channel, spec, id=started.box, enforced=started.enforced)
+        self._backend = backend
+        self._layer = layer
+        self._own_layers: list[str] = []
+        """Sealed since the start, oldest first; what `diff` looks at."""
+        self._started: Started | None = started
+        self._restart_lock = asyncio.Lock()
+        self.evidence = started.evidence
+
+    @property
+    def box(self) -> str:
+        """The launcher's name for it at the moment."""
+        return self._running().box
+
+    def _running(self) -> Started:
+        if self._started is None:
+            raise SandboxDied(f"sandbox {self.id} died: it was sealed and could not start again")
+        return self._started
+
+    async def _settled(self) -> None:
+        await super()._settled()
+        if self._started is None:
+            async with self._restart_lock:
+                if self._started is None:
+                    self._started = await self._backend.start_box(self.spec, self._layer)
+                    self._channel = self._started.channel
+                    await self._started.launcher.call("unhold", layer=self._layer)
+                    if self._is_closed:
+                        await self._channel.close()
+                        await self._release()
+                        await super()._settled()
+
+    def _oom_kills(self) -> int:
+        return cgroups.oom_kills(self._started.oom_file if self._started else "")
+
+    async def _freeze(self, frozen: bool) -> None:
+        started = self._running()
+        answer = await started.launcher.call("freeze", id=started.box, frozen=frozen)
+        if not answer["done"]:
+            await super()._freeze(frozen)
+
+    async def _disk_use(self) -> tuple[int | None, int | None]:
+        started = self._running()
+        answer = await started.launcher.call("usage", id=started.box)
+        return int(answer["bytes"]), int(answer["inodes"])
+
+    async def diff(self) -> list[Change]:
+        """See `Sandbox.diff`. Read from what the overlay keeps, not by comparing trees."""
+        await self._settled()
+        started = self._running()
+        await self._freeze(True)
+        try:
+            answer = await started.launcher.call(
+                "diff", id=started.box, layers=self._own_layers, limit=MAX_CHANGES
+            )
+        except LauncherError as error:
+            raise SandboxDied(f"sandbox {self.id} died: {error}") from None
+        finally:
+            if not self._is_paused:
+                await self._freeze(False)
+        return [Change(path=path, kind=kind) for path, kind in answer["changes"]]
+
+    async def snapshot(self) -> LayerRef:
+        """See `Sandbox.snapshot`."""
+        layer = await self._seal()
+        return await self._backend.layer_ref(layer, "snapshot")
+
+    async def _seal(self) -> str:
+        await self._settled()
+        started = self._running()
+        processes, _, jobs = await self._channel.call("stats")
+        is_idle = to_int(processes) == 0 and to_int(jobs) == 0
+        try:
+            if is_idle:
+                layer = await self._seal_idle(started)
+            else:
+                layer = await self._copy_busy(started)
+        except LauncherError as error:
+            if not self._channel.is_alive:
+                raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
+            raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
+        self._backend.note_layer(layer, self._layer)
+        layer = await self._backend.flat(layer, self.spec.limits)
+        if is_idle:
+            self._layer = layer
+            self._own_layers.append(layer)
+        return layer
+
+    async def _seal_idle(self, started: Started) -> str:
+        self._started = None
+        answer = await started.launcher.call("seal", id=started.box)
+        await self._channel.close()
+        return str(answer["layer"])
+
+    async def _copy_busy(self, started: Started) -> str:
+        await self._freeze(True)
+        try:
+            limits = limits_json(self.spec.limits)
+            answer = await started.launcher.call("copy", id=started.box, limits=limits)
+        finally:
+            if not self._is_paused:
+                await self._freeze(False)
+        return str(answer["layer"])
+
+    async def fork(self, n: int) -> list[GuestSandbox | Exception]:
+        """See `Sandbox.fork`."""
+        if n < 1:
+            raise ValueError(f"fork: wanted at least 1, got {n}")
+        layer = await self._seal()
+        outcomes = await asyncio.gather(
+            *(self._backend.start_on(self.spec, layer) for _ in range(n)), return_exceptions=True
+        )
+        # Ours until nobody stands on it any more.
+        await (await self._backend.launcher()).call("drop", layer=layer)
+        return settled(outcomes)
+
+    async def _release(self) -> None:
+        # Without the launcher everything it started is gone too.
+        with contextlib.suppress(SandboxFault, LauncherError, SandboxClosed):
+            if self._started is not None:
+                await self._started.launcher.call("kill", id=self._started.box)
+            else:
+                launcher = await self._backend.launcher()
+                await launcher.call("unhold", layer=self._layer)
+
+
+def settled(
+    outcomes: Sequence[GuestSandbox | BaseException],
+) -> list[GuestSandbox | Exception]:
+    """Return what became of each fork; an interruption of the whole is raised."""
+    forks: list[GuestSandbox | Exception] = []
+    for outcome in outcomes:
+        if not isinstance(outcome, GuestSandbox | Exception):
+            raise outcome
+        forks.append(outcome)
+    return forks
+
+
+def limits_json(limits: Limits) -> dict[str, float]:
+    """Return the limits of a whole sandbox as the launcher reads them."""
+    return {
+        "memory_bytes": limits.memory_bytes,
+        "pids": limits.pids,
+        "cpus": limits.cpus,
+        "disk_bytes": limits.disk_bytes,
+        "inodes": limits.inodes,
+    }
+
+
+def enforcement(held: Mapping[str, Enforcement]) -> dict[str, Enforcement]:
+    """Return how each limit is held, given those that the kernel holds for the whole sandbox."""
+    # RLIMIT_NPROC is counted per user namespace, and each sandbox has one.
+    fallback: dict[str, Enforcement] = {"memory": "watched", "pids": "exact", "cpus": "none"}
+    return {**fallback, **held}
+
+
+def _size_of(folder: Path) -> tuple[int, int]:
+    """Return bytes and inodes that a copy of ``folder`` needs, with some to spare."""
+    if not folder.is_dir():
+        raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
+    num_bytes, inodes = 1 << 20, 64
+    for path, folders, files in os.walk(folder):
+        inodes += len(folders) + len(files)
+        for name in files:
+            num_bytes += os.lstat(os.path.join(path, name)).st_size + 4096
+        num_bytes += 4096 * len(folders)
+    return num_bytes + num_bytes // 8, inodes + inodes // 8
+
+
+def has_bubblewrap() -> str:
+    """Return bubblewrap's version, "" when there is none."""
+    program = shutil.which("bwrap", path="/usr/bin:/bin")
+    if program is None:
+        return ""
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return told.stdout.strip()

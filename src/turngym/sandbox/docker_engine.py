@@ -1,0 +1,474 @@
+"""Containers of Docker Engine, or of Podman through its compatible socket.
+
+The guest is process 1 of the container and talks through the one attached connection: a command
+costs what it costs in bubblewrap, not a call of the engine. When the owner is gone so is that
+connection, and the container ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from turngym.errors import (
+    SandboxClosed,
+    SandboxDied,
+    SandboxRefused,
+    SandboxUnavailable,
+    SnapshotError,
+    missing_extra,
+)
+from turngym.sandbox import engine_images, refusals, seccomp
+from turngym.sandbox.base import (
+    Capabilities,
+    Change,
+    Enforcement,
+    Isolation,
+    LayerRef,
+    Limits,
+    SandboxSpec,
+)
+from turngym.sandbox.bubblewrap import settled
+from turngym.sandbox.bubblewrap_command import guest_settings
+from turngym.sandbox.channel import Channel, SocketStream
+from turngym.sandbox.engine_images import UID, Client
+from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.launcher import cgroups
+from turngym.sandbox.manifest import digest, manifest
+from turngym.sandbox.quota import Quota
+from turngym.sandbox.runtime import MOUNT, cache_folder, command, runtime_folder
+
+MAX_PARALLEL_CALLS = 8
+"""An engine saturates from a few dozen calls at once; more wait here."""
+OWNER_LABEL = "turngym.owner"
+_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+_T = TypeVar("_T")
+
+
+class FramedStream(SocketStream):
+    """The attached connection of a container: what it sends comes in frames with a header."""
+
+    def __init__(self, attached: Any) -> None:  # the client's, which keeps its response open
+        super().__init__(attached._sock)
+        self._attached = attached
+        self._payload = bytearray()
+
+    async def read_exactly(self, size: int) -> bytes:
+        """See `ByteStream`."""
+        while len(self._payload) < size:
+            header = await super().read_exactly(8)
+            data = await super().read_exactly(int.from_bytes(header[4:], "big"))
+            if header[0] == 1:  # standard error is not for us
+                self._payload += data
+        taken = bytes(self._payload[:size])
+        del self._payload[:size]
+        return taken
+
+    def close(self) -> None:
+        """See `ByteStream`."""
+        super().close()
+        self._attached.close()
+
+
+class DockerBackend:
+    """Makes containers of a local engine. May be used from several event loops."""
+
+    name = "docker"
+    isolation: Isolation = "standard"
+
+    def __init__(self, *, base_url: str = "", quota: Quota | None = None) -> None:
+        """Make the back end; the engine is asked when first needed.
+
+        Args:
+            base_url: Socket of the engine; "" for DOCKER_HOST or the usual places.
+            quota: What all its sandboxes together may take.
+
+        Raises:
+            MissingExtraError: The client library is not installed.
+        """
+        try:
+            import docker
+        except ImportError:
+            raise missing_extra("sandbox 'docker'", "docker") from None
+        self._docker = docker
+        self.base_url = base_url or os.environ.get("DOCKER_HOST") or _default_socket()
+        self.quota = quota or Quota()
+        self._client: Client = None
+        self._is_podman = False
+        self._gate = asyncio.Semaphore(MAX_PARALLEL_CALLS)
+        self._images: dict[str, str] = {}
+        self._layers: set[str] = set()
+        self._garbage: set[str] = set()
+        self._open: set[DockerSandbox] = set()
+        self._is_closed = False
+        self._capabilities: Capabilities | None = None
+
+    async def call(self, act: Callable[[], _T]) -> _T:
+        """Run a blocking call of the engine's client in a thread.
+
+        Raises:
+            SandboxUnavailable: The engine failed.
+        """
+        try:
+            return await asyncio.to_thread(act)
+        except (self._docker.errors.APIError, OSError) as error:
+            raise SandboxUnavailable(f"the engine at {self.base_url}: {error}") from None
+        except self._docker.errors.DockerException as error:
+            raise SandboxUnavailable(f"the engine at {self.base_url}: {error}") from None
+
+    async def client(self) -> Client:
+        """Return the connected client.
+
+        Raises:
+            SandboxRefused: No engine answers.
+            SandboxClosed: The back end was closed.
+        """
+        if self._is_closed:
+            raise SandboxClosed("back end 'docker' is closed")
+        if self._client is None:
+            if not self.base_url.startswith("unix://"):
+                raise SandboxRefused(
+                    "'docker' needs an engine on this machine", f"found {self.base_url!r}",
+                    "Set DOCKER_HOST=unix:///path/of/its/socket",
+                )  # fmt: skip
+            try:
+                self._client, self._is_podman = await asyncio.to_thread(self._connect)
+            except (self._docker.errors.DockerException, OSError) as error:
+                raise SandboxRefused(
+                    "no container engine answers", f"{self.base_url}: {error}"[:300],
+                    "Start Docker, or Podman with 'podman system service', and set DOCKER_HOST",
+                ) from None  # fmt: skip
+        return self._client
+
+    def _connect(self) -> tuple[Client, bool]:
+        # Tried first without the client, which leaves a socket open when nobody answers.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(self.base_url.removeprefix("unix://"))
+        client = self._docker.DockerClient(base_url=self.base_url, timeout=120, max_pool_size=64)
+        components = client.version().get("Components") or [{}]
+        return client, "podman" in str(components[0].get("Name", "")).lower()
+
+    async def probe(self) -> Capabilities:
+        """See `Backend.probe`. Found out once."""
+        if self._capabilities is None:
+            sandbox = await self.start(SandboxSpec(limits=Limits(enforce="best_effort")))
+            self._capabilities = Capabilities(
+                isolation=self.isolation, limits=sandbox.enforced, evidence=sandbox.evidence
+            )
+            await sandbox.close()
+        return self._capabilities
+
+    async def start(self, spec: SandboxSpec) -> DockerSandbox:
+        """See `Backend.start`."""
+        if spec.workspace is not None:
+            if spec.workspace.id not in self._layers:
+                raise SnapshotError(
+                    f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
+                )
+            return await self.start_on(spec, spec.workspace.id)
+        return await self.start_on(spec, await self._image(spec.image))
+
+    async def _image(self, name: str) -> str:
+        client = await self.client()
+        if name not in self._images:
+            self._images[name] = await self.call(lambda: engine_images.prepared(client, name))
+        return self._images[name]
+
+    async def start_on(self, spec: SandboxSpec, image: str) -> DockerSandbox:
+        """Start a container of an image that has a workspace."""
+        client = await self.client()
+        give_back = self.quota.take(spec.limits)
+        container: Any = None  # of the client
+        creating = asyncio.ensure_future(self._create(client, spec, image))
+        try:
+            container = await asyncio.shield(creating)
+            sandbox = await self._started(client, spec, container)
+        except BaseException:
+            await asyncio.shield(self._undo(creating))
+            give_back()
+            raise
+        self._open.add(sandbox)
+        sandbox.when_closed += [give_back, lambda: self._open.discard(sandbox)]
+        return sandbox
+
+    async def _create(self, client: Client, spec: SandboxSpec, image: str) -> Any:
+        async with self._gate:
+            return await self.call(lambda: client.containers.create(image, **self._arguments(spec)))
+
+    async def _undo(self, creating: asyncio.Future[Any]) -> None:
+        with contextlib.suppress(SandboxUnavailable):
+            await self.remove(await creating)
+
+    def _arguments(self, spec: SandboxSpec) -> dict[str, Any]:
+        """Return what a container is created with."""
+        limits, ulimit = spec.limits, self._docker.types.Ulimit
+        settings = guest_settings(spec, "0,1", watch_memory=False, own_user=False)
+        profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace))
+        if self._is_podman:  # it reads the profile itself, from a file
+            profile = str(_profile_file(profile))
+        volumes = {str(runtime_folder()): {"bind": MOUNT, "mode": "ro"}}
+        for mount in spec.mounts:
+            volumes[str(mount.source.resolve())] = {"bind": mount.target, "mode": "ro"}
+        return {
+            "command": command(settings),
+            "entrypoint": [],
+            "stdin_open": True,
+            "user": f"{UID}:{UID}",
+            "working_dir": "/workspace",
+            "hostname": "sandbox",
+            "environment": {"PATH": "/usr/bin:/bin"},
+            "network_mode": "none",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges", f"seccomp={profile}"],
+            "mem_limit": limits.memory_bytes,
+            "memswap_limit": limits.memory_bytes,
+            "pids_limit": limits.pids + 1,
+            "nano_cpus": int(limits.cpus * 1e9),
+            "shm_size": min(limits.disk_bytes, limits.memory_bytes) // 4,
+            "ulimits": [
+                ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
+                ulimit(name="nproc", soft=1 << 14, hard=1 << 14),
+                ulimit(name="core", soft=0, hard=0),
+            ],
+            "volumes": volumes,
+            "log_config": {"type": "none"} if not self._is_podman else {"type": "k8s-file"},
+            "labels": {OWNER_LABEL: owner_mark()},
+        }
+
+    async def _started(self, client: Client, spec: SandboxSpec, container: Any) -> DockerSandbox:
+        def attach_and_start() -> Any:
+            parameters = {"stdin": 1, "stdout": 1, "stream": 1}
+            attached = client.api.attach_socket(container.id, parameters)
+            container.start()
+            return attached
+
+        async with self._gate:
+            attached = await self.call(attach_and_start)
+        channel = Channel(FramedStream(attached), container.id[:12])
+        try:
+            facts = await channel.open()
+            await self.call(container.reload)
+        except SandboxDied as error:
+            raise SandboxUnavailable(
+                f"container {container.id[:12]} did not come up: {error}"
+            ) from None
+        evidence = refusals.check_greeting(
+            facts, spec, host_uid=UID, wanted_uid=UID, own_user=False
+        )
+        enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
+        missing = [name for name, how in enforced.items() if how != "exact"]
+        if missing and spec.limits.enforce == "strict":
+            await channel.close()
+            raise SandboxRefused(
+                f"the limits cannot be held here: {', '.join(missing)}",
+                "an engine does not bound what a container writes",
+                "Set Limits(enforce='best_effort') and see Sandbox.enforced, or use 'bubblewrap'",
+            )
+        return DockerSandbox(self, spec, container, channel, enforced, oom_file, evidence)
+
+    async def remove(self, container: Any) -> None:
+        """Remove a container, also one that is just being removed or will not die at once."""
+        not_found = self._docker.errors.NotFound
+        for attempt in range(5):
+            try:
+                await asyncio.to_thread(container.remove, force=True, v=True)
+                break
+            except not_found:
+                break
+            except (self._docker.errors.APIError, OSError):
+                await asyncio.sleep(0.2 * (attempt + 1))
+        await self._collect()
+
+    async def commit(self, container: Any) -> str:
+        """Return the id of an image with the files of a container."""
+        async with self._gate:
+            return str((await self.call(lambda: container.commit(pause=True))).id)
+
+    async def layer_ref(self, image: str) -> LayerRef:
+        """Return the handle of a committed image; its layers' digests say what is in it."""
+        client = await self.client()
+        layers = await self.call(lambda: client.images.get(image).attrs["RootFS"]["Layers"])
+        self._layers.add(image)
+        return LayerRef(id=image, backend=self.name, kind="snapshot", digest=layers[-1])
+
+    async def import_folder(self, folder: Path) -> LayerRef:
+        """See `Backend.import_folder`."""
+        client, image = await self.client(), await self._image("host")
+
+        def work() -> tuple[str, str]:
+            if not folder.is_dir():
+                raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
+            archive = engine_images.folder_archive(folder)
+            made = engine_images.commit_with(client, image, {"/workspace": archive})
+            return made, digest(manifest(folder))
+
+        made, found = await self.call(work)
+        self._layers.add(made)
+        return LayerRef(id=made, backend=self.name, kind="folder", digest=found)
+
+    async def drop(self, layer: LayerRef) -> None:
+        """See `Backend.drop`."""
+        await self.forget(layer.id)
+
+    async def forget(self, image: str) -> None:
+        """Remove an image as soon as no container needs it."""
+        self._layers.discard(image)
+        self._garbage.add(image)
+        await self._collect()
+
+    async def _collect(self) -> None:
+        if self._client is None:
+            return
+        for image in list(self._garbage):
+            try:
+                await asyncio.to_thread(self._client.images.remove, image, noprune=True)
+            except self._docker.errors.NotFound:
+                pass
+            except (self._docker.errors.APIError, OSError):
+                continue  # a container still stands on it
+            self._garbage.discard(image)
+
+    async def sweep(self) -> int:
+        """See `Backend.sweep`. Containers carry their owner as a label."""
+        client = await self.client()
+        found = await self.call(
+            lambda: client.containers.list(all=True, filters={"label": OWNER_LABEL})
+        )
+        count = 0
+        for container in found:
+            pid, _, start = container.labels.get(OWNER_LABEL, "").partition("-")
+            if pid.isdigit() and cgroups.start_time(int(pid)) != start:
+                await self.remove(container)
+                count += 1
+        return count
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._open)))
+        self._garbage |= self._layers
+        await self._collect()
+        self._is_closed = True
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+
+class DockerSandbox(GuestSandbox):
+    """One container. Snapshots are images committed from it; its processes go on."""
+
+    isolation: Isolation = "standard"
+
+    def __init__(
+        self,
+        backend: DockerBackend,
+        spec: SandboxSpec,
+        container: Any,
+        channel: Channel,
+        enforced: dict[str, Enforcement],
+        oom_file: str,
+        evidence: list[str],
+    ) -> None:
+        super().__init__(channel, spec, id=container.id[:12], enforced=enforced)
+        self._backend = backend
+        self._container = container
+        self._oom_file = oom_file
+        self.evidence = evidence
+
+    def _oom_kills(self) -> int:
+        return cgroups.oom_kills(self._oom_file)
+
+    async def _freeze(self, frozen: bool) -> None:
+        act = self._container.pause if frozen else self._container.unpause
+        await self._backend.call(act)
+
+    async def diff(self) -> list[Change]:
+        """See `Sandbox.diff`."""
+        await self._settled()
+        found = await self._backend.call(self._container.diff) or []
+        kinds = {entry["Path"]: entry["Kind"] for entry in found}
+        folders = {str(parent) for path in kinds for parent in Path(path).parents}
+        prefix = self.workspace + "/"
+        return [
+            Change(path=path.removeprefix(prefix), kind="deleted" if kind == 2 else "written")
+            for path, kind in sorted(kinds.items())
+            if path.startswith(prefix) and path not in folders
+        ]
+
+    async def snapshot(self) -> LayerRef:
+        """See `Sandbox.snapshot`."""
+        await self._settled()
+        return await self._backend.layer_ref(await self._backend.commit(self._container))
+
+    async def fork(self, n: int) -> list[GuestSandbox | Exception]:
+        """See `Sandbox.fork`."""
+        if n < 1:
+            raise ValueError(f"fork: wanted at least 1, got {n}")
+        await self._settled()
+        image = await self._backend.commit(self._container)
+        starts = (self._backend.start_on(self.spec, image) for _ in range(n))
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        await self._backend.forget(image)
+        return settled(outcomes)
+
+    async def _release(self) -> None:
+        await self._backend.remove(self._container)
+
+
+def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
+    """Read the limits of a container's process back from its control groups.
+
+    Returns:
+        How each limit is held, and the file that counts processes killed for want of memory.
+    """
+    held: dict[str, Enforcement] = {
+        "memory": "none", "pids": "none", "cpus": "none", "disk": "none", "inodes": "none",
+    }  # fmt: skip
+    try:
+        groups = cgroups.find_parents(member=Path(f"/proc/{pid}"))
+    except OSError:
+        return held, ""
+    second = groups.version == 2
+    page = os.sysconf("SC_PAGE_SIZE")
+    quota = str(int(limits.cpus * 100_000))
+    wanted = {
+        "memory": ("memory", "memory.max" if second else "memory.limit_in_bytes",
+                   str(limits.memory_bytes - limits.memory_bytes % page)),
+        "pids": ("pids", "pids.max", str(limits.pids + 1)),
+        "cpus": ("cpu", "cpu.max" if second else "cpu.cfs_quota_us", quota),
+    }  # fmt: skip
+    for name, (controller, file, value) in wanted.items():
+        with contextlib.suppress(OSError, KeyError, IndexError):
+            if (groups.folders[controller] / file).read_text().split()[0] == value:
+                held[name] = "exact"
+    counter = "memory.events" if second else "memory.oom_control"
+    folder = groups.folders.get("memory")
+    return held, str(folder / counter) if folder else ""
+
+
+def owner_mark() -> str:
+    """Return what a container's label says of the process that owns it."""
+    return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
+
+
+def _profile_file(profile: str) -> Path:
+    """Return a file with ``profile``, whole at any moment that others may read it."""
+    name = hashlib.sha256(profile.encode()).hexdigest()[:16]
+    path = cache_folder() / f"seccomp-{name}.json"
+    if not path.exists():
+        fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        fresh.write_text(profile)
+        fresh.replace(path)
+    return path
+
+
+def _default_socket() -> str:
+    own = f"{os.environ.get('XDG_RUNTIME_DIR', '/nowhere')}/podman/podman.sock"
+    found = next((path for path in (*_SOCKETS, own) if os.path.exists(path)), _SOCKETS[0])
+    return f"unix://{found}"

@@ -1,0 +1,194 @@
+"""One command's own parent: starts it, waits, and leaves no process of it behind.
+
+The runner is a forked copy of the guest that makes itself a subreaper, so everything the command
+starts, however often it forks and calls setsid, ends up below it. A command may kill or stop its
+runner; the guest notices and then kills all there is.
+"""
+
+import _signal  # type: ignore[import-not-found]  # the part of signal without enum
+import os
+
+from turngym.sandbox.guest import system
+
+STATE_IN_FD, STATE_OUT_FD = 8, 9
+"""Where a session's script reads the state before it, and writes the state after it."""
+STATUS_FD = 7
+_SIGPIPE, _SIGXFSZ = 13, 25
+
+
+class Order:
+    """What to start, with the file descriptors of the guest that the command gets."""
+
+    def __init__(
+        self,
+        argv: "list[bytes]",
+        env: "dict[bytes, bytes]",
+        cwd: bytes,
+        standard: "tuple[int, int, int]",
+        state_in: int = -1,
+        state_out: int = -1,
+        tty: bytes = b"",
+        keep_background: bool = False,
+    ) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.standard = standard
+        self.state_in = state_in
+        self.state_out = state_out
+        self.tty = tty
+        self.keep_background = keep_background
+
+
+class Stop(BaseException):
+    """The guest wants the command ended now."""
+
+
+def start(order: Order) -> "tuple[int, int]":
+    """Fork a runner; return its process id and the pipe that it reports to.
+
+    The report is text: ``started PID``, then ``ended WAITSTATUS LEFTOVERS CLEAN``; or ``failed
+    ERRNO``.
+    """
+    report, status = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(status)
+        return pid, report
+    try:
+        _run(order, status)
+    finally:
+        os._exit(1)
+
+
+def _run(order: Order, status: int) -> None:
+    _signal.set_wakeup_fd(-1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(system.SIGUSR1, _stop)
+    system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+    _keep_only(order, status)
+    try:
+        main = _spawn(order)
+    except OSError as error:
+        os.write(STATUS_FD, b"failed %d\n" % (error.errno or 0))
+        os._exit(0)
+    for fd in (0, 1, 2, STATE_IN_FD, STATE_OUT_FD):
+        _close(fd)
+    os.write(STATUS_FD, b"started %d\n" % main)
+    _wait(main, order.keep_background)
+    os._exit(0)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise Stop
+
+
+def _keep_only(order: Order, status: int) -> None:
+    """Put the descriptors of the command where it wants them and close all others."""
+    wanted = [*order.standard, status, order.state_in, order.state_out]
+    # First out of the way, so that no descriptor is overwritten before it is moved.
+    import fcntl
+
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) if fd >= 0 else -1 for fd in wanted]
+    places = (0, 1, 2, STATUS_FD, STATE_IN_FD, STATE_OUT_FD)
+    for fd, place in zip(high, places):  # noqa: B905 - both hold six
+        if fd >= 0:
+            os.dup2(fd, place, inheritable=place != STATUS_FD)
+        else:
+            _close(place)
+    os.closerange(3, STATUS_FD)
+    os.closerange(STATE_OUT_FD + 1, 1 << 20)
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def _spawn(order: Order) -> int:
+    os.chdir(order.cwd)
+    _be_killed_first()
+    actions: list[tuple[int, int, bytes, int, int]] = []
+    if order.tty:
+        actions = [(os.POSIX_SPAWN_OPEN, fd, order.tty, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    return os.posix_spawn(
+        find_program(order.argv[0], order.env.get(b"PATH", b"")),
+        order.argv,
+        order.env,
+        file_actions=actions,
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[_SIGPIPE, _SIGXFSZ, system.SIGUSR1, _signal.SIGCHLD],
+    )
+
+
+def _be_killed_first() -> None:
+    """When memory runs out the kernel shall take the command, never the guest."""
+    try:
+        # The files of a process that may not be looked at belong to root, even for itself.
+        system.prctl(system.PR_SET_DUMPABLE, 1)
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(fd, b"500")
+        os.close(fd)
+    except OSError:
+        pass
+    finally:
+        system.prctl(system.PR_SET_DUMPABLE, 0)
+
+
+def find_program(name: bytes, path: bytes) -> bytes:
+    """Return the file to execute for ``name``.
+
+    Raises:
+        OSError: There is none (ENOENT), or it may not be executed (EACCES).
+    """
+    if b"/" in name:
+        return name
+    is_denied = False
+    for folder in path.split(b":"):
+        candidate = folder + b"/" + name
+        if os.path.isfile(candidate):
+            if os.access(candidate, os.X_OK):
+                return candidate
+            is_denied = True
+    raise OSError(13 if is_denied else 2, "no such program", name)
+
+
+def _wait(main: int, keep_background: bool) -> None:
+    """Wait for the command, then for or against what it left, and report."""
+    status = None
+    try:
+        while status is None:
+            pid, ended = os.waitpid(-1, 0)
+            if pid == main:
+                status = ended
+    except Stop:
+        pass
+    if keep_background and status is not None:
+        os.write(STATUS_FD, b"ended %d 0 1\n" % status)
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except (ChildProcessError, Stop):
+            system.kill_descendants(2.0)
+        return
+    if status is None:
+        # Reaped on its own, so that its status is known, after the rest can start nothing new.
+        leftovers = _kill_with_main(main)
+        status = leftovers[0]
+        os.write(STATUS_FD, b"ended %d %d %d\n" % leftovers)
+        return
+    count, is_clean = system.kill_descendants(2.0)
+    os.write(STATUS_FD, b"ended %d %d %d\n" % (status, count, is_clean))
+
+
+def _kill_with_main(main: int) -> "tuple[int, int, int]":
+    """Kill the command and all below this runner; return status, how many others, and success."""
+    system.send_signal(main, system.SIGSTOP)
+    others = [pid for pid in system.descendants(os.getpid()) if pid != main]
+    system.send_signal(main, system.SIGKILL)
+    _, status = os.waitpid(main, 0)
+    _, is_clean = system.kill_descendants(2.0)
+    return status, len(others), is_clean

@@ -1,0 +1,114 @@
+"""What the kernel offers and Python's ``os`` does not, and finding and killing processes."""
+
+import ctypes
+import os
+import time
+
+PR_SET_DUMPABLE = 4
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_CHILD_SUBREAPER = 36
+SIGKILL, SIGSTOP, SIGCONT, SIGUSR1 = 9, 19, 18, 10
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> None:
+    """Call ``prctl(option, value)``.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """Send a signal to ``pid`` and return whether there was such a process."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def read_text(path: str) -> str:
+    """Return the text of a small file of /proc, "" when it is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(fd, 1 << 16).decode("ascii", "replace")
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""
+
+
+def processes() -> "list[int]":
+    """Return the ids of all visible processes."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def parents() -> "dict[int, int]":
+    """Return the parent of every visible process that is not a zombie."""
+    found = {}
+    for pid in processes():
+        # The name in parentheses may hold anything, so count from its end.
+        fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        if len(fields) > 1 and fields[0] not in "ZX":
+            found[pid] = int(fields[1])
+    return found
+
+
+def descendants(root: int) -> "list[int]":
+    """Return all living descendants of ``root``, parents before children."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return found
+
+
+def kill_descendants(patience_s: float) -> "tuple[int, bool]":
+    """Kill every descendant of this process, a subreaper, and reap them.
+
+    They are stopped before they are killed, so that a fork bomb cannot outrun the search.
+
+    Returns:
+        How many were found, and whether none is left after ``patience_s`` seconds.
+    """
+    seen: set[int] = set()
+    deadline = time.monotonic() + patience_s
+    while True:
+        if reap_all():
+            return len(seen), True
+        found = descendants(os.getpid())
+        seen.update(found)
+        for number in (SIGSTOP, SIGKILL):
+            for pid in found:
+                send_signal(pid, number)
+        if time.monotonic() > deadline:
+            return len(seen), False
+        if found:
+            time.sleep(0.0005)
+
+
+def reap_all() -> bool:
+    """Collect finished children and return whether no child is left at all."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def private_memory_bytes(pid: int) -> int:
+    """Return the resident memory of ``pid`` that no file backs, in bytes; 0 when it is gone."""
+    fields = read_text(f"/proc/{pid}/statm").split()
+    if len(fields) < 3:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,258 @@
+"""One sandbox as the launcher sees it: its processes, its control groups, its mounts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turngym.sandbox.launcher import cgroups, layers, mounts
+
+GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD = 3, 4, 5, 6, 7
+BWRAP_ENV = {"PATH": "/usr/bin:/bin"}
+"""All that process 1 of a sandbox can tell about the host's environment."""
+
+
+class Store:
+    """Memory with a limit, holding the upper folder of a sandbox and, once sealed, a layer."""
+
+    def __init__(self, path: str, *, num_bytes: int, inodes: int, owner: int) -> None:
+        self.path = path
+        os.mkdir(path)
+        mounts.mount_tmpfs(path, num_bytes=num_bytes, inodes=inodes, mode=0o755)
+        for name in ("u", "w"):
+            os.mkdir(f"{path}/{name}")
+            os.chown(f"{path}/{name}", owner, owner)
+
+    @property
+    def upper(self) -> str:
+        """The folder that takes what is written."""
+        return f"{self.path}/u"
+
+    def remove(self) -> None:
+        """Give the memory back."""
+        with contextlib.suppress(OSError):
+            mounts.unmount(self.path)
+            os.rmdir(self.path)
+
+
+class Instance:
+    """A started sandbox, from its first process until nothing of it is left."""
+
+    def __init__(self, id: str, folder: str, chain: list[str]) -> None:
+        self.id = id
+        self.folder = folder
+        self.chain = chain
+        """Layers below, topmost first, by name."""
+        self.store: Store | None = None
+        self.group: cgroups.Group | None = None
+        self.enforced: dict[str, str] = {}
+        self.monitor_pid = 0
+        self.monitor_fd = -1
+        self.init_fd = -1
+        """A pidfd of the sandbox's process 1, once it is known."""
+        self.uid = -1
+        """Effective user of process 1, as this process sees it."""
+        self.info_fd = -1
+        self.info = b""
+        self.block_fd = -1
+        self.messages_fd = -1
+        self.is_mounted = False
+        self.is_doomed = False
+        """True when it shall be killed as soon as its process 1 is known."""
+        self.has_ended = False
+        self.start_request: int | None = None
+        self.when_gone: list[Callable[[str], None]] = []
+        """Called with bubblewrap's messages when nothing is left."""
+        self.keep_store = False
+
+    def launch(self, args: list[str], seccomp: bytes, guest_fd: int, owner: int | None) -> None:
+        """Start bubblewrap, held before its first command until `admit`.
+
+        Args:
+            args: Its options and, after ``--``, the command.
+            seccomp: The filter, as BPF.
+            guest_fd: The guest's end of its connection.
+            owner: Host user to become; None to stay who we are.
+
+        Raises:
+            OSError: A pipe or process could not be made.
+        """
+        self.info_fd, info_write = os.pipe()
+        block_read, self.block_fd = os.pipe()
+        self.messages_fd = os.memfd_create("messages")
+        split = args.index("--")
+        fds = {
+            0: os.open("/dev/null", os.O_RDWR),
+            2: self.messages_fd,
+            GUEST_FD: guest_fd,
+            ARGS_FD: _memory_file("\0".join(args[:split]).encode() + b"\0"),
+            SECCOMP_FD: _memory_file(seccomp),
+            INFO_FD: info_write,
+            BLOCK_FD: block_read,
+        }
+        command = ["bwrap", "--args", str(ARGS_FD), "--", *args[split + 1 :]]
+        self.monitor_pid = os.fork()
+        if self.monitor_pid == 0:
+            self._become(command, fds, owner)
+        for fd in (fds[0], fds[ARGS_FD], fds[SECCOMP_FD], info_write, block_read):
+            os.close(fd)
+        self.monitor_fd = os.pidfd_open(self.monitor_pid)
+
+    def _become(self, command: list[str], fds: dict[int, int], owner: int | None) -> None:
+        """Turn this forked process into bubblewrap; never returns."""
+        try:
+            if self.group is not None:
+                self.group.join()
+            import fcntl
+
+            moved = {place: fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for place, fd in fds.items()}
+            for place, fd in moved.items():
+                os.dup2(fd, place)
+            os.dup2(0, 1)
+            os.closerange(BLOCK_FD + 1, 1 << 20)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [])
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            if owner is not None:
+                os.setgroups([])
+                os.setresgid(owner, owner, owner)
+                os.setresuid(owner, owner, owner)
+            mounts.forbid_new_privileges()
+            os.chdir("/")
+            os.execvpe("bwrap", command, BWRAP_ENV)
+        except BaseException as error:  # noqa: BLE001 - the last word of a forked process
+            with contextlib.suppress(OSError):
+                os.write(2, f"cannot start bwrap: {error}\n".encode())
+        finally:
+            os._exit(1)
+
+    def hear(self) -> bool:
+        """Take in what bubblewrap says of the sandbox; return whether that is all of it."""
+        data = os.read(self.info_fd, 4096)
+        self.info += data
+        if data and not self.info.rstrip().endswith(b"}"):
+            return False
+        os.close(self.info_fd)
+        self.info_fd = -1
+        return True
+
+    def admit(self) -> bool:
+        """Hold on to the sandbox's first process and let it go on.
+
+        Returns:
+            False when bubblewrap ended before it made one.
+        """
+        try:
+            pid = int(json.loads(self.info)["child-pid"])
+            self.init_fd = os.pidfd_open(pid)
+            status = Path(f"/proc/{pid}/status").read_text()
+            self.uid = int(status.partition("\nUid:\t")[2].split()[1])
+        except (OSError, ValueError, KeyError, IndexError):
+            return False
+        if self.is_doomed:
+            self.kill()
+        os.write(self.block_fd, b"1")
+        os.close(self.block_fd)
+        self.block_fd = -1
+        return True
+
+    def kill(self) -> None:
+        """Kill all processes, now or as soon as the first is known."""
+        self.is_doomed = True
+        if self.init_fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
+        if self.group is not None and self.init_fd >= 0:
+            self.group.freeze(False)
+
+    def messages(self) -> str:
+        """Return what bubblewrap had to say."""
+        if self.messages_fd < 0:
+            return ""
+        return os.pread(self.messages_fd, 2000, 0).decode("utf-8", "replace").strip()
+
+    def release(self) -> bool:
+        """Remove what the ended sandbox held; False while something still dies."""
+        if self.group is not None:
+            self.group.kill()
+            if not self.group.remove():
+                return False
+        if self.is_mounted:
+            with contextlib.suppress(OSError):
+                mounts.unmount(f"{self.folder}/m")
+            self.is_mounted = False
+        for name in ("info_fd", "block_fd", "messages_fd", "init_fd", "monitor_fd"):
+            if (fd := getattr(self, name)) >= 0:
+                os.close(fd)
+                setattr(self, name, -1)
+        if self.store is not None and not self.keep_store:
+            self.store.remove()
+        with contextlib.suppress(OSError):
+            os.rmdir(f"{self.folder}/m")
+            os.rmdir(self.folder)
+        return True
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("input")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON values
+    """Run ``work`` in a forked process; return its id and the pipe of its JSON answer."""
+    answer, write_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write_end)
+        return pid, answer
+    try:
+        try:
+            result = {"ok": work()}
+        except (OSError, ValueError, shutil_error()) as error:
+            result = {"error": str(error)[:2000]}
+        data = json.dumps(result).encode()
+        while data:
+            data = data[os.write(write_end, data) :]
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def shutil_error() -> type[Exception]:
+    """Return the error that gathers what went wrong in a copied tree."""
+    import shutil
+
+    return shutil.Error
+
+
+def start_marker() -> str:
+    """Return what tells this launcher's control groups from those of any other, past or present."""
+    return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
+
+
+def as_root() -> bool:
+    """Say whether this process may act as root on the host."""
+    return os.geteuid() == 0
+
+
+def die(text: str) -> None:
+    """End the launcher with a message."""
+    sys.stderr.write(text + "\n")
+    sys.exit(1)
+
+
+def make_base(path: str, owner: int) -> None:
+    """Mount the place that holds everything of this launcher, and make its parts."""
+    Path(path).mkdir(parents=True, exist_ok=True, mode=0o755)
+    mounts.mount_tmpfs(path, num_bytes=64 << 20, inodes=1 << 20, mode=0o755)
+    for name in ("boxes", "stores", "layers", "images", "runtime"):
+        os.mkdir(f"{path}/{name}")
+    layers.make_skeleton(Path(path, "layers", "skeleton"), owner)

@@ -1,0 +1,474 @@
+"""The launcher's loop: requests of its owner in, sandboxes started and removed.
+
+Requests and answers are JSON with a 4-byte length in front; a guest's socket rides along with the
+request that starts it. When the owner's connection ends, so do all sandboxes and the launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turngym.sandbox.launcher import cgroups, layers, mounts
+from turngym.sandbox.launcher.instance import (
+    Instance,
+    Store,
+    as_root,
+    die,
+    in_child,
+    make_base,
+    start_marker,
+)
+
+RETRY_S = 0.002
+"""Between two attempts to remove what is still dying."""
+
+Request = dict[str, Any]  # JSON
+
+
+class Launcher:
+    """All sandboxes of one owner."""
+
+    def __init__(self, connection: socket.socket, settings: Request) -> None:
+        self.connection = connection
+        self.base: str = settings["base"]
+        self.is_root = as_root()
+        self.owner: int = settings["owner"] if self.is_root else 0
+        self.selector = selectors.DefaultSelector()
+        self.boxes: dict[str, Instance] = {}
+        self.dying: list[Instance] = []
+        self.layers: dict[str, list[str]] = {"skeleton": []}
+        """Name of a layer to the chain below it, topmost first."""
+        self.stores: dict[str, Store] = {}
+        self.digests: dict[str, str] = {"skeleton": ""}
+        self.dropped: set[str] = set()
+        self.held: set[str] = set()
+        """Layers that a sealed sandbox will start again on."""
+        self.serial = 0
+        self.inbox = bytearray()
+        self.fds: list[int] = []
+        self.parents = cgroups.find_parents()
+
+    def setup(self, settings: Request) -> Request:
+        """Make the private place of all mounts; return what this machine offers.
+
+        Raises:
+            OSError: The kernel or a security module forbids it.
+        """
+        mounts.enter_private_namespace(as_root=self.is_root)
+        make_base(self.base, self.owner)
+        mounts.bind_read_only(settings["runtime"], f"{self.base}/runtime")
+        os.chdir(self.base)
+        swept = cgroups.sweep(self.parents)
+        return {"root": self.is_root, "swept": swept, "pid": os.getpid()}
+
+    # The loop
+
+    def run(self) -> None:
+        """Serve until the owner is gone, then remove everything."""
+        self.selector.register(self.connection, selectors.EVENT_READ, self.on_owner)
+        try:
+            while True:
+                for key, _ in self.selector.select(RETRY_S if self.dying else None):
+                    if key.data(key.fd) is False:
+                        return
+                self.retry()
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Kill every sandbox and wait until each is gone."""
+        for box in self.boxes.values():
+            box.kill()
+        deadline = time.monotonic() + 5.0
+        while (self.boxes or self.dying) and time.monotonic() < deadline:
+            for key, _ in self.selector.select(RETRY_S):
+                if key.fileobj is not self.connection:
+                    key.data(key.fd)
+            self.retry()
+
+    def watch(self, fd: int, handler: Callable[[int], bool | None]) -> None:
+        """Call ``handler`` with ``fd`` when it can be read."""
+        self.selector.register(fd, selectors.EVENT_READ, handler)
+
+    def on_owner(self, fd: int) -> bool:
+        """Take in requests; False when the owner is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.connection, 1 << 16, 16)
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.inbox += data
+        self.fds += fds
+        while len(self.inbox) >= 4:
+            end = 4 + int.from_bytes(self.inbox[:4], "big")
+            if len(self.inbox) < end:
+                break
+            request = json.loads(bytes(self.inbox[4:end]))
+            del self.inbox[:end]
+            try:
+                answer = getattr(self, "do_" + request["do"])(request)
+            except (OSError, KeyError) as error:
+                answer = {"error": f"{error}"}
+            if answer is not None:
+                self.answer(request["number"], answer)
+        return True
+
+    def answer(self, number: int | None, answer: Request) -> None:
+        """Send the owner an answer."""
+        if number is None:
+            return
+        data = json.dumps({**answer, "number": number}).encode()
+        with contextlib.suppress(OSError):
+            self.connection.sendall(len(data).to_bytes(4, "big") + data)
+
+    def later(
+        self,
+        request: Request,
+        work: Callable[[], Any],
+        then: Callable[[Any], Request],
+        undo: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Do ``work``, which takes a while, in another process, and answer with ``then(result)``.
+
+        When it fails ``undo`` is called and the answer is the error.
+        """
+        pid, fd = in_child(work)
+        parts: list[bytes] = []
+
+        def collect(fd: int) -> None:
+            data = os.read(fd, 1 << 16)
+            if data:
+                parts.append(data)
+                return
+            self.selector.unregister(fd)
+            os.close(fd)
+            os.waitpid(pid, 0)
+            result = json.loads(b"".join(parts) or b'{"error": "the worker was killed"}')
+            if "error" in result:
+                undo()
+            else:
+                result = then(result["ok"])
+            self.answer(request["number"], result)
+
+        self.watch(fd, collect)
+
+    # Sandboxes
+
+    def do_start(self, request: Request) -> Request | None:
+        """Start a sandbox; answered when its first process is let go on."""
+        guest_fd = self.fds.pop(0)
+        box = Instance(request["id"], f"boxes/{request['id']}", [])
+        try:
+            if box.id in self.boxes:
+                raise OSError(f"there is a sandbox {box.id} already")
+            box.chain = self.chain(request["layer"])
+            self._prepare(box, request)
+            box.launch(
+                request["args"],
+                bytes.fromhex(request["seccomp"]),
+                guest_fd,
+                self.owner if self.is_root else None,
+            )
+        except OSError as error:
+            box.release()
+            return {"error": str(error)}
+        finally:
+            os.close(guest_fd)
+        box.start_request = request["number"]
+        self.boxes[box.id] = box
+        self.watch(box.info_fd, lambda fd: self.on_info(box))
+        self.watch(box.monitor_fd, lambda fd: self.on_exit(box))
+        return None
+
+    def _prepare(self, box: Instance, request: Request) -> None:
+        limits = request["limits"]
+        os.mkdir(box.folder)
+        os.mkdir(f"{box.folder}/m")
+        box.store = self.make_store(limits)
+        mounts.mount_overlay(
+            f"{box.folder}/m",
+            lower=[self.layer_path(name) for name in box.chain],
+            upper=box.store.upper,
+            work=f"{box.store.path}/w",
+            as_root=self.is_root,
+        )
+        box.is_mounted = True
+        box.enforced = {"disk": "exact", "inodes": "exact"}
+        box.group = cgroups.Group(self.parents, f"{start_marker()}-{box.id}")
+        box.enforced |= box.group.limit(
+            memory_bytes=limits["memory_bytes"] + limits["disk_bytes"],
+            pids=limits["pids"] + 2,
+            cpus=limits["cpus"],
+        )
+        if request["strict"]:
+            missing = {"memory", "pids", "cpus"} - set(box.enforced)
+            if missing:
+                raise OSError(f"limits not held: {', '.join(sorted(missing))}")
+
+    def make_store(self, limits: Request) -> Store:
+        """Mount memory for one more sandbox."""
+        self.serial += 1
+        return Store(
+            f"stores/{self.serial}",
+            num_bytes=limits["disk_bytes"],
+            inodes=limits["inodes"] + 4,  # those of the store itself
+            owner=self.owner,
+        )
+
+    def on_info(self, box: Instance) -> None:
+        """Bubblewrap tells its first process, or has ended."""
+        fd = box.info_fd
+        if not box.hear():
+            return
+        self.selector.unregister(fd)
+        if box.admit():
+            self.watch(box.init_fd, lambda fd: self.on_exit(box))
+            oom_file = box.group.oom_file if box.group else ""
+            answer = {"enforced": box.enforced, "oom_file": oom_file, "uid": box.uid}
+            self.answer(box.start_request, answer)
+            box.start_request = None
+        else:
+            self.on_exit(box)
+
+    def on_exit(self, box: Instance) -> None:
+        """The monitor or the first process has ended; when both have, clean up."""
+        for name in ("monitor_fd", "init_fd"):
+            fd = getattr(box, name)
+            if fd >= 0 and _has_ended(fd):
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(fd)
+                if name == "monitor_fd":
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(box.monitor_pid, 0)
+                os.close(fd)
+                setattr(box, name, -1)
+        if box.monitor_fd < 0 and box.init_fd < 0 and box.info_fd < 0 and not box.has_ended:
+            box.has_ended = True
+            self.boxes.pop(box.id, None)
+            self.answer(box.start_request, {"error": box.messages() or "bwrap ended"})
+            self.dying.append(box)
+
+    def retry(self) -> None:
+        """Remove what is left of ended sandboxes, as far as it lets itself be removed."""
+        for box in list(self.dying):
+            text = box.messages()
+            if box.release():
+                self.dying.remove(box)
+                for act in box.when_gone:
+                    act(text)
+                if not box.keep_store:
+                    self.collect_layers()
+
+    def do_kill(self, request: Request) -> Request | None:
+        """End a sandbox; answered when nothing of it is left."""
+        box = self.find(request["id"])
+        if box is None:
+            return {"messages": ""}
+        number = request["number"]
+        box.when_gone.append(lambda text: self.answer(number, {"messages": text}))
+        if not box.has_ended:
+            box.kill()
+        return None
+
+    def find(self, id: str) -> Instance | None:
+        """Return a sandbox that runs or dies."""
+        return self.boxes.get(id) or next((box for box in self.dying if box.id == id), None)
+
+    def do_freeze(self, request: Request) -> Request:
+        """Stop or continue all processes of a sandbox."""
+        group = self.boxes[request["id"]].group
+        return {"done": group is not None and group.freeze(request["frozen"])}
+
+    def do_usage(self, request: Request) -> Request:
+        """Tell bytes and inodes written."""
+        store = self.boxes[request["id"]].store
+        num_bytes, inodes = layers.usage(store.path) if store else (0, 0)
+        return {"bytes": num_bytes, "inodes": inodes}
+
+    def do_diff(self, request: Request) -> None:
+        """Tell what a sandbox wrote and deleted in its workspace."""
+        store = self.boxes[request["id"]].store
+        chain = [name for name in request["layers"] if name in self.layers]
+        uppers = [self.layer_path(name) for name in reversed(chain)]
+        uppers += [store.upper] if store else []
+
+        def work() -> list[list[str]]:
+            merged: dict[str, str] = {}
+            for upper in uppers:
+                merged |= dict(layers.changes(upper, request["limit"]))
+            return [[path, kind] for path, kind in sorted(merged.items())]
+
+        self.later(request, work, lambda found: {"changes": found})
+
+    # Layers
+
+    def chain(self, name: str) -> list[str]:
+        """Return a layer and all below it, topmost first."""
+        if name not in self.layers:
+            raise OSError(f"there is no layer {name}")
+        return [name, *self.layers[name]]
+
+    def layer_path(self, name: str) -> str:
+        """Return where a layer's files are."""
+        return self.stores[name].upper if name in self.stores else f"layers/{name}"
+
+    def do_seal(self, request: Request) -> None:
+        """End a sandbox whose processes are idle and make a layer of what it wrote."""
+        box = self.boxes[request["id"]]
+        box.keep_store = True
+        self.serial += 1
+        name = f"l{self.serial}"
+
+        def sealed(_: str) -> None:
+            assert box.store is not None
+            self.layers[name], self.stores[name] = box.chain, box.store
+            self.held.add(name)
+            self.answer(request["number"], {"layer": name})
+
+        box.when_gone.append(sealed)
+        box.kill()
+
+    def do_copy(self, request: Request) -> None:
+        """Make a layer of a copy of what a running (frozen) sandbox wrote."""
+        box = self.boxes[request["id"]]
+        assert box.store is not None
+        name, store = self._new_store(request["limits"])
+        source, target, chain = box.store.upper, store.upper, box.chain
+        os.rmdir(target)
+
+        def done(_: object) -> Request:
+            self.layers[name], self.stores[name] = chain, store
+            return {"layer": name}
+
+        self.later(request, lambda: layers.copy_upper(source, target), done, store.remove)
+
+    def _new_store(self, limits: Request) -> tuple[str, Store]:
+        store = self.make_store(limits)
+        return f"l{self.serial}", store
+
+    def do_flatten(self, request: Request) -> None:
+        """Make one layer of a layer and the sealed ones below it; a hold passes on to it."""
+        chain = self.chain(request["layer"])
+        sealed = [name for name in chain if name in self.stores]
+        below = chain[len(sealed) :]
+        name, store = self._new_store(request["limits"])
+        target = store.upper
+        paths = [self.layer_path(layer) for layer in sealed]
+        os.rmdir(target)
+
+        def done(_: object) -> Request:
+            self.layers[name], self.stores[name] = below, store
+            if request["layer"] in self.held:
+                self.held.discard(request["layer"])
+                self.held.add(name)
+            return {"layer": name}
+
+        self.later(request, lambda: layers.merge(paths, target), done, store.remove)
+
+    def do_import(self, request: Request) -> None:
+        """Copy a folder of the host once, and make a layer of it."""
+        self.serial += 1
+        name, source = f"l{self.serial}", Path(request["folder"])
+        store = Store(
+            f"stores/{self.serial}",
+            num_bytes=request["bytes"],
+            inodes=request["inodes"],
+            owner=self.owner,
+        )
+        target = Path(store.upper)
+        target.rmdir()
+
+        def done(_: object) -> Request:
+            self.layers[name], self.stores[name] = ["skeleton"], store
+            return {"layer": name}
+
+        self.later(
+            request, lambda: layers.import_folder(source, target, self.owner), done, store.remove
+        )
+
+    def do_digest(self, request: Request) -> Request | None:
+        """Tell the digest of a layer and all below it."""
+        missing = [name for name in self.chain(request["layer"]) if name not in self.digests]
+        if not missing:
+            return {"digest": self.digests[request["layer"]]}
+        below = self.digests[self.layers[missing[-1]][0]]
+        paths = [self.layer_path(name) for name in reversed(missing)]
+
+        def work() -> list[str]:
+            found = [below]
+            for path in paths:
+                found.append(layers.digest(path, found[-1]))
+            return found[1:]
+
+        def done(found: list[str]) -> Request:
+            self.digests |= dict(zip(reversed(missing), found, strict=True))
+            return {"digest": found[-1]}
+
+        self.later(request, work, done)
+        return None
+
+    def do_drop(self, request: Request) -> Request:
+        """Forget a layer as soon as nothing stands on it."""
+        self.dropped.add(request["layer"])
+        self.collect_layers()
+        return {}
+
+    def do_unhold(self, request: Request) -> Request:
+        """A sealed sandbox runs again on its layer, or never will."""
+        self.held.discard(request["layer"])
+        self.collect_layers()
+        return {}
+
+    def collect_layers(self) -> None:
+        """Remove dropped layers that no sandbox and no other layer needs."""
+        for name in list(self.dropped):
+            boxes = [*self.boxes.values(), *self.dying]
+            needed = name in self.held or any(name in box.chain for box in boxes)
+            needed = needed or any(name in chain for chain in self.layers.values())
+            if not needed and name in self.layers:
+                del self.layers[name]
+                self.dropped.discard(name)
+                if name in self.stores:
+                    self.stores.pop(name).remove()
+                self.collect_layers()
+                return
+
+    def do_image(self, request: Request) -> Request:
+        """Make a root folder of the host reachable for the sandboxes' user; tell where."""
+        self.serial += 1
+        target = f"{self.base}/images/{self.serial}"
+        os.mkdir(target)
+        mounts.bind_read_only(request["folder"], target)
+        return {"path": target}
+
+
+def _has_ended(pidfd: int) -> bool:
+    import select
+
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def main() -> None:
+    """Run the launcher on the connection that is standard input."""
+    connection = socket.socket(fileno=os.dup(0))
+    head = connection.recv(4, socket.MSG_WAITALL)
+    settings = json.loads(connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    try:
+        launcher = Launcher(connection, settings)
+        facts = launcher.setup(settings)
+    except OSError as error:
+        data = json.dumps({"error": str(error), "errno": error.errno, "number": 0}).encode()
+        connection.sendall(len(data).to_bytes(4, "big") + data)
+        die(str(error))
+        return
+    launcher.answer(0, facts)
+    launcher.run()

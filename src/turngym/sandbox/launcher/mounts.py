@@ -1,0 +1,104 @@
+"""The system calls that make namespaces and mounts, which Python's ``os`` lacks before 3.12."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1, 2, 4, 32, 4096, 16384, 1 << 18,
+)  # fmt: skip
+_MNT_DETACH = 2
+_PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def enter_private_namespace(*, as_root: bool) -> None:
+    """Give this process mounts of its own; a plain user gets a user namespace first.
+
+    Raises:
+        OSError: The kernel or a security module forbids it.
+    """
+    if as_root:
+        _check(_libc.unshare(CLONE_NEWNS), "unshare(mount namespace)")
+    else:
+        uid, gid = os.geteuid(), os.getegid()
+        _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWUSER), "unshare(user namespace)")
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {uid} 1"),
+            ("gid_map", f"0 {gid} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
+    """Call ``mount``.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    encoded = [os.fsencode(text) for text in (source, target, kind or "none", options)]
+    result = _libc.mount(
+        encoded[0], encoded[1], encoded[2] if kind else None, ctypes.c_ulong(flags), encoded[3]
+    )
+    _check(result, f"mount {kind or 'bind'} on {target}")
+
+
+def mount_tmpfs(target: str, *, num_bytes: int, inodes: int, mode: int) -> None:
+    """Mount a file system in memory that holds no more than ``num_bytes`` and ``inodes``."""
+    options = f"size={num_bytes},nr_inodes={inodes},mode={mode:o}"
+    mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options)
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """Make ``source`` visible at ``target``, for reading."""
+    mount(source, target, None, MS_BIND)
+    mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | _kept_flags(target))
+
+
+def _kept_flags(path: str) -> int:
+    """Return what a user namespace may not take away from a mount: nosuid, nodev, noexec."""
+    found = os.statvfs(path).f_flag
+    kept = 0
+    for given, flag in ((os.ST_NOSUID, 2), (os.ST_NODEV, 4), (os.ST_NOEXEC, 8)):
+        kept |= flag if found & given else 0
+    for given, flag in ((os.ST_NOATIME, 1024), (os.ST_NODIRATIME, 2048), (os.ST_RELATIME, 1 << 21)):
+        kept |= flag if found & given else 0
+    return kept
+
+
+def mount_overlay(
+    target: str, *, lower: Sequence[str], upper: str, work: str, as_root: bool
+) -> None:
+    """Mount ``upper`` on top of ``lower`` (topmost first).
+
+    Paths are relative to the working directory, which keeps the options below the kernel's 4 KiB.
+    """
+    options = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
+    if not as_root:
+        options += ",userxattr"
+    if len(options) > 4000:
+        raise OSError(7, f"{len(lower)} layers are more than fit into one mount")
+    mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+
+
+def unmount(target: str) -> None:
+    """Unmount ``target`` now, or as soon as nobody uses it."""
+    _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"umount {target}")
+
+
+def forbid_new_privileges() -> None:
+    """From here on no program this process executes gains anything by a set-uid bit."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(no new privileges)")

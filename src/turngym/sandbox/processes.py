@@ -1,0 +1,122 @@
+"""Commands that go on while the caller does something else: background jobs, terminals, ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+from typing import Self
+
+from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
+from turngym.sandbox.channel import Channel, to_int
+from turngym.sandbox.guest import wire
+
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a process ended; exactly one of the two is set."""
+
+    exit_code: int | None
+    signal: int | None
+
+
+def read_exit(how: bytes, number: bytes) -> Exit:
+    """Return what two fields of an answer say about an end."""
+    value = to_int(number, 1 << 16)
+    return Exit(
+        exit_code=None if how == b"signal" else value, signal=value if how == b"signal" else None
+    )
+
+
+class Stream:
+    """A connection to a port of a sandbox. Bytes go through the guest; no network is involved."""
+
+    def __init__(self, channel: Channel, job: bytes) -> None:
+        self._channel = channel
+        self._job = job
+        self._is_closed = False
+
+    async def read(self, size: int = CHUNK) -> bytes:
+        """Return the next bytes, at most ``size``; empty at the end."""
+        return await self._read(1, size)
+
+    async def _read(self, stream: int, size: int) -> bytes:
+        if size < 1:
+            raise ValueError(f"read: wanted a size of at least 1, got {size}")
+        [data] = await self._channel.call("read", self._job, wire.number(stream), wire.number(size))
+        return data[:size]
+
+    async def write(self, data: bytes) -> None:
+        """Send ``data``, waiting while nobody reads.
+
+        Raises:
+            SandboxFileError: The other side is closed.
+        """
+        for start in range(0, len(data), CHUNK):
+            await self._channel.call("write", self._job, data[start : start + CHUNK])
+
+    async def write_eof(self) -> None:
+        """Say that nothing more comes."""
+        await self._channel.call("eof", self._job)
+
+    async def close(self) -> None:
+        """Let go. Harmless twice, and after the sandbox is gone."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(SandboxClosed, SandboxFault, SandboxFileError):
+            await self._channel.call("drop", self._job)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class Process(Stream):
+    """A command in the background. ``read`` is its standard output."""
+
+    def __init__(self, channel: Channel, job: bytes, pid: int) -> None:
+        super().__init__(channel, job)
+        self.pid = pid
+        """Its number inside the sandbox."""
+
+    async def read_stderr(self, size: int = CHUNK) -> bytes:
+        """Return the next bytes of standard error, empty at the end."""
+        return await self._read(2, size)
+
+    async def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal to the process and those of its group.
+
+        Raises:
+            SandboxFileError: It has ended.
+        """
+        await self._channel.call("signal", self._job, wire.number(number))
+
+    async def wait(self, timeout_s: float | None = None) -> Exit:
+        """Wait for the end. What the process started is ended with it.
+
+        Raises:
+            TimeoutError: It goes on after ``timeout_s`` seconds, and is left alone.
+        """
+        async with asyncio.timeout(timeout_s):
+            how, number = (await self._channel.call("wait", self._job))[:2]
+        return read_exit(how, number)
+
+    async def kill(self) -> Exit:
+        """End the process and all it started, and say how it ended."""
+        with contextlib.suppress(SandboxFileError):
+            await self._channel.call("stop", self._job)
+        return await self.wait()
+
+
+class Pty(Process):
+    """A command on a terminal. ``read`` is what it shows, ``write`` is what is typed."""
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Tell the command that the terminal has another size."""
+        await self._channel.call("resize", self._job, wire.number(rows), wire.number(cols))

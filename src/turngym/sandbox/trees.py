@@ -1,0 +1,252 @@
+"""Folders into and out of a sandbox, safe against what the sandbox's commands left there.
+
+Out: the guest lists and reads inside the sandbox, where no link leads to the host, and the host
+writes only names it has checked into a folder it has just made. A hostile guest can at worst give
+wrong contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
+from turngym.sandbox.base import TreeReport
+from turngym.sandbox.channel import Channel, to_int
+from turngym.sandbox.guest import wire
+
+CHUNK = 4 << 20
+MAX_DEPTH = 200
+_PARALLEL_READS = 16
+_MAX_PATH = 4000
+
+
+async def read_file(
+    channel: Channel, path: bytes, max_bytes: int, *, follow: bool = True
+) -> tuple[bytes, int]:
+    """Return contents and permission bits of a regular file.
+
+    Raises:
+        SandboxFileError: It is missing or no regular file.
+        SandboxFileTooLarge: It holds more than ``max_bytes``.
+    """
+    parts: list[bytes] = []
+    done, flag = 0, b"1" if follow else b"0"
+    while True:
+        want = min(CHUNK, max_bytes - done)
+        size, mode, data = (
+            await channel.call("get", path, wire.number(done), wire.number(want), flag)
+        )[:3]
+        if to_int(size) > max_bytes:
+            raise SandboxFileTooLarge(
+                f"read {os.fsdecode(path)!r}: {int(size)} bytes, allowed are {max_bytes}"
+            )
+        if len(data) > want:
+            raise SandboxDied("the guest broke the protocol: more bytes than asked for")
+        parts.append(data)
+        done += len(data)
+        if not data or done >= to_int(size):
+            return b"".join(parts), to_int(mode, 0o777)
+
+
+async def write_file(channel: Channel, path: bytes, data: bytes, mode: int) -> None:
+    """Write a file from its start, in pieces.
+
+    Raises:
+        SandboxFileError: It cannot be written.
+    """
+    for start in range(0, max(len(data), 1), CHUNK):
+        await channel.call(
+            "put", path, wire.number(start), wire.number(mode), data[start : start + CHUNK]
+        )
+
+
+async def put_tree(channel: Channel, source: Path, target: bytes) -> None:
+    """Copy the folder ``source`` of the host to ``target``.
+
+    Raises:
+        SandboxFileError: ``source`` is no folder, or the sandbox cannot take it (no space).
+    """
+    if not source.is_dir():
+        raise SandboxFileError(20, f"put_tree: not a folder: {str(source)!r}")
+    batch: list[bytes] = [b"dir", b"", b"493", b""]
+    size = 0
+    for kind, name, mode, path in _host_entries(os.fsencode(source)):
+        content = b""
+        if kind == b"link":
+            content = os.readlink(path)
+        elif kind == b"file":
+            data = await asyncio.to_thread(Path(os.fsdecode(path)).read_bytes)
+            if len(data) > CHUNK:
+                await write_file(channel, os.path.join(target, name), data, mode)
+                continue
+            content = data
+        batch += [kind, name, wire.number(mode), content]
+        size += len(content) + 200
+        if size > CHUNK:
+            await channel.call("puttree", target, *batch)
+            batch, size = [], 0
+    if batch:
+        await channel.call("puttree", target, *batch)
+
+
+def _host_entries(root: bytes) -> Iterator[tuple[bytes, bytes, int, bytes]]:
+    """Yield kind, relative path, permission bits and path; folders before what is in them."""
+    queue = [b""]
+    while queue:
+        folder = queue.pop()
+        with os.scandir(os.path.join(root, folder)) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = os.path.join(folder, entry.name)
+                mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777
+                if entry.is_symlink():
+                    yield b"link", name, 0, entry.path
+                elif entry.is_dir(follow_symlinks=False):
+                    queue.append(name)
+                    yield b"dir", name, mode | 0o700, entry.path
+                elif entry.is_file(follow_symlinks=False):
+                    yield b"file", name, mode, entry.path
+
+
+async def get_tree(
+    channel: Channel, source: bytes, target: Path, *, max_bytes: int, max_files: int
+) -> TreeReport:
+    """Copy a folder of the sandbox into the new folder ``target`` of the host.
+
+    Raises:
+        SandboxFileError: ``source`` is no folder, or ``target`` exists.
+        SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.
+    """
+    entries = await _guest_entries(channel, source, max_files)
+    announced = sum(size for kind, _, _, size, _ in entries if kind == b"file")
+    if announced > max_bytes:
+        raise SandboxFileTooLarge(f"get_tree: {announced} bytes, allowed are {max_bytes}")
+    try:
+        target.mkdir(mode=0o700)
+    except OSError as error:
+        raise SandboxFileError(
+            error.errno, f"get_tree: cannot make {str(target)!r}: {error.strerror}"
+        ) from None
+    try:
+        return await _copy_out(channel, source, target, entries, max_bytes)
+    except BaseExceptionGroup as group:
+        shutil.rmtree(target, ignore_errors=True)
+        raise group.exceptions[0] from None
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+_Entry = tuple[bytes, bytes, int, int, bytes]
+"""Kind, relative path, permission bits, size, link target."""
+
+
+async def _guest_entries(channel: Channel, source: bytes, max_files: int) -> list[_Entry]:
+    fields = await channel.call("walk", source, wire.number(max_files), wire.number(MAX_DEPTH))
+    if len(fields) % 5:
+        raise SandboxDied("the guest broke the protocol: a list of files with a gap")
+    if len(fields) // 5 > max_files:
+        raise SandboxFileTooLarge(f"get_tree: more than {max_files} entries")
+    entries = [
+        (kind, name, to_int(mode, 0o7777), to_int(size), link)
+        for kind, name, mode, size, link in zip(*[iter(fields)] * 5, strict=True)
+    ]
+    for _, name, _, _, _ in entries:
+        if not is_safe_name(name):
+            raise SandboxDied(f"the guest broke the protocol: path {name[:80]!r}")
+    return sorted(entries, key=lambda entry: (entry[0] != b"dir", entry[1]))
+
+
+def is_safe_name(name: bytes) -> bool:
+    """Say whether a relative path stays below where it starts and has one spelling only."""
+    return b"\0" not in name and all(part not in (b"", b".", b"..") for part in name.split(b"/"))
+
+
+def is_safe_link(name: bytes, target: bytes) -> bool:
+    """Say whether a link at ``name`` is relative and leads to a place in the same tree."""
+    if not target or target.startswith(b"/") or b"\0" in target:
+        return False
+    depth = name.count(b"/")
+    for part in target.split(b"/"):
+        depth += -1 if part == b".." else part not in (b"", b".")
+        if depth < 0:
+            return False
+    return True
+
+
+async def _copy_out(
+    channel: Channel, source: bytes, target: Path, entries: list[_Entry], max_bytes: int
+) -> TreeReport:
+    root = os.fsencode(target)
+    skipped: list[str] = []
+    links: list[tuple[bytes, bytes]] = []
+    budget = _Budget(max_bytes)
+    gate = asyncio.Semaphore(_PARALLEL_READS)
+    async with asyncio.TaskGroup() as tasks:
+        for kind, name, mode, _, link in entries:
+            if len(root) + len(name) > _MAX_PATH:
+                skipped.append(f"{os.fsdecode(name[:200])}...: path too long")
+            elif kind == b"dir":
+                os.mkdir(os.path.join(root, name), 0o700)
+            elif kind == b"file":
+                await gate.acquire()
+                task = tasks.create_task(
+                    _copy_file(channel, source, root, name, mode, budget, skipped)
+                )
+                task.add_done_callback(lambda _: gate.release())
+            elif kind == b"link" and is_safe_link(name, link):
+                links.append((name, link))
+            else:
+                skipped.append(f"{os.fsdecode(name)}: {_reason(kind)}")
+    for name, link in links:  # last, so that nothing is ever written through one
+        os.symlink(link, os.path.join(root, name))
+    return TreeReport(
+        files=budget.files, num_bytes=max_bytes - budget.left, skipped=tuple(sorted(skipped))
+    )
+
+
+def _reason(kind: bytes) -> str:
+    if kind == b"link":
+        return "link that leads out of the tree"
+    return "folder too deep or not readable" if kind == b"deep" else "not a file, folder or link"
+
+
+class _Budget:
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.files = 0
+
+
+async def _copy_file(
+    channel: Channel,
+    source: bytes,
+    root: bytes,
+    name: bytes,
+    mode: int,
+    budget: _Budget,
+    skipped: list[str],
+) -> None:
+    path = os.path.join(source, name)
+    try:
+        data, _ = await read_file(channel, path, budget.left, follow=False)
+    except SandboxFileTooLarge:
+        raise
+    except SandboxFileError as error:
+        skipped.append(f"{os.fsdecode(name)}: {error.strerror or error}")
+        return
+    budget.left -= len(data)
+    if budget.left < 0:
+        raise SandboxFileTooLarge("get_tree: the files grew while they were copied")
+    budget.files += 1
+    await asyncio.to_thread(_write_new, os.path.join(root, name), data, mode)
+
+
+def _write_new(path: bytes, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600 | (mode & 0o111))
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)

@@ -1,0 +1,96 @@
+"""The filter does what its table says: it is run here by a small interpreter of BPF."""
+
+import platform
+
+import pytest
+
+from turngym.errors import SandboxRefused
+from turngym.sandbox import seccomp
+
+ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
+ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def verdict(program: bytes, number: int, *arguments: int, arch: int) -> int:
+    """Return what the filter says about a system call."""
+    data = number.to_bytes(4, "little") + arch.to_bytes(4, "little") + bytes(8)
+    for argument in (*arguments, *[0] * (6 - len(arguments))):
+        data += (argument & (1 << 64) - 1).to_bytes(8, "little")
+    at = accumulator = 0
+    while True:
+        code = int.from_bytes(program[at * 8 : at * 8 + 2], "little")
+        yes, no = program[at * 8 + 2], program[at * 8 + 3]
+        value = int.from_bytes(program[at * 8 + 4 : at * 8 + 8], "little")
+        at += 1
+        if code == 0x06:
+            return value
+        if code == 0x20:
+            accumulator = int.from_bytes(data[value : value + 4], "little")
+            continue
+        tests = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: accumulator & value}
+        at += yes if tests[code] else no
+
+
+@pytest.fixture(params=["x86_64", "aarch64"])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(platform, "machine", lambda: request.param)
+    return str(request.param)
+
+
+def test_every_call_of_the_table_is_denied_and_ordinary_ones_are_not(machine: str) -> None:
+    column, arch, program = seccomp.machine(), ARCH[machine], seccomp.bpf()
+    for table, answer in (
+        (seccomp.DENIED | seccomp.DEBUGGING, EPERM),
+        (seccomp.ABSENT, ENOSYS),
+    ):
+        for name, numbers in table.items():
+            if numbers[column] is not None:
+                assert verdict(program, numbers[column], arch=arch) == answer, name
+    ordinary = {"x86_64": (0, 1, 2, 57, 59, 257, 202), "aarch64": (56, 63, 64, 221, 98)}[machine]
+    assert [verdict(program, number, arch=arch) for number in ordinary] == [ALLOW] * len(ordinary)
+
+
+def test_arguments_decide_about_clone_ioctl_and_socket(machine: str) -> None:
+    column, arch, program = seccomp.machine(), ARCH[machine], seccomp.bpf()
+    clone, ioctl, socket = ((56, 220)[column], (16, 29)[column], (41, 198)[column])
+    for bit in (17, 25, 26, 27, 28, 29, 30):
+        assert verdict(program, clone, 1 << bit | 17, arch=arch) == EPERM
+    assert verdict(program, clone, 0x003D0F00, arch=arch) == ALLOW, "a thread"
+    for command, answer in ((0x5412, EPERM), (0x541C, EPERM), (0x5413, ALLOW), (0x5401, ALLOW)):
+        assert verdict(program, ioctl, 0, command, arch=arch) == answer
+        assert verdict(program, ioctl, 0, command | 1 << 32, arch=arch) == answer, "upper half"
+    allowed = [f for f in range(64) if verdict(program, socket, f, arch=arch) == ALLOW]
+    assert allowed == [1, 2, 10, 16]
+
+
+def test_another_architectures_calls_are_not_let_in(machine: str) -> None:
+    other = next(value for name, value in ARCH.items() if name != machine)
+    assert verdict(seccomp.bpf(), 0, arch=other) == KILL
+    assert verdict(seccomp.bpf(), 0x40000000, arch=ARCH[machine]) == ENOSYS, "x32"
+
+
+def test_debuggers_are_a_switch(machine: str) -> None:
+    column, arch = seccomp.machine(), ARCH[machine]
+    number = seccomp.DEBUGGING["ptrace"][column]
+    assert number is not None
+    assert verdict(seccomp.bpf(allow_ptrace=True), number, arch=arch) == ALLOW
+
+
+def test_an_unknown_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    with pytest.raises(SandboxRefused, match="pdp11"):
+        seccomp.bpf()
+
+
+def test_engines_get_the_same_table() -> None:
+    names = {name for rule in seccomp.engine_profile()["syscalls"] for name in rule["names"]}
+    assert names == {
+        *seccomp.DENIED,
+        *seccomp.DEBUGGING,
+        *seccomp.ABSENT,
+        "clone",
+        "ioctl",
+        "socket",
+    }
+    relaxed = seccomp.engine_profile(allow_ptrace=True)["syscalls"]
+    assert "ptrace" not in {name for rule in relaxed for name in rule["names"]}
