@@ -184,10 +184,11 @@ Measured on {date.today().isoformat()}: {machine}, one torch thread each, no GPU
 
 A model of a third of a million parameters starts from random weights. It imitates a small number
 of episodes of a noisy expert until it solves about a fifth of its validation tasks (FrozenLake:
-until it acts like that expert); then GRPO takes over, with a reward only at the end. *Held-out* tasks are from the test split, which shares no
-problem with training, validation or imitation. Success is the mean over seeds with a 95 % t
-interval; *sampled* is at temperature 1, the policy that is trained, *greedy* takes the likeliest
-token. The control is the first game with learning rate 0 (seed 0).
+until it acts like that expert); then GRPO takes over, with a reward only at the end. *Held-out*
+tasks are from the test split, which shares no problem with training, validation or imitation.
+Success is the mean over seeds with a 95 % t interval; *sampled* is at temperature 1, the policy
+that is trained, *greedy* takes the likeliest token. The control is the first game with learning
+rate 0 (seed 0).
 
 {table}
 
