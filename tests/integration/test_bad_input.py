@@ -190,7 +190,7 @@ def config(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("algo=gpro", "unknown algo preset 'gpro'. Did you mean 'grpo'?"),
+        ("algo=grpoo", "unknown algo preset 'grpoo'. Did you mean 'grpo'?"),
         ("rollout.gruop_size=4", "rollout.gruop_size: unknown key. Did you mean 'group_size'?"),
         ("model.type=tinny", "model.type: unknown type 'tinny'. Did you mean 'tiny'?"),
         (

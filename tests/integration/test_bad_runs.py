@@ -81,7 +81,7 @@ def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
     [
         ("env.id=text/mze", "unknown environment 'text/mze'. Did you mean 'text/maze'?"),
         ("env.options.size=3", "environment 'text/maze': TextGame.__init__() got an unexpected"),
-        ("algo=gpro", "unknown algo preset 'gpro'. Did you mean 'grpo'?"),
+        ("algo=grpoo", "unknown algo preset 'grpoo'. Did you mean 'grpo'?"),
         ("rollout.group_size=0", "rollout.group_size: Input should be greater than or equal to 1"),
         ("rollout.group_size=1", "rollout.group_size=1 leaves nothing to compare with"),
         ("run.stps=3", "run.stps: unknown key. Did you mean 'steps'?"),
