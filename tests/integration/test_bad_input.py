@@ -259,6 +259,11 @@ def test_bytes_that_are_no_text_are_an_action_like_any_other(tmp_path: Path) -> 
 # Ctrl-C.
 
 
+def _hears_ctrl_c() -> None:
+    """Undo what a shell without job control does to its background jobs, which may be we."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -279,6 +284,7 @@ def test_ctrl_c_ends_at_once_with_130(tmp_path: Path, arguments: list[str]) -> N
         [*COMMAND, *arguments],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": SOURCE},
+        preexec_fn=_hears_ctrl_c,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
