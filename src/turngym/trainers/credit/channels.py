@@ -74,24 +74,20 @@ class ChannelSource(Protocol):
         ...
 
 
-class PureSource:
-    """A channel that is a function of the episodes alone."""
+class StatelessSource:
+    """What sources share that learn nothing; a subclass writes ``read``."""
 
-    def __init__(self, config: RewardConfig) -> None:
-        self._config = config
+    def __init__(self) -> None:
+        self._metrics: dict[str, float] = {}
 
     @property
     def is_ready(self) -> bool:
         """Always True."""
         return True
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
-        """Return the channel, or one for each reward part."""
-        return pure_channels(self._config, turns)
-
     def metrics(self) -> Mapping[str, float]:
-        """Return nothing."""
-        return {}
+        """Return what the last ``read`` noted."""
+        return self._metrics
 
     def state(self) -> Mapping[str, Tensor]:
         """Return nothing."""
@@ -99,6 +95,18 @@ class PureSource:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Do nothing."""
+
+
+class PureSource(StatelessSource):
+    """A channel that is a function of the episodes alone."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def read(self, turns: Turns) -> Mapping[str, Channel]:
+        """Return the channel, or one for each reward part."""
+        return pure_channels(self._config, turns)
 
 
 def pure_channels(config: RewardConfig, turns: Turns) -> dict[str, Channel]:

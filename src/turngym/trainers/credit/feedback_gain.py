@@ -26,19 +26,19 @@ from turngym.trainers.credit.branches import (
     score_trees_apart,
     sees_branches,
 )
-from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.channels import Channel, StatelessSource
 from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places
 from turngym.trainers.credit.reward_config import FeedbackGain
 from turngym.trainers.credit.turns import IntArray, Turns
 from turngym.types import Message, Trajectory
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 _PROBE = "probe content"
 
 
-class FeedbackGainSource:
+class FeedbackGainSource(StatelessSource):
     """The channel ``feedback_gain``; learns nothing of its own.
 
     ``I_t`` is the mean over the tokens of the next action of ``log pi(real feedback) - log
@@ -60,6 +60,7 @@ class FeedbackGainSource:
     """
 
     def __init__(self, config: FeedbackGain, context: CreditContext) -> None:
+        super().__init__()
         tokenizer = context.renderer.tokenizer
         check_fast(tokenizer, config.type)
         ids = tokenizer.encode(config.placeholder, add_special_tokens=False)
@@ -72,12 +73,6 @@ class FeedbackGainSource:
         self._context = context
         self._locator = FeedbackLocator(context.renderer)
         self._one_pass: bool | None = None
-        self._metrics: dict[str, float] = {}
-
-    @property
-    def is_ready(self) -> bool:
-        """Always True."""
-        return True
 
     def read(self, turns: Turns) -> Mapping[str, Channel]:
         """Return the gains of a batch."""
@@ -100,17 +95,6 @@ class FeedbackGainSource:
         if has_value_N.any():
             self._metrics["credit/feedback_gain_mean"] = float(values_N[has_value_N].mean())
         return {"feedback_gain": Channel(values_N=values_N, has_value_N=has_value_N)}
-
-    def metrics(self) -> Mapping[str, float]:
-        """Return mean gain and fallbacks."""
-        return self._metrics
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return nothing."""
-        return {}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""
 
     def _score(self, trees: list[Tree]) -> list[TreeScores]:
         context = self._context

@@ -24,7 +24,7 @@ from turngym.trainers.credit.branches import (
     score_trees_apart,
     sees_branches,
 )
-from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.channels import Channel, StatelessSource
 from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
 from turngym.trainers.credit.reward_config import InfoGain
 from turngym.trainers.credit.turns import IntArray, Turns
@@ -32,10 +32,10 @@ from turngym.trainers.samples import FloatArray
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
-class InfoGainSource:
+class InfoGainSource(StatelessSource):
     """The channel ``info_gain``; learns nothing of its own.
 
     The last turn of an episode has no value, and neither have episodes that cannot be scored: no
@@ -55,16 +55,11 @@ class InfoGainSource:
     """
 
     def __init__(self, config: InfoGain, context: CreditContext) -> None:
+        super().__init__()
         check_fast(context.renderer.tokenizer, config.type)
         self._form = config.form
         self._context = context
         self._one_pass: bool | None = None
-        self._metrics: dict[str, float] = {}
-
-    @property
-    def is_ready(self) -> bool:
-        """Always True."""
-        return True
 
     def read(self, turns: Turns) -> Mapping[str, Channel]:
         """Return the gains of a batch."""
@@ -85,17 +80,6 @@ class InfoGainSource:
         if has_value_N.any():
             self._metrics["credit/info_gain_mean"] = float(values_N[has_value_N].mean())
         return {"info_gain": Channel(values_N=values_N, has_value_N=has_value_N)}
-
-    def metrics(self) -> Mapping[str, float]:
-        """Return the mean gain and the episodes that could not be scored."""
-        return self._metrics
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return nothing."""
-        return {}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""
 
     def _question(self, episode: Trajectory) -> Tree | None:
         """Return an episode with its answer after each prompt, or None when it has no answer."""
