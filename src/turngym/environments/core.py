@@ -134,7 +134,8 @@ class EpisodeCore:
         """Return how promising the current state is, for reward shaping, or None.
 
         Any function of the state will do: shaping by its differences leaves the best policy as it
-        is. Minus the number of turns that an expert still needs is a good one.
+        is. The best one is what can still be earned from here, for example the reward of success
+        less a little for every turn that an expert needs; its growth is then a turn's advantage.
         """
         return None
 

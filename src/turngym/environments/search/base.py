@@ -153,7 +153,7 @@ class SearchEnv(TurnEnv):
         )
 
     def potential(self) -> float | None:
-        """Return minus the number of turns that the expert still needs, if there is one."""
+        """Return what is still to be earned: 1, less a twentieth for every turn of the expert."""
         s = self.state
         if not s.question.plan:
             return None
@@ -161,9 +161,8 @@ class SearchEnv(TurnEnv):
             return 0.0
         shown = {one for one, _ in s.hits}
         left = [step.doc for step in s.question.plan if not self._has_read(step.doc)]
-        return -1.0 - sum(
-            1 if number == 0 and doc in shown else 2 for number, doc in enumerate(left)
-        )
+        turns = [1 if number == 0 and doc in shown else 2 for number, doc in enumerate(left)]
+        return 1.0 - 0.05 * (1 + sum(turns))
 
     def oracle_action(self) -> str:
         """Return the next step of the question's plan.

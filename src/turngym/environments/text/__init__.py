@@ -34,7 +34,12 @@ def register_text_games() -> None:
     """Register every text game; called once by ``import turngym``."""
     truth = "ground_truth"
     questions = {"easy": 6, "medium": 12, "hard": 20}
-    _core("Maze", "maze:MazeEnv", {"easy": 14, "medium": 40, "hard": 120}, provides="potential")
+    _core(
+        "Maze",
+        "maze:MazeEnv",
+        {"easy": 14, "medium": 40, "hard": 120, "long": 40},
+        provides="potential",
+    )
     _core(
         "Wordle", "wordle:WordleEnv", dict.fromkeys(("easy", "medium", "hard"), 10), provides=truth
     )

@@ -11,6 +11,7 @@ import numpy as np
 from turngym.environments.actions import Action, Commands
 from turngym.environments.base import Outcome
 from turngym.environments.text.base import TextGame
+from turngym.environments.text.compass import bearing
 
 Cell = tuple[int, int]
 
@@ -50,13 +51,15 @@ class MazeEnv(TextGame):
         "easy": {"size": 4, "walls": 0.03},
         "medium": {"size": 6, "walls": 0.15},
         "hard": {"size": 9, "walls": 0.3},
+        "long": {"size": 14, "walls": 0.02, "moves": (20, 28), "distances": True},
     }
 
     state: MazeState
 
     def new_game(self, rng: np.random.Generator) -> MazeState:
-        """Draw walls, start, key and door until everything can be reached."""
+        """Draw walls, start, key and door until all can be reached, in as many moves as wanted."""
         size = int(self.settings["size"])
+        shortest, longest = self.settings.get("moves", (0, 1 << 30))
         cells = [(row, column) for row in range(size) for column in range(size)]
         while True:
             walls = frozenset(
@@ -64,7 +67,10 @@ class MazeEnv(TextGame):
             )
             at, key, door = (cells[i] for i in rng.choice(len(cells), size=3, replace=False))
             state = MazeState(size, walls, at, key, door)
-            if _path(state, at, key) is not None and _path(state, key, door) is not None:
+            to_key, to_door = _path(state, at, key), _path(state, key, door)
+            if to_key is None or to_door is None:
+                continue
+            if shortest <= len(to_key) + len(to_door) <= longest:
                 return state
 
     def instance_key(self) -> str:
@@ -77,7 +83,8 @@ class MazeEnv(TextGame):
         s = self.state
         goal, name = (s.door, "door") if s.has_key else (s.key, "key")
         exits = " ".join(move for move in MOVES if _next(s, s.at, move) is not None)
-        return f"{name} {_bearing(s.at, goal)}. exits {exits}."
+        way = bearing(s.at, goal, distances=self.settings.get("distances", False))
+        return f"{name} {way}. exits {exits}."
 
     def turn(self, action: Action) -> Outcome:
         """Walk one room."""
@@ -110,7 +117,7 @@ class MazeEnv(TextGame):
         return f"{s.at} {s.has_key} {s.key} {s.door}"
 
     def potential(self) -> float:
-        """Return minus a twentieth of the moves that are still needed."""
+        """Return what is still to be earned: 1, less a twentieth for every move it takes."""
         s = self.state
         if s.done:
             return 0.0
@@ -118,7 +125,7 @@ class MazeEnv(TextGame):
         to_door = _path(s, s.at if s.has_key else s.key, s.door)
         assert to_key is not None
         assert to_door is not None
-        return -0.05 * (len(to_key) + len(to_door))
+        return 1.0 - 0.05 * (len(to_key) + len(to_door))
 
     def reminder(self) -> str:
         """Return the state again."""
@@ -159,12 +166,3 @@ def _path(state: MazeState, start: Cell, goal: Cell) -> list[str] | None:
                 paths[there] = [*paths[cell], move]
                 queue.append(there)
     return None
-
-
-def _bearing(at: Cell, goal: Cell) -> str:
-    words = []
-    if goal[0] != at[0]:
-        words.append("north" if goal[0] < at[0] else "south")
-    if goal[1] != at[1]:
-        words.append("east" if goal[1] > at[1] else "west")
-    return " ".join(words) or "here"

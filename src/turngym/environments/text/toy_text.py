@@ -13,6 +13,7 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
 from turngym.environments.info import Info
 from turngym.environments.text.base import ActionStyle, split_of
+from turngym.environments.text.compass import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
 from turngym.errors import unknown_name
 from turngym.tasks.base import Task
@@ -90,11 +91,9 @@ class TableGame(GymnasiumEnv):
         return str(self.state)
 
     def potential(self) -> float:
-        """Return minus a twentieth of the actions that are still needed; -1 when all is lost."""
-        if self._won:
-            return 0.0
-        plan = self._plan()
-        return -1.0 if plan is None else -0.05 * len(plan)
+        """Return what is still to be earned: 1, less a twentieth for every action, or 0."""
+        plan = None if self._won else self._plan()
+        return 0.0 if plan is None else 1.0 - 0.05 * len(plan)
 
     def oracle_action(self) -> str:
         """Return the first action of a shortest plan; the first legal one when there is none."""
@@ -166,7 +165,7 @@ class TaxiEnv(TableGame):
             where = "in the taxi" if carrying else f"at {places[passenger]}"
             return f"taxi at row {row} column {column}. passenger {where}, to {goal}."
         target = self._taxi.locs[destination if carrying else passenger]
-        way = _bearing((row, column), target)
+        way = bearing((row, column), target, distances=True)
         ways = " ".join(name for n, name in enumerate(_STEPS) if info["action_mask"][n])
         errand = f"to {goal}" if carrying else f"fetch {places[passenger]}"
         return f"{errand} {way}. open {ways}."
@@ -239,7 +238,7 @@ class FrozenLakeEnv(TableGame):
             and 0 <= at[1] + right < side
             and rows[at[0] + down][at[1] + right] != "H"
         )
-        return f"goal {_bearing(at, (side - 1, side - 1))}. safe {safe}."
+        return f"goal {bearing(at, (side - 1, side - 1), distances=True)}. safe {safe}."
 
 
 def shortest_plan(table: Table, state: int) -> list[int] | None:
@@ -261,14 +260,3 @@ def shortest_plan(table: Table, state: int) -> list[int] | None:
                 plans[int(there)] = [*plans[here], int(action)]
                 queue.append(int(there))
     return None
-
-
-def _bearing(at: Place, goal: Place) -> str:
-    """Return how far ``goal`` is, for example ``north 2 east 1``, or ``here``."""
-    south, east = goal[0] - at[0], goal[1] - at[1]
-    words = []
-    if south:
-        words.append(f"{'south' if south > 0 else 'north'} {abs(south)}")
-    if east:
-        words.append(f"{'east' if east > 0 else 'west'} {abs(east)}")
-    return " ".join(words) or "here"

@@ -10,12 +10,13 @@ Axis letters: N turn of any episode, T turn of one episode, M token of the answe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.rendering import Renderer
+from turngym.seeding import generator
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.branches import (
     Branch,
@@ -31,9 +32,6 @@ from turngym.trainers.credit.turns import IntArray, Turns
 from turngym.trainers.samples import FloatArray
 from turngym.types import Trajectory
 
-if TYPE_CHECKING:
-    pass
-
 
 class InfoGainSource(StatelessSource):
     """The channel ``info_gain``; learns nothing of its own.
@@ -43,7 +41,7 @@ class InfoGainSource(StatelessSource):
     not finite. ``credit/info_gain_fallbacks`` counts those.
 
     Args:
-        config: Form of the gain.
+        config: Form of the gain, and the ablation.
         context: Gives the policy, at temperature 1 and as it is now, and the renderer.
 
     Raises:
@@ -57,7 +55,7 @@ class InfoGainSource(StatelessSource):
     def __init__(self, config: InfoGain, context: CreditContext) -> None:
         super().__init__()
         check_fast(context.renderer.tokenizer, config.type)
-        self._form = config.form
+        self._config = config
         self._context = context
         self._one_pass: bool | None = None
 
@@ -74,9 +72,13 @@ class InfoGainSource(StatelessSource):
                 fallbacks += 1
                 continue
             part = slice(int(end) - len(episode.turns), int(end) - 1)
-            values_N[part] = information_gains(belief_T, self._form)
+            values_N[part] = information_gains(belief_T, self._config.form)
             has_value_N[part] = True
         self._metrics = {"credit/info_gain_fallbacks": float(fallbacks)}
+        if self._config.shuffled and turns.episodes:
+            # The first attempt's seed is another in every batch, and the same after a resume.
+            rng = generator(self._context.seed, "shuffled", turns.episodes[0].policy_seed)
+            values_N[has_value_N] = rng.permutation(values_N[has_value_N])
         if has_value_N.any():
             self._metrics["credit/info_gain_mean"] = float(values_N[has_value_N].mean())
         return {"info_gain": Channel(values_N=values_N, has_value_N=has_value_N)}

@@ -65,6 +65,8 @@ class InfoGain(StrictModel):
     type: Literal["info_gain"]
     form: Literal["prob_diff", "log_prob_diff"] = "log_prob_diff"
     """Growth of the geometric-mean probability of the answer's tokens, or of its logarithm."""
+    shuffled: bool = False
+    """Ablation: the values of a batch are dealt out anew among its turns."""
 
 
 class FeedbackGain(StrictModel):

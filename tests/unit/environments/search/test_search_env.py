@@ -62,7 +62,7 @@ def test_the_opening_holds_the_question_and_info_the_answer():
     assert observation["text"] == "Question: On which river was Ada Lorn born?"
     assert (info["ground_truth"], info["answer"]) == ("the Tal", "answer the Tal")
     assert info["usage"] == {"searches": 0.0, "opened_words": 0.0}
-    assert info["potential"] == -5.0
+    assert info["potential"] == 0.75
 
 
 def test_search_read_and_answer():
@@ -89,7 +89,7 @@ def test_the_expert_needs_as_many_turns_as_the_potential_says():
         _, reward, over, _, info = env.step(env.oracle_action())
         potentials.append(info["potential"])
     assert reward == 1.0
-    assert potentials == [-5.0, -4.0, -3.0, -2.0, -1.0, 0.0]
+    assert potentials == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95, 0.0])
 
 
 @pytest.mark.parametrize(

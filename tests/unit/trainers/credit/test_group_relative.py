@@ -196,8 +196,8 @@ def test_potential_pays_the_growth_of_the_potential() -> None:
         final_potential=-2.0,
     )
     method = algo("potential", "terms.0.scale=none")
-    # To go: ahead 1 + 1 and 1 + 0.5, behind -1 and -0.5.
-    assert_rows(rows_of(method, group(ahead, behind)), [[1.5, 1.0], [-1.5, -1.0]])
+    # Ahead it grows by 0.5 and, at an end that is worth nothing more, by 0.5 beside the reward.
+    assert_rows(rows_of(method, group(ahead, behind)), [[0.5, 1.5], [-0.5, -0.5]])
 
 
 # States

@@ -171,6 +171,21 @@ def test_a_turn_that_tells_the_answer_gains_more_than_one_that_does_not() -> Non
     assert values[1] > 0.5
 
 
+def test_shuffled_gains_are_the_same_numbers_elsewhere() -> None:
+    """And again the same in the same batch, which a resumed run needs."""
+    said = [(word, word) for word in ("exits", "got", "key", "exits", "door", "north", "south")]
+    turns = batch([told(said, truth="key", answer="key")])
+    config = InfoGain(type="info_gain", shuffled=True)
+    true, dealt, again = (
+        InfoGainSource(one, context(sharpened())).read(turns)["info_gain"].values_N
+        for one in (CONFIG, config, config)
+    )
+    assert not np.array_equal(true, dealt)
+    assert sorted(true) == sorted(dealt)
+    assert dealt[-1] == 0
+    np.testing.assert_array_equal(dealt, again)
+
+
 def test_a_slow_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     given = context()
     monkeypatch.setattr(type(given.renderer.tokenizer), "is_fast", False)
