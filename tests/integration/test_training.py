@@ -200,3 +200,16 @@ def test_a_missing_game_engine_is_an_install_line(tmp_path: Path) -> None:
     )
     with pytest.raises(MissingExtraError, match=r"pip install 'turngym\[babyai\]'"):
         train(config(SMALL, "env.id=lab/gone"), tmp_path / "run")
+
+
+def test_the_warm_start_is_not_evaluated_before_it_should_be(tmp_path: Path) -> None:
+    warm_start = {
+        "episodes": 8,
+        "max_steps": 5,
+        "evaluate_every": 1,
+        "evaluate_from": 3,
+        "target_success": 1.0,
+    }
+    train(config({**SMALL, "warm_start": warm_start}), tmp_path)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if "warm_start/success" in row] == [3, 4, 5]

@@ -97,7 +97,9 @@ async def _is_warm(run: Run) -> bool:
     """Validate when it is due, and say whether imitation is over."""
     config, state = run.config.warm_start, run.state
     is_last = state.warm_steps >= config.max_steps
-    is_due = is_last or (state.warm_steps > 0 and state.warm_steps % config.evaluate_every == 0)
+    is_due = is_last or (
+        state.warm_steps >= config.evaluate_from and state.warm_steps % config.evaluate_every == 0
+    )
     if is_due and state.validated != state.warm_steps:
         state.warm_success = (await run.validate("warm_start", state.warm_steps)).success
         run.save()

@@ -55,6 +55,9 @@ class WarmStartConfig(OptimizerConfig):
     """Optimizer steps after which the warm start ends, whatever it reached."""
     evaluate_every: int = Field(default=50, ge=1)
     """Optimizer steps between evaluations."""
+    evaluate_from: int = Field(default=1, ge=1)
+    """Optimizer steps before the first evaluation: a policy that knows nothing plays each of its
+    episodes to the turn limit, which is slow."""
     target_success: float = Field(default=0.4, ge=0, le=1)
     """Sampled success on the validation tasks at which the warm start ends."""
     observation_weight: float = Field(default=0.2, ge=0)
