@@ -1,4 +1,4 @@
-"""Train three games with five seeds each and write docs/results.md and its curves.
+"""Train three games with five seeds each; write table and curves into docs/results.md.
 
     make results                      # about an hour on 2 cores; stop it any time, it resumes
     make results ARGS="--seeds 2 --games maze"
@@ -50,7 +50,7 @@ def main() -> int:
     print(table)
     if not arguments.no_page:
         draw(arguments.games, arguments.seeds, arguments.out)
-        PAGE.write_text(page(table, details, arguments.seeds), encoding="utf-8")
+        put_section("games", page(table, details, arguments.seeds))
     return 0
 
 
@@ -163,6 +163,16 @@ def draw(games: list[str], seeds: int, out: Path) -> None:
     figure.savefig(PAGE.parent / "assets" / "learning.png", dpi=110)
 
 
+def put_section(name: str, text: str) -> None:
+    """Replace what stands between the marks ``name`` of the page; a new section comes last."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Results\n"
+    before, mark, rest = old.partition(begin)
+    after = rest.partition(end)[2] if mark else "\n"
+    separator = "" if mark else "\n"
+    PAGE.write_text(f"{before}{separator}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+
+
 def curve(path: Path) -> tuple[list[int], list[float]]:
     """Return steps and success of the validations during reinforcement."""
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -173,9 +183,9 @@ def curve(path: Path) -> tuple[list[int], list[float]]:
 
 
 def page(table: str, details: str, seeds: int) -> str:
-    """Return docs/results.md."""
+    """Return the section about the games."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, two runs at a time"
-    return f"""# Results: three games, {seeds} seeds each
+    return f"""## Three games, {seeds} seeds each
 
     make results        # or one run: turngym train configs/taxi.toml run.seed=3
 
@@ -196,10 +206,9 @@ token. The control is the first game with learning rate 0 (seed 0).
 Thin lines are seeds, the thick line is their mean, the dashed line is the control. A run stops when
 it reaches its target on validation tasks.
 
-## Every run
+### Every run
 
-{details}
-"""
+{details}"""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""Compare credit assignment at equal episodes on two tasks; write the table into docs/results.md.
+
+    make learning                     # about an hour on 2 cores; stop it any time, it resumes
+    make learning ARGS="--tasks maze --seeds 2"
+
+Every comparison is one ``turngym compare configs/credit_<task>.toml``, so any of it can be made
+again alone; the command stands above each table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from results import PAGE, put_section
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One task, who is compared on it, and at how many episodes."""
+
+    config: str
+    episodes: int
+    algos: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    """``NAME:key=value``, as ``turngym compare --set`` takes it."""
+    text: str = ""
+
+    def arguments(self, seeds: int, out: str) -> list[str]:
+        """Return what stands behind ``turngym``."""
+        words = ["compare", f"configs/{self.config}.toml", "--algos", ",".join(self.algos)]
+        for setting in self.settings:
+            words += ["--set", setting]
+        words += ["--seeds", str(seeds), "--budget-episodes", str(self.episodes), "--jobs", "2"]
+        return [*words, "--out", out]
+
+
+ARCHER = (
+    # Plain policy gradient takes one step per batch. Its critic learns from nothing, so the policy
+    # waits for it and then moves in smaller steps than that of the others.
+    "learner.num_minibatches=1",
+    "learner.lr=3e-4",
+    "algo.advantage.normalize=true",
+    "algo.advantage.actor_turns=512",
+    "algo.advantage.critic.warmup_updates=3",
+)
+COMPARISONS = {
+    "maze": Comparison(
+        config="credit_maze",
+        episodes=384,
+        algos=(
+            "grpo",
+            "ppo",
+            "potential",
+            "gigpo",
+            "vl_dac",
+            "spa",
+            "archer",
+            "spa-constant=spa",
+        ),
+        settings=(
+            *(f"archer:{setting}" for setting in ARCHER),
+            "spa-constant:algo.rewards.0.constant=true",
+        ),
+    ),
+    "search": Comparison(
+        config="credit_search",
+        episodes=1280,
+        algos=(
+            "grpo",
+            "ppo",
+            "igpo",
+            "infopo",
+            "potential",
+            "spa",
+            "archer",
+            "igpo-shuffled=igpo",
+        ),
+        settings=(
+            *(f"archer:{setting}" for setting in ARCHER),
+            "igpo-shuffled:algo.rewards.1.shuffled=true",
+        ),
+    ),
+}
+
+
+def main() -> int:
+    """Train what is missing, then write the section."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", nargs="+", choices=COMPARISONS, default=list(COMPARISONS))
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning")
+    parser.add_argument("--no-page", action="store_true", help="train, write no page")
+    arguments = parser.parse_args()
+    sections = []
+    for task in arguments.tasks:
+        comparison, out = COMPARISONS[task], arguments.out / task
+        command = comparison.arguments(arguments.seeds, str(out))
+        code = subprocess.run(
+            [sys.executable, "-m", "turngym", *command],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
+        ).returncode
+        if code:
+            return code
+        sections.append(section(comparison, out, arguments.seeds))
+    if not arguments.no_page:
+        put_section("credit", "\n\n".join([opening(), *sections]))
+    return 0
+
+
+def opening() -> str:
+    """Return what stands before the tables."""
+    return f"""## Turn-level credit at equal episodes
+
+    make learning
+
+Measured on {date.today().isoformat()}: {platform.machine()}, {os.cpu_count()} cores, two runs at
+a time, one torch thread each, no GPU. Within a seed all methods begin with one model and meet the
+same training tasks in the same order."""
+
+
+def section(comparison: Comparison, out: Path, seeds: int) -> str:
+    """Return the report of one comparison with its command; copy its plot to the docs."""
+    report = (out / "report.md").read_text(encoding="utf-8")
+    body = report[report.index("\n## ") :].strip().replace("\n## ", "\n### ", 1)
+    body = "#" + body if body.startswith("## ") else body
+    for plot in out.glob("*.png"):
+        name = f"credit-{plot.name}"
+        shutil.copy(plot, PAGE.parent / "assets" / name)
+        body = body.replace(f"]({plot.name})", f"](assets/{name})")
+    title, _, rest = body.partition("\n")
+    command = shlex.join(["turngym", *comparison.arguments(seeds, f"runs/{comparison.config}")])
+    return f"{title}\n\n    {command}\n\n{comparison.text}\n{rest}".rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
