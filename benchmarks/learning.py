@@ -63,7 +63,6 @@ COMPARISONS = {
             "ppo",
             "potential",
             "gigpo",
-            "vl_dac",
             "spa",
             "archer",
             "spa-constant=spa",
