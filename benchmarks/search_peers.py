@@ -1,8 +1,8 @@
 """Search libraries used as their own documentation shows it, for `search.py`: no code of ours.
 
-Each has ``build(place)``, which indexes ``corpus.jsonl`` of a folder there, and ``open(place)``, which
-returns a function from a query to its ten best results. All return documents, except the one that
-says that it returns numbers.
+Each has ``build(place)``, which indexes ``corpus.jsonl`` of a folder there, and ``open(place)``,
+which returns a function from a query to its ten best results. All return documents, except the one
+that says that it returns numbers.
 """
 
 from __future__ import annotations
