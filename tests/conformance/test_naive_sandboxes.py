@@ -146,6 +146,16 @@ def test_a_child_that_keeps_a_pipe_holds_its_reader_up(mark: str) -> None:
     assert marked(mark)
 
 
+def test_a_flood_that_is_kept_fills_the_host() -> None:
+    code = (
+        "import resource, subprocess;"
+        "subprocess.run(['head', '-c', '100000000', '/dev/zero'], stdout=subprocess.PIPE);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert int(told.stdout) > 100_000, "KiB"
+
+
 def test_a_time_out_leaves_daemons(mark: str) -> None:
     argv = ["bash", "-c", f"setsid bash -c ': {mark}; sleep 60; :' & sleep 60"]
     with pytest.raises(subprocess.TimeoutExpired):

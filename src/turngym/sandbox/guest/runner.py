@@ -29,6 +29,7 @@ class Order:
         state_out: int = -1,
         tty: bytes = b"",
         keep_background: bool = False,
+        tell_start: bool = False,
     ) -> None:
         self.argv = argv
         self.env = env
@@ -38,6 +39,7 @@ class Order:
         self.state_out = state_out
         self.tty = tty
         self.keep_background = keep_background
+        self.tell_start = tell_start
 
 
 class Stop(BaseException):
@@ -47,8 +49,8 @@ class Stop(BaseException):
 def start(order: Order) -> "tuple[int, int]":
     """Fork a runner; return its process id and the pipe that it reports to.
 
-    The report is text: ``started PID``, then ``ended WAITSTATUS LEFTOVERS CLEAN``; or ``failed
-    ERRNO``.
+    The report is text: ``started PID`` when asked for, then ``ended WAITSTATUS LEFTOVERS CLEAN``;
+    or ``failed ERRNO``.
     """
     report, status = os.pipe()
     pid = os.fork()
@@ -74,7 +76,8 @@ def _run(order: Order, status: int) -> None:
         os._exit(0)
     for fd in (0, 1, 2, STATE_IN_FD, STATE_OUT_FD):
         _close(fd)
-    os.write(STATUS_FD, b"started %d\n" % main)
+    if order.tell_start:
+        os.write(STATUS_FD, b"started %d\n" % main)
     _wait(main, order.keep_background)
     os._exit(0)
 
@@ -86,14 +89,16 @@ def _stop(number: int, frame: object) -> None:
 def _keep_only(order: Order, status: int) -> None:
     """Put the descriptors of the command where it wants them and close all others."""
     wanted = [*order.standard, status, order.state_in, order.state_out]
-    # First out of the way, so that no descriptor is overwritten before it is moved.
-    import fcntl
-
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) if fd >= 0 else -1 for fd in wanted]
+    # First out of the way, so that no descriptor is overwritten before it is moved. What is there
+    # belongs to the guest and is closed below. Without fcntl: to load it here would cost each time.
+    aside = max(*wanted, STATE_OUT_FD) + 1
     places = (0, 1, 2, STATUS_FD, STATE_IN_FD, STATE_OUT_FD)
-    for fd, place in zip(high, places):  # noqa: B905 - both hold six
+    for number, fd in enumerate(wanted):
         if fd >= 0:
-            os.dup2(fd, place, inheritable=place != STATUS_FD)
+            os.dup2(fd, aside + number)
+    for number, place in enumerate(places):
+        if wanted[number] >= 0:
+            os.dup2(aside + number, place, inheritable=place != STATUS_FD)
         else:
             _close(place)
     os.closerange(3, STATUS_FD)
