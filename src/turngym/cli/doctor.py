@@ -122,7 +122,7 @@ def _sandboxes() -> list[Finding]:
             Finding(
                 name="sandbox of strong isolation",
                 status="missing",
-                detail="none is built in: those above share the host's kernel, gVisor has no back end",
+                detail="none is built in: all share the host's kernel, gVisor has no back end",
                 fix="run turngym in a virtual machine, or plug one in (docs/security.md)",
             )
         )
