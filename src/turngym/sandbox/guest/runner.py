@@ -89,20 +89,23 @@ def _stop(number: int, frame: object) -> None:
 def _keep_only(order: Order, status: int) -> None:
     """Put the descriptors of the command where it wants them and close all others."""
     wanted = [*order.standard, status, order.state_in, order.state_out]
-    # First out of the way, so that no descriptor is overwritten before it is moved. What is there
-    # belongs to the guest and is closed below. Without fcntl: to load it here would cost each time.
-    aside = max(*wanted, STATE_OUT_FD) + 1
+    # First out of the way, so that no descriptor is overwritten before it is moved.
+    high = [_above_places(fd) for fd in wanted]
     places = (0, 1, 2, STATUS_FD, STATE_IN_FD, STATE_OUT_FD)
-    for number, fd in enumerate(wanted):
+    for fd, place in zip(high, places):  # noqa: B905 - both hold six
         if fd >= 0:
-            os.dup2(fd, aside + number)
-    for number, place in enumerate(places):
-        if wanted[number] >= 0:
-            os.dup2(aside + number, place, inheritable=place != STATUS_FD)
+            os.dup2(fd, place, inheritable=place != STATUS_FD)
         else:
             _close(place)
     os.closerange(3, STATUS_FD)
     os.closerange(STATE_OUT_FD + 1, 1 << 20)
+
+
+def _above_places(fd: int) -> int:
+    # Without fcntl: loading it into each runner would cost as much as the rest of a command.
+    while 0 <= fd <= STATE_OUT_FD:
+        fd = os.dup(fd)
+    return fd
 
 
 def _close(fd: int) -> None:
