@@ -24,7 +24,7 @@ class _Function(_ctypes.CFuncPtr):
     _restype_ = _Int
 
 
-_prctl = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))
+_prctl = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]  # None: this program
 
 
 def prctl(option: int, value: int) -> None:
