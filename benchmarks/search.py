@@ -1,14 +1,16 @@
 """Measure the search engines beside bare libraries, and episodes of search per second.
 
     search.py                        10,000 and 100,000 articles
-    search.py --sizes 10k,100k,1m    a million too: about ten minutes and 3 GB of disk
+    search.py --sizes 10k,100k,1m    a million too: about ten minutes and 5 GB of disk
+    search.py --work DIR             keep corpora and indexes there, and use those that are there
     search.py --repeats 1            a quick look
     search.py --clock cpu            processor time, for a machine that is busy
     search.py --publish              also rewrite benchmarks/results/search.json and docs/search.md
 
 Every engine is built and queried in a process of its own, so that its memory can be told. Queries
 are names (what an expert looks up) and whole questions (many frequent words), half of each, and no
-result is remembered. "alone" means the library without our documents: numbers of documents only.
+result is remembered. What is "alone" is the library as its own documentation shows it, without our
+code (search_peers.py).
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import search_peers
 from harness import RESULTS, ROOT, child_environment, machine, quartiles, versions
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
-ENGINES = ("sqlite", "sqlite, any word, alone", "tantivy", "tantivy alone", "bm25s", "bm25s alone")
+OURS = ("sqlite", "tantivy", "bm25s")
+ENGINES = (*OURS, *search_peers.PEERS)
 EPISODES = 200
 GOAL_TURNS = 2_000
 DOCS = ROOT / "docs" / "search.md"
@@ -38,10 +42,11 @@ MARKS = ("<!-- speed: begin, written by benchmarks/search.py --publish -->", "<!
 
 _WORLD_ARTICLES = 10_000
 _QUERIES = 100
-_RESULTS = 10
+_PATIENCE_S = 10.0
+"""A slow engine is asked fewer of the queries."""
 
 Record = dict[str, Any]
-Ask = Callable[[str], object]
+Ask = search_peers.Ask
 Clock = Callable[[], float]
 """Seconds from an arbitrary start."""
 
@@ -58,8 +63,9 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
-            place = Path(folder, str(size))
-            _write_corpus(place, size)
+            place = Path(arguments.work or folder, str(size))
+            if not (place / "queries.json").exists():
+                _write_corpus(place, size)
             rows += _measure_size(place, size, arguments)
     episodes = _in_child(arguments.clock, "episodes", "", str(arguments.repeats))
     result = {
@@ -89,17 +95,17 @@ def report(result: Record) -> str:
         + ", ".join(f"{name} {number}" for name, number in result["versions"].items())
         + ".",
         "",
-        "| articles | engine | build s | disk MB | memory MB | name p50 ms | p95 | question p50 ms "
-        "| p95 | 2 threads |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| articles | engine | build s | disk MB | RSS MB | private MB | name p50 ms | p95 "
+        "| question p50 ms | p95 | 2 threads |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["engines"]:
         times = [row[f"{kind}_{part}"] for kind in ("name", "question") for part in ("p50", "p95")]
-        numbers = " | ".join(f"{value:.2f}" for value in times)
-        build = f"{row['build_s']:.1f} | {row['disk_mb']:.0f}" if row["build_s"] else "– | –"
+        numbers = " | ".join(f"{value:.3f}" if value < 1 else f"{value:.1f}" for value in times)
+        build = f"{row['build_s']:.1f} | {row['disk_mb']:.0f}"
         lines.append(
-            f"| {row['size']:,} | {row['engine']} | {build} | {row['memory_mb']:.0f} | {numbers} | "
-            f"×{row['speedup_2_threads']:.2f} |"
+            f"| {row['size']:,} | {row['engine']} | {build} | {row['rss_mb']:.0f} | "
+            f"{row['private_mb']:.0f} | {numbers} | ×{row['speedup_2_threads']:.2f} |"
         )
     found = result["episodes"]
     low, high = quartiles(found["turns_per_s"])
@@ -128,6 +134,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", default="10k,100k", help="of " + ",".join(SIZES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--work", type=Path, help="folder of corpora and indexes to keep")
     parser.add_argument("--publish", action="store_true")
     parser.add_argument("--child", nargs=3, metavar=("WHAT", "PLACE", "MORE"))
     arguments = parser.parse_args()
@@ -165,10 +172,12 @@ def _write_corpus(place: Path, size: int) -> None:
 
 
 def _measure_size(place: Path, size: int, arguments: argparse.Namespace) -> list[Record]:
-    built = {
-        name: _in_child(arguments.clock, "build", str(place), name)
-        for name in ("sqlite", "tantivy", "bm25s")
-    }
+    built = {}
+    for name in ENGINES:
+        known = place / f"{name}.json"
+        if not known.exists():
+            known.write_text(json.dumps(_in_child(arguments.clock, "build", str(place), name)))
+        built[name] = json.loads(known.read_text())
     asked: dict[str, list[Record]] = {name: [] for name in ENGINES}
     for _ in range(arguments.repeats):
         for name in ENGINES:  # in turn, so that a busy moment hits all alike
@@ -176,8 +185,7 @@ def _measure_size(place: Path, size: int, arguments: argparse.Namespace) -> list
     rows = []
     for name in ENGINES:
         merged = {key: statistics.median(one[key] for one in asked[name]) for key in asked[name][0]}
-        build = built.get(name, {"build_s": 0.0, "disk_mb": 0.0})
-        rows.append({"size": size, "engine": name, **build, **merged})
+        rows.append({"size": size, "engine": name, **built[name], **merged})
     return rows
 
 
@@ -201,7 +209,7 @@ def _child(what: str, place: str, more: str, clock: Clock) -> Record:
 
 
 def _build(place: Path, engine: str, clock: Clock) -> Record:
-    """Build one engine over the documents; sqlite also stores them for all."""
+    """Build one engine over the corpus; our sqlite also stores the documents for our others."""
     from turngym.environments.search.corpus import JsonlSource
     from turngym.environments.search.index import build_index
 
@@ -209,37 +217,47 @@ def _build(place: Path, engine: str, clock: Clock) -> Record:
     if clock is time.thread_time:  # some engines build in threads of their own
         clock = time.process_time
     started = clock()
-    if engine == "sqlite":
+    if engine in search_peers.PEERS:
+        own = search_peers.PEERS[engine].build(place)
+    elif engine == "sqlite":
         build_index(JsonlSource(place / "corpus.jsonl"), folder)
+        own = folder
     else:
-        import importlib
-
-        module = importlib.import_module(f"turngym.environments.search.backends.{engine}")
-        module.build(folder / "documents.sqlite", folder / engine)
+        own = folder / engine
+        _engine_module(engine).build(folder / "documents.sqlite", own)
     seconds = clock() - started
-    own = folder if engine == "sqlite" else folder / engine
-    size = sum(file.stat().st_size for file in own.rglob("*") if file.is_file())
-    return {"build_s": seconds, "disk_mb": size / 1e6}
+    files = [own] if own.is_file() else [file for file in own.rglob("*") if file.is_file()]
+    return {"build_s": seconds, "disk_mb": sum(file.stat().st_size for file in files) / 1e6}
+
+
+def _engine_module(engine: str) -> Any:
+    import importlib
+
+    return importlib.import_module(f"turngym.environments.search.backends.{engine}")
 
 
 def _ask_all(place: Path, name: str, clock: Clock) -> Record:
     queries = json.loads((place / "queries.json").read_text())
-    before = _anonymous_mb()
-    ask = _asker(place / "index", name)
+    before = _memory_mb()
+    ask = _asker(place, name)
     record: Record = {}
+    asked: list[str] = []
     for kind, texts in queries.items():
         ask(texts[0])
-        times = []
+        times: list[float] = []
         for text in texts:
+            if sum(times) > 1e3 * _PATIENCE_S:
+                break
             started = clock()
             ask(text)
             times.append(1e3 * (clock() - started))
+        asked += texts[: len(times)]
         times.sort()
         record[f"{kind}_p50"] = times[len(times) // 2]
         record[f"{kind}_p95"] = times[int(0.95 * len(times))]
-    record["memory_mb"] = _anonymous_mb() - before
-    every = queries["name"] + queries["question"]
-    record["speedup_2_threads"] = _seconds(ask, every, 1) / _seconds(ask, every, 2)
+    for key, value in _memory_mb().items():
+        record[key] = value - before[key]
+    record["speedup_2_threads"] = _seconds(ask, asked, 1) / _seconds(ask, asked, 2)
     return record
 
 
@@ -251,54 +269,28 @@ def _seconds(ask: Ask, texts: Sequence[str], threads: int) -> float:
         return time.perf_counter() - started
 
 
-def _anonymous_mb() -> float:
-    """Return the memory of this process in MB that no file backs."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1e3
-    return 0.0
+def _memory_mb() -> dict[str, float]:
+    """Return the resident memory of this process, and how much of it no file backs."""
+    wanted = {"VmRSS:": "rss_mb", "RssAnon:": "private_mb"}
+    lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
+    return {wanted[line[0]]: int(line[1]) / 1e3 for line in lines if line and line[0] in wanted}
 
 
-def _asker(folder: Path, name: str) -> Ask:
+def _asker(place: Path, name: str) -> Ask:
     """Return a function that answers one query without remembering any."""
-    database = folder / "documents.sqlite"
-    if name == "sqlite, any word, alone":
-        return _plain_fts5(database)
-    engine = name.removesuffix(" alone")
-    if engine == "sqlite":
-        from turngym.environments.search.backends.sqlite import SqliteBackend as Backend
+    if name in search_peers.PEERS:
+        return search_peers.PEERS[name].open(place)
+    database = place / "index" / "documents.sqlite"
+    if name == "sqlite":
+        from turngym.environments.search.backends.sqlite import SqliteBackend
 
-        backend: Any = Backend(database)
+        backend: Any = SqliteBackend(database)
     else:
-        import importlib
-
-        module = importlib.import_module(f"turngym.environments.search.backends.{engine}")
-        backend = module.open_built(database, folder / engine)
-    if name.endswith("alone"):
-        return lambda text: backend.rank(text, _RESULTS)
+        backend = _engine_module(name).open_built(database, place / "index" / name)
 
     def ask(text: str) -> object:
         backend.forget()
-        return backend.search(text, _RESULTS)
-
-    return ask
-
-
-def _plain_fts5(database: Path) -> Ask:
-    """Return the textbook query: any of the words, ranked by BM25."""
-    import sqlite3
-    import threading
-
-    from turngym.environments.search.documents import terms
-
-    local = threading.local()
-
-    def ask(text: str) -> object:
-        if not hasattr(local, "connection"):
-            local.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-        match = " OR ".join(f'"{word}"' for word in dict.fromkeys(terms(text)))
-        query = "SELECT rowid FROM fts WHERE fts MATCH ? ORDER BY rank LIMIT ?"
-        return local.connection.execute(query, (match, _RESULTS)).fetchall()
+        return backend.search(text, search_peers.RESULTS)
 
     return ask
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Make the environments of the packages that benchmarks/spine.py compares with:
+# Make the environments of the packages that benchmarks/spine.py and sandbox.py compare with:
 #
-#   benchmarks/setup.sh          both
+#   benchmarks/setup.sh          all
 #   benchmarks/setup.sh gem      benchmarks/.venv/gem: gem-llm and what turngym needs
 #   benchmarks/setup.sh trl      benchmarks/.venv/trl: TRL, datasets and what turngym[train] needs
+#   benchmarks/setup.sh swe-rex  benchmarks/.venv/swe-rex: SWE-ReX
 #
 # They are apart from .venv, so that no peer can change what turngym is tested with. turngym itself
 # is read from src/. What the peers share with turngym has the tested version of constraints.txt,
 # torch above all. A call that finds nothing to do ends at once; an interrupted one is made anew.
-# A peer that cannot be installed is named, the other is still installed, and the exit status is 1.
+# A peer that cannot be installed is named, the others are still installed, and the exit status is 1.
 # PYTHON names the interpreter, 3.11 or later (gem-llm 0.1.0 admits none after 3.12.0).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -39,14 +40,15 @@ install() { # install NAME REQUIREMENT...
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- gem trl
+    set -- gem trl swe-rex
 fi
 for part in "$@"; do
     case $part in
         gem) install gem "${core[@]}" gem-llm==0.1.0 ;;
         trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
+        swe-rex) install swe-rex swe-rex==1.4.0 ;;
         *)
-            echo "setup: unknown part '$part'; choose from: gem trl" >&2
+            echo "setup: unknown part '$part'; choose from: gem trl swe-rex" >&2
             exit 2
             ;;
     esac

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.extra("bwrap")
 
 FULL = os.environ.get("TURNGYM_CHAOS") == "full"
 OPERATIONS, STARTS, KILLS = (500, 1000, 150) if FULL else (60, 20, 15)
-AT_ONCE = 25 if FULL else 6
+AT_ONCE = 100 if FULL else 6
 SPEC = SandboxSpec(
     limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, pids=32, enforce="best_effort")
 )
@@ -136,15 +136,39 @@ async def test_kills_during_the_start_leave_nothing() -> None:
     backend = BubblewrapBackend()
     async with await backend.start(SPEC):
         pass
-    for _ in range(KILLS):
+    struck = 0
+    for number in range(KILLS):
         task = asyncio.ensure_future(backend.start(SPEC))
-        await asyncio.sleep(lottery.uniform(0, 0.012))
-        task.cancel()
+        struck += await strike(backend, task, number, lottery.uniform(0, 0.012))
         await asyncio.wait([task])
-        if not task.cancelled():
+        if not task.cancelled() and task.exception() is None:
             await task.result().close()
-    await asyncio.sleep(0.5)
+        elif not task.cancelled():
+            assert isinstance(task.exception(), GONE), task.exception()
+    assert struck > KILLS * 0.8, "most starts were over before they were struck"
+    for _ in range(500):
+        if not guests_of(os.getpid()):
+            break
+        await asyncio.sleep(0.01)
     assert guests_of(os.getpid()) == []
     assert backend.quota.used["sandboxes"] == 0
     await backend.close()
     await nothing_is_left()
+
+
+async def strike(
+    backend: BubblewrapBackend, task: "asyncio.Task[GuestSandbox]", number: int, patience_s: float
+) -> bool:
+    """Give a start up, or kill bubblewrap or the launcher; return whether something was hit."""
+    if number % 3 == 0:
+        await asyncio.sleep(patience_s)
+        return task.cancel()
+    while not (guests := guests_of(os.getpid())) and not task.done():
+        await asyncio.sleep(0)
+    await asyncio.sleep(patience_s)
+    launcher = backend._launcher
+    assert launcher is not None
+    for pid in [launcher.pid] if number % 10 == 1 else guests:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(guests)

@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch):
-    for name in ("harness", "search_benchmark"):
+    for name in ("harness", "search_peers", "search_benchmark"):
         file = BENCHMARKS / f"{name.removesuffix('_benchmark')}.py"
         spec = importlib.util.spec_from_file_location(name, file)
         module = importlib.util.module_from_spec(spec)
@@ -31,14 +31,15 @@ def test_every_engine_answers_the_same_queries(bench, tmp_path):
     queries = json.loads((place / "queries.json").read_text())
     assert {kind: len(texts) for kind, texts in queries.items()} == {"name": 8, "question": 8}
     assert len((place / "corpus.jsonl").read_text().splitlines()) == 300
-    built = bench._build(place, "sqlite", time.perf_counter)
-    assert built["disk_mb"] > 0.05
-    for name in ("sqlite", "sqlite, any word, alone"):
-        ask = bench._asker(place / "index", name)
+    for name in ("sqlite", "FTS5 alone"):
+        built = bench._build(place, name, time.perf_counter)
+        assert built["disk_mb"] > 0.05
+        ask = bench._asker(place, name)
         assert all(ask(text) for text in queries["name"])
         record = bench._ask_all(place, name, time.thread_time)
         assert 0 < record["name_p50"] <= record["name_p95"]
-        assert {"question_p50", "question_p95", "memory_mb", "speedup_2_threads"} <= set(record)
+        wanted = {"question_p50", "question_p95", "rss_mb", "private_mb", "speedup_2_threads"}
+        assert wanted <= set(record)
 
 
 def test_episodes_are_played_to_their_end(bench):
@@ -58,7 +59,14 @@ def test_the_page_gets_the_tables_between_its_marks(bench, tmp_path, monkeypatch
     row = dict.fromkeys(
         ("name_p50", "name_p95", "question_p50", "question_p95", "speedup_2_threads"), 0.25
     )
-    row |= {"size": 10_000, "engine": "x", "build_s": 1.0, "disk_mb": 2.0, "memory_mb": 3.0}
+    row |= {
+        "size": 10_000,
+        "engine": "x",
+        "build_s": 1.0,
+        "disk_mb": 2.0,
+        "rss_mb": 3.0,
+        "private_mb": 1.0,
+    }
     text = bench.report(
         {
             "machine": {"cores": 2, "cpu": "C", "python": "3"},
@@ -79,7 +87,7 @@ def test_the_page_gets_the_tables_between_its_marks(bench, tmp_path, monkeypatch
     assert lines[0] == "before"
     assert lines[-1] == "after"
     assert "old" not in lines
-    wanted = "| 10,000 | x | 1.0 | 2 | 3 | 0.25 | 0.25 | 0.25 | 0.25 | ×0.25 |"
+    wanted = "| 10,000 | x | 1.0 | 2 | 3 | 1 | 0.250 | 0.250 | 0.250 | 0.250 | ×0.25 |"
     assert wanted in lines
     assert "**2,000 environment turns per second**" in page.read_text()
     assert (bench.ROOT / "docs" / "search.md").read_text().count(bench.MARKS[0]) == 1

@@ -116,7 +116,17 @@ def _sandboxes() -> list[Finding]:
     """Start a sandbox of every back end that isolates."""
     from turngym.sandbox.backends import backend_names
 
-    return [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
+    findings = [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
+    if not any(finding.detail.startswith("strong ") for finding in findings):
+        findings.append(
+            Finding(
+                name="sandbox of strong isolation",
+                status="missing",
+                detail="none is built in: all share the host's kernel, gVisor has no back end",
+                fix="run turngym in a virtual machine, or plug one in (docs/security.md)",
+            )
+        )
+    return findings
 
 
 def _sandbox(name: str) -> Finding:

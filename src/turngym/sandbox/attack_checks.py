@@ -1,7 +1,8 @@
 """Attacks from inside, through the public interface; a function's name is what must hold.
 
 Each attack says what got through. Against a back end that isolates, nothing may. Against
-``unsafe-local`` the same attack must get through (`control`), or else it would prove nothing.
+``unsafe-local`` the same attack must get through (`control`), or else it would prove nothing; where
+that cannot be shown there, the check itself shows that it bites when what holds it is taken away.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ async def no_socket_of_the_host_can_be_reached(bench: Bench) -> None:
 
 
 async def there_is_no_network(bench: Bench) -> None:
-    judge(bench, await attack(await bench.start(), programs.NETWORK), control=False)
+    interfaces = Path("/proc/net/dev").read_text().splitlines()[2:]
+    found = await attack(await bench.start(), programs.NETWORK)
+    judge(bench, found, control=any(not line.strip().startswith("lo:") for line in interfaces))
 
 
 async def only_sockets_that_know_namespaces_can_be_made(bench: Bench) -> None:
@@ -171,13 +174,13 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> No
             ln -s ok inside
             ln -s / root; ln -s . self; mkfifo fifo; ln ok hard; echo x > $'new\\nline'
             printf x > $'\\377\\376'; truncate -s 1T /tmp/huge
-            d=deep; for i in $(seq 1 300); do mkdir $d/d && cd $d/d && d=.; done
         """
         await output(sandbox, script)
+        await attack(sandbox, programs.SOCKET_AND_DEPTH, 3000 if bench.is_isolating else 300)
         out = Path(temporary, "out")
         report = await sandbox.get_tree("t", out, max_bytes=1 << 20, max_files=2000)
         want((out / "ok").read_text() == "fine\n" and report.files == 4, f"{report}")
-        want(len(report.skipped) == 5, f"skipped {report.skipped}")
+        want(len(report.skipped) == 6, f"skipped {report.skipped}")
         links = [path for path in out.rglob("*") if path.is_symlink()]
         escaped = [str(p) for p in links if not p.resolve().is_relative_to(out.resolve())]
         want(not escaped, f"links lead out: {escaped}")
@@ -193,6 +196,9 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> No
                 await _refused(sandbox.read_file(name, max_bytes=100))
                 await _refused(sandbox.write_file(name, b"x"))
             want(target.file.read_text() == target.secret, "the host's file was written")
+        else:
+            naive = Path(sandbox.workspace, "t/absolute").read_text()
+            want(naive == target.secret, "the link does not bite: who just opens it sees nothing")
 
 
 async def _refused(action: object) -> None:
@@ -369,8 +375,12 @@ async def a_grade_is_not_changed_by_what_was_planted(bench: Bench) -> None:
         )
         daemon = "while :; do echo 1 > reward; touch answer; rm -f answer; done"
         await policy.spawn(daemon)
-        layer = await policy.snapshot()
         mount = ReadOnlyMount(source=Path(tests), target="/mnt/tests")
+        naive = await bench.start(replace(bench.spec(), mounts=[mount]))
+        await naive.spawn(daemon)
+        graded = [await output(naive, ["bash", "/mnt/tests/grade.sh"]) for _ in range(50)]
+        want("1" in graded, "the daemon does not bite: it changes no grade in its own sandbox")
+        layer = await policy.snapshot()
         await output(policy, "rm -f answer")
         grader = await bench.start(replace(bench.spec(), workspace=layer, mounts=[mount]))
         await output(grader, "rm -f answer")
@@ -391,6 +401,7 @@ async def a_set_uid_program_gains_nothing(bench: Bench) -> None:
 
 async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
     lottery = random.Random(11)
+    mixed: list[str] = []
 
     async def one(number: int) -> None:
         sandbox = await bench.start()
@@ -399,10 +410,7 @@ async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
             text = await output(
                 sandbox, f"cat id; echo -{turn}; echo {number} >> /tmp/log; sort -u /tmp/log"
             )
-            want(
-                text == f"{number}-{turn}\n{number}" or not bench.is_isolating,
-                f"{number}: {text!r}",
-            )
+            mixed.extend([] if text == f"{number}-{turn}\n{number}" else [f"{number}: {text!r}"])
             if lottery.random() < 0.1:
                 await sandbox.close()
                 return
@@ -410,6 +418,7 @@ async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
     await asyncio.gather(*(one(number) for number in range(12)))
     if not bench.is_isolating:
         Path("/tmp/log").unlink(missing_ok=True)
+    judge(bench, mixed)
 
 
 async def a_debugger_works_only_when_allowed(bench: Bench) -> None:

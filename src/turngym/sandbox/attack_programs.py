@@ -132,6 +132,11 @@ if libc.ptrace(16, pid, None, None) == 0:
 target = int(sys.argv[2])
 class Part(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+space = ctypes.create_string_buffer(8)
+here, there = Part(ctypes.addressof(space), 8), Part(8, 8)
+ctypes.set_errno(0)
+got = libc.process_vm_readv(target, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+if got >= 0 or ctypes.get_errno() == 14: print("may read the memory of", target)  # 14: no address
 if opens("/proc/%d/mem" % target, os.O_RDONLY): print("opened the memory of", target)
 for name in ("environ", "maps", "fd/3"):
     if opens("/proc/%d/%s" % (target, name), os.O_RDONLY): print("opened", name, "of", target)
@@ -239,6 +244,15 @@ except OSError:
 print(done)
 """
 )
+
+SOCKET_AND_DEPTH = """
+import _socket, os, sys
+os.chdir("t")
+_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).bind("socket")
+os.chdir("deep")
+for _ in range(int(sys.argv[1])):
+    os.mkdir("d"); os.chdir("d")
+"""
 
 FORGE = (
     _HEAD

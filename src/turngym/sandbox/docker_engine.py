@@ -78,6 +78,11 @@ class FramedStream(SocketStream):
         self._attached.close()
 
 
+def _let_go(attached: Any) -> None:  # see FramedStream
+    attached._sock.close()
+    attached.close()
+
+
 class DockerBackend:
     """Makes containers of a local engine. May be used from several event loops."""
 
@@ -244,29 +249,54 @@ class DockerBackend:
         }
 
     async def _started(self, client: Client, spec: SandboxSpec, container: Any) -> DockerSandbox:
-        def attach_and_start() -> Any:
-            parameters = {"stdin": 1, "stdout": 1, "stream": 1}
-            attached = client.api.attach_socket(container.id, parameters)
-            container.start()
-            return attached
-
         async with self._gate:
-            attached = await self.call(attach_and_start)
+            attached = await self._attach_and_start(client, container)
         channel = Channel(FramedStream(attached), container.id[:12])
         try:
             facts = await channel.open()
-            await self.call(container.reload)
         except SandboxDied as error:
             raise SandboxUnavailable(
                 f"container {container.id[:12]} did not come up: {error}"
             ) from None
+        try:
+            await self.call(container.reload)
+            return self._checked(spec, container, channel, facts)
+        except BaseException:
+            await channel.close()
+            raise
+
+    async def _attach_and_start(self, client: Client, container: Any) -> Any:
+        """Return the connection of a container that runs; none is left open when it does not."""
+
+        def work() -> Any:
+            parameters = {"stdin": 1, "stdout": 1, "stream": 1}
+            attached = client.api.attach_socket(container.id, parameters)
+            try:
+                container.start()
+            except BaseException:
+                _let_go(attached)
+                raise
+            return attached
+
+        starting = asyncio.ensure_future(self.call(work))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])  # a thread cannot be stopped
+            if starting.exception() is None:
+                _let_go(starting.result())
+            raise
+
+    def _checked(
+        self, spec: SandboxSpec, container: Any, channel: Channel, facts: dict[str, str]
+    ) -> DockerSandbox:
+        """Return the sandbox, after a look at what its guest and the kernel say of its cage."""
         evidence = refusals.check_greeting(
             facts, spec, host_uid=UID, wanted_uid=UID, own_user=False
         )
         enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
         missing = [name for name, how in enforced.items() if how != "exact"]
         if missing and spec.limits.enforce == "strict":
-            await channel.close()
             raise SandboxRefused(
                 f"the limits cannot be held here: {', '.join(missing)}",
                 "an engine does not bound what a container writes",

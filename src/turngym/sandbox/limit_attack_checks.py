@@ -10,6 +10,7 @@ from turngym.check_report import NotRun
 from turngym.errors import SandboxRefused
 from turngym.sandbox import attack_programs as programs
 from turngym.sandbox.attack_targets import attack, judge, program
+from turngym.sandbox.base import ExecResult, Sandbox
 from turngym.sandbox.checks import Bench, Check, output, raises, said, want
 
 
@@ -32,24 +33,33 @@ async def a_fork_bomb_stops_at_the_limit_and_harms_no_sibling(bench: Bench) -> N
 
 
 async def a_memory_bomb_is_stopped(bench: Bench) -> None:
+    roomy = await bench.start(bench.spec(memory_bytes=1 << 30, disk_bytes=1 << 20))
+    held = await attack(roomy, programs.MEMORY, 400, 0.1)
+    want(held == ["held 400 MB"], f"the bomb does not bite: with room enough it said {held}")
     sandbox = await bench.start(bench.spec(memory_bytes=96 << 20, disk_bytes=1 << 20))
     judge(bench, await attack(sandbox, programs.MEMORY, 400, 0.2), control=False)
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
 async def memory_of_many_processes_is_bounded_together(bench: Bench) -> None:
+    held, _ = await _held_by_six(await bench.start(bench.spec(memory_bytes=1 << 30)))
+    want(held == 6, f"the bomb does not bite: with room enough {held} of 6 held their memory")
     sandbox = await bench.start(bench.spec(memory_bytes=128 << 20, disk_bytes=1 << 20))
-    one = program(sandbox, programs.MEMORY, 60, 1.0)
-    quoted = " ".join("'" + part.replace("'", "'\\''") + "'" for part in one)
-    result = await sandbox.exec(f"for i in 1 2 3 4 5 6; do {quoted} & done; wait", timeout_s=60)
-    held = result.stdout.count(b"held")
-    how = sandbox.enforced["memory"]
-    if how in ("exact", "watched"):
+    held, result = await _held_by_six(sandbox)
+    if sandbox.enforced["memory"] in ("exact", "watched"):
         want(held <= 2, f"{held} of 6 processes held 60 MB each under a limit of 128 MB")
         want(result.oom_killed, f"nothing says that memory ran out: {said(result)}")
     else:
         judge(bench, [f"{held} of 6 held their memory"] if held > 2 else [])
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
+
+
+async def _held_by_six(sandbox: Sandbox) -> tuple[int, ExecResult]:
+    """Return how many of six processes could hold 60 MB each at the same time."""
+    one = program(sandbox, programs.MEMORY, 60, 1.0)
+    quoted = " ".join("'" + part.replace("'", "'\\''") + "'" for part in one)
+    result = await sandbox.exec(f"for i in 1 2 3 4 5 6; do {quoted} & done; wait", timeout_s=60)
+    return result.stdout.count(b"held"), result
 
 
 async def a_full_disk_is_full_at_the_limit(bench: Bench) -> None:
@@ -59,12 +69,15 @@ async def a_full_disk_is_full_at_the_limit(bench: Bench) -> None:
         await _refused_when_strict(bench, "disk")
         return
     limit = 24 << 20
+    roomy = await bench.start(bench.spec(disk_bytes=4 * limit))
+    written = await attack(roomy, programs.FILL, "/tmp/fill", 2 * limit)
+    want(written == [str(2 * limit)], f"the attack does not bite: with room it wrote {written}")
     sandbox = await bench.start(bench.spec(disk_bytes=limit))
     places = ("/workspace", "/tmp", "/home/agent", "/var/tmp", "/dev/shm", "/run")
     total = 0
     for place in places:
-        [written] = await attack(sandbox, programs.FILL, f"{place}/fill", 2 * limit) or ["0"]
-        total += int(written)
+        [count] = await attack(sandbox, programs.FILL, f"{place}/fill", 2 * limit) or ["0"]
+        total += int(count)
     want(total <= limit + (1 << 20), f"{total} bytes fitted under a limit of {limit}")
     want(
         await output(sandbox, "rm -f /workspace/fill /tmp/fill; echo alive") == "alive", "unusable"
@@ -83,11 +96,13 @@ async def empty_files_stop_at_the_limit(bench: Bench) -> None:
     if bench.capabilities.limits["inodes"] != "exact":
         await _refused_when_strict(bench, "inodes")
         return
+    made = await attack(await bench.start(bench.spec(inodes=2000)), programs.INODES, "/tmp/n", 1000)
+    want(made == ["1000"], f"the attack does not bite: with room it made {made} files")
     sandbox = await bench.start(bench.spec(inodes=500))
     total = 0
     for place in ("/workspace", "/tmp", "/dev/shm"):
-        [made] = await attack(sandbox, programs.INODES, f"{place}/many", 5000)
-        total += int(made)
+        [count] = await attack(sandbox, programs.INODES, f"{place}/many", 5000)
+        total += int(count)
     want(total <= 500, f"{total} files under a limit of 500")
 
 

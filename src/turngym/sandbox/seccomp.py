@@ -10,6 +10,7 @@ Source: the table is our own; numbers are those of Linux 6.18's ``unistd`` heade
 
 from __future__ import annotations
 
+import functools
 import platform
 from typing import Any
 
@@ -87,7 +88,12 @@ def bpf(*, allow_ptrace: bool = False) -> bytes:
     Raises:
         SandboxRefused: The processor is not known.
     """
-    at = machine()
+    return _compiled(machine(), allow_ptrace)
+
+
+@functools.cache
+def _compiled(at: int, allow_ptrace: bool) -> bytes:
+    """Return the filter for one column of the tables; every start asks for it."""
     program = [
         (_LD_W_ABS, 0, 0, _ARCH),
         (_JEQ_K, 1, 0, _AUDIT_ARCH[at]),

@@ -85,3 +85,14 @@ def test_a_broken_plug_in_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module.registry, "entries", list)
     finding = doctor_module._optional_parts()[-1]
     assert (finding.status, finding.detail) == ("broken", line)
+
+
+def test_that_no_back_end_is_strong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for detail, is_said in (
+        ("standard isolation; memory exact", True),
+        ("strong isolation", False),
+    ):
+        found = Finding(name="sandbox x", status="ok", detail=detail)
+        monkeypatch.setattr(doctor_module, "_sandbox", lambda name, found=found: found)
+        names = [finding.name for finding in doctor_module._sandboxes()]
+        assert ("sandbox of strong isolation" in names) is is_said

@@ -110,13 +110,14 @@ async def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.Mo
     assert "no program bwrap" in caught.value.evidence
 
 
-def test_a_cache_that_others_can_write_or_that_is_a_file_is_refused(
+def test_a_cache_that_cannot_be_written_or_that_others_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(SandboxRefused, match="TURNGYM_CACHE"):
-        runtime.cache_folder()
+    for place in (str(tmp_path / "file"), "/proc/none"):  # where not even root can write
+        monkeypatch.setenv("TURNGYM_CACHE", place)
+        with pytest.raises(SandboxRefused, match=r"cannot be made.*TURNGYM_CACHE"):
+            runtime.cache_folder()
     monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "open"))
     runtime.cache_folder().chmod(0o777)
     with pytest.raises(SandboxRefused, match="written by others"):

@@ -116,7 +116,7 @@ def self_play_questions(
     rng, seen = Random(seed), set()
     counts = counts if counts is not None else ProposalCounts()
     for _ in range(attempts):
-        (document,) = backend.by_number([rng.randrange(backend.num_documents) + 1])
+        document = backend.by_number(rng.randrange(backend.num_documents) + 1)
         proposal = proposer(document, backend, rng)
         reason = "no idea" if proposal is None else verdict(proposal, backend)
         if proposal is None or reason:

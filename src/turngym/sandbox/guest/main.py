@@ -218,6 +218,7 @@ class Guest:
             cwd,
             (-1, -1, -1),
             keep_background=b"b" in flags,
+            tell_start=b"s" in flags,
         )
         given: list[int] = []
         try:
@@ -239,6 +240,8 @@ class Guest:
         finally:
             for fd in given:
                 os.close(fd)
+        if not self.jobs:
+            self.next_watch = time.monotonic() + WATCH_PERIOD_S
         self.jobs[request] = job
         self.watch(job.report_fd, POLLIN, lambda fd, events: job.on_report(fd))
 

@@ -29,6 +29,7 @@ class Order:
         state_out: int = -1,
         tty: bytes = b"",
         keep_background: bool = False,
+        tell_start: bool = False,
     ) -> None:
         self.argv = argv
         self.env = env
@@ -38,6 +39,7 @@ class Order:
         self.state_out = state_out
         self.tty = tty
         self.keep_background = keep_background
+        self.tell_start = tell_start
 
 
 class Stop(BaseException):
@@ -47,8 +49,8 @@ class Stop(BaseException):
 def start(order: Order) -> "tuple[int, int]":
     """Fork a runner; return its process id and the pipe that it reports to.
 
-    The report is text: ``started PID``, then ``ended WAITSTATUS LEFTOVERS CLEAN``; or ``failed
-    ERRNO``.
+    The report is text: ``started PID`` when asked for, then ``ended WAITSTATUS LEFTOVERS CLEAN``;
+    or ``failed ERRNO``.
     """
     report, status = os.pipe()
     pid = os.fork()
@@ -74,7 +76,8 @@ def _run(order: Order, status: int) -> None:
         os._exit(0)
     for fd in (0, 1, 2, STATE_IN_FD, STATE_OUT_FD):
         _close(fd)
-    os.write(STATUS_FD, b"started %d\n" % main)
+    if order.tell_start:
+        os.write(STATUS_FD, b"started %d\n" % main)
     _wait(main, order.keep_background)
     os._exit(0)
 
@@ -87,9 +90,7 @@ def _keep_only(order: Order, status: int) -> None:
     """Put the descriptors of the command where it wants them and close all others."""
     wanted = [*order.standard, status, order.state_in, order.state_out]
     # First out of the way, so that no descriptor is overwritten before it is moved.
-    import fcntl
-
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 20) if fd >= 0 else -1 for fd in wanted]
+    high = [_above_places(fd) for fd in wanted]
     places = (0, 1, 2, STATUS_FD, STATE_IN_FD, STATE_OUT_FD)
     for fd, place in zip(high, places):  # noqa: B905 - both hold six
         if fd >= 0:
@@ -98,6 +99,13 @@ def _keep_only(order: Order, status: int) -> None:
             _close(place)
     os.closerange(3, STATUS_FD)
     os.closerange(STATE_OUT_FD + 1, 1 << 20)
+
+
+def _above_places(fd: int) -> int:
+    # Without fcntl: loading it into each runner would cost as much as the rest of a command.
+    while 0 <= fd <= STATE_OUT_FD:
+        fd = os.dup(fd)
+    return fd
 
 
 def _close(fd: int) -> None:

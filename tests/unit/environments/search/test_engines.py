@@ -94,8 +94,10 @@ def test_equal_queries_have_equal_results(backend, folder):
 
 
 @pytest.mark.parametrize(
-    "query", ["", "  ", "?!", '"', "AND", "title:", "(((", "word " * 500, "\x00"]
-)
+    "query",
+    ["", "  ", "?!", '"', "AND", "title:", "(((", "word " * 500, "\x00", "x" * 100_000,
+     " ".join(f"w{number}" for number in range(15_000))],
+)  # fmt: skip
 def test_no_query_is_too_strange(backend, query):
     assert isinstance(backend.search(query, 3), list)
 

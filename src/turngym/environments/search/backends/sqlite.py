@@ -12,13 +12,13 @@ import json
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from turngym.environments.search.backends.base import QueryMemory
+from turngym.environments.search.backends.base import MAX_RESULTS, QueryMemory
 from turngym.environments.search.documents import (
     SNIPPET_SOURCE_CHARS,
     Document,
@@ -120,20 +120,22 @@ class SqliteBackend:
     def get(self, doc_id: str) -> Document | None:
         """Return the document with this id, or None."""
         rows = self._rows("SELECT id, title, text, meta FROM documents WHERE id = ?", (doc_id,))
-        if not rows:
-            return None
-        found, title, text, meta = rows[0]
-        return Document(id=found, title=title, text=text, meta=json.loads(meta))
+        return _document(rows[0]) if rows else None
 
-    def by_number(self, numbers: list[int]) -> list[Document]:
-        """Return the documents with these numbers, in that order; all must exist."""
-        marks = ",".join("?" * len(numbers))
-        query = f"SELECT number, id, title, text, meta FROM documents WHERE number IN ({marks})"
-        found = {row[0]: row[1:] for row in self._rows(query, tuple(numbers))}
-        return [
-            Document(id=one[0], title=one[1], text=one[2], meta=json.loads(one[3]))
-            for one in (found[number] for number in numbers)
-        ]
+    def hits(self, ranked: Sequence[tuple[int, float]]) -> list[Hit]:
+        """Return the documents with these numbers as results, each with its score; all exist."""
+        rows = self._rows(_hits_query(len(ranked)), tuple([number for number, _ in ranked]))
+        found = {row[0]: row for row in rows}
+        hits = []
+        for number, score in ranked:
+            _, doc_id, title, text = found[number]
+            hits.append(Hit(id=doc_id, title=title, text=text, score=score))
+        return hits
+
+    def by_number(self, number: int) -> Document:
+        """Return the document with this number, which exists."""
+        row = self._rows("SELECT id, title, text, meta FROM documents WHERE number = ?", (number,))
+        return _document(row[0])
 
     def close(self) -> None:
         """Close every connection. Safe to call twice."""
@@ -194,6 +196,18 @@ class SqliteBackend:
             with self._lock:
                 self._open_connections.append(connection)
         return connection
+
+
+def _document(row: tuple[str, str, str, str]) -> Document:
+    doc_id, title, text, meta = row
+    return Document(id=doc_id, title=title, text=text, meta=json.loads(meta))
+
+
+@lru_cache(maxsize=MAX_RESULTS + 1)
+def _hits_query(count: int) -> str:
+    marks = ",".join("?" * count)
+    text = f"substr(text, 1, {SNIPPET_SOURCE_CHARS})"
+    return f"SELECT number, id, title, {text} FROM documents WHERE number IN ({marks})"
 
 
 def insert_documents(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:

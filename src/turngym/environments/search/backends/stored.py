@@ -7,7 +7,7 @@ from pathlib import Path
 
 from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit
+from turngym.environments.search.documents import Document, Hit
 from turngym.errors import ConfigError
 
 
@@ -46,12 +46,7 @@ class StoredBackend:
         self._memory.clear()
 
     def _search(self, query: str, k: int) -> list[Hit]:
-        ranked = self.rank(query, min(k, self.num_documents))
-        documents = self._store.by_number([number for number, _ in ranked])
-        return [
-            Hit(id=one.id, title=one.title, text=one.text[:SNIPPET_SOURCE_CHARS], score=score)
-            for one, (_, score) in zip(documents, ranked, strict=True)
-        ]
+        return self._store.hits(self.rank(query, min(k, self.num_documents)))
 
 
 def no_argument(engine: str, argument: str) -> None:

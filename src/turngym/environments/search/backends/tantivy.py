@@ -44,9 +44,7 @@ class TantivyBackend(StoredBackend):
         )
         found = self._searcher.search(parsed, k, count=False).hits
         numbers = self._searcher.fast_field_values("number", [address for _, address in found])
-        return [
-            (int(number), float(score)) for number, (score, _) in zip(numbers, found, strict=True)
-        ]
+        return [(number, score) for number, (score, _) in zip(numbers, found, strict=True)]
 
 
 def build(database: Path, folder: Path, argument: str = "") -> None:
