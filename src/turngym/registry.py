@@ -67,7 +67,9 @@ class EnvEntry:
 
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
-        hints = [_without_dependencies(name) for name in self._missing_modules(WITHOUT_DEPENDENCIES)]
+        hints = [
+            _without_dependencies(name) for name in self._missing_modules(WITHOUT_DEPENDENCIES)
+        ]
         modules = self._missing_modules()
         if modules and self.extra:
             hints.append(f"pip install 'turngym[{self.extra}]'")

@@ -132,9 +132,7 @@ def test_pictures_show_the_page_and_its_marks():
 
 
 def test_a_turn_leaves_its_page_and_picture_where_that_is_asked(tmp_path):
-    env = turngym.make(
-        "web/miniwob-click-test", screenshot="plain", keep=str(tmp_path), trace=True
-    )
+    env = turngym.make("web/miniwob-click-test", screenshot="plain", keep=str(tmp_path), trace=True)
     _, info = env.reset(seed=0)
     env.step("click 1")
     env.close()

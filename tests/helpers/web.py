@@ -14,7 +14,8 @@ HOST = "pages.test"
 QUICK = Settings(width=400, height=300, cap_ms=1_000)
 
 PAGES = {
-    "/plain": "<title>Plain</title><h1>Hello</h1><button>One</button><a href='/form'>to the form</a>",
+    "/plain": """<title>Plain</title><h1>Hello</h1><button>One</button>
+        <a href='/form'>to the form</a>""",
     "/form": """<title>Form</title><form action='/sent'>
         <label>Name <input name=name></label>
         <label>Bio <textarea name=bio></textarea></label>
@@ -33,10 +34,12 @@ PAGES = {
     "/never-quiet": """<p id=n>0</p><button>Still here</button>
         <script>setInterval(() => { n.textContent = +n.textContent + 1 }, 5)</script>""",
     "/hanging-fetch": "<button>Still here</button><script>fetch('/never')</script>",
-    "/popups": """<button onclick='for (let i = 0; i < 30; i++) open("/plain?" + i)'>Open</button>""",
+    "/popups": """<button onclick='for (let i = 0; i < 30; i++) window.open("/plain?" + i)'>
+        Open</button>""",
     "/download": "<a href='/file.bin'>small</a> <a href='/huge.bin'>huge</a>",
-    "/elsewhere": """<p>here</p><img src='http://127.0.0.1:9/x.png'>
-        <script>fetch('http://elsewhere.test/').then((r) => { document.title = r.status })
+    "/elsewhere": """<p>here</p><script>
+        new Image().src = "http://127.0.0.1:" + location.search.slice(1) + "/x.png";
+        fetch('http://elsewhere.test/').then((r) => { document.title = r.status })
         .catch(() => { document.title = "refused" })</script>""",
     "/memory": """<p id=seen></p><script>
         seen.textContent = "seen " + (localStorage.seen || "no") + " " + document.cookie;
@@ -76,7 +79,9 @@ class PagesEnv(WebEnv):
 
     name = "pages"
 
-    def __init__(self, page: str = "/plain", *, settings: Settings = QUICK, **kwargs: object) -> None:
+    def __init__(
+        self, page: str = "/plain", *, settings: Settings = QUICK, **kwargs: object
+    ) -> None:
         super().__init__(settings=settings, **kwargs)
         self.start = page
         self.said: str | None = None

@@ -60,7 +60,11 @@ _TOOLS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"x": {"type": "integer"}, "y": {"type": "integer"}},
         ["x", "y"],
     ),
-    "drag": ("Drag one element onto another.", {"mark": _MARK, "target": _MARK}, ["mark", "target"]),
+    "drag": (
+        "Drag one element onto another.",
+        {"mark": _MARK, "target": _MARK},
+        ["mark", "target"],
+    ),
     "drag_at": (
         "Drag from one point of the view to another.",
         {name: {"type": "integer"} for name in ("x", "y", "to_x", "to_y")},

@@ -289,9 +289,7 @@ class WebEnv(AsyncTurnEnv):
     async def _picture(self) -> Image:
         from turngym.environments.web.pictures import decode, draw_marks
 
-        picture = decode(
-            await self.session.screenshot(), self.settings.width, self.settings.height
-        )
+        picture = decode(await self.session.screenshot(), self.settings.width, self.settings.height)
         return draw_marks(picture, self.view.elements) if self._screenshot == "marks" else picture
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:

@@ -51,9 +51,7 @@ class BrowserHost:
     def __init__(self) -> None:
         self._leases = 0
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._run_loop, name="turngym-browser", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run_loop, name="turngym-browser", daemon=True)
         self._thread.start()
         self._starting: asyncio.Lock | None = None
         self._playwright: Playwright | None = None

@@ -153,13 +153,14 @@ class Gate:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        try:
             while (request := await _read_request(reader)) is not None:
                 if not await self._counted(request, reader, writer):
                     break
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        except (OSError, ValueError, asyncio.LimitOverrunError):
+            pass  # the browser went away in the middle, or does not speak HTTP
+        finally:
+            writer.close()
 
     async def _counted(
         self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -82,13 +82,17 @@
     return other ? other.textContent : "";
   }).join(" ");
 
+  // The words of a label, without those of the field in it.
+  const wordsOf = (node) => node.nodeType === Node.TEXT_NODE ? node.data :
+    /^(SELECT|TEXTAREA|SCRIPT|STYLE|BUTTON)$/.test(node.tagName) ? " " : [...node.childNodes].map(wordsOf).join("");
+
   const nameOf = (element, role) => {
     const labelled = element.getAttribute("aria-labelledby");
     const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
     if (found) return short(found);
     const isField = /^(INPUT|SELECT|TEXTAREA)$/.test(element.tagName);
     if (isField) {
-      const labels = [...(element.labels || [])].map((label) => label.innerText).join(" ");
+      const labels = [...(element.labels || [])].map(wordsOf).join(" ");
       if (role === "button" && element.value) return short(element.value);
       return short(squeeze(labels) || element.placeholder || element.title || element.alt);
     }
@@ -358,13 +362,13 @@
   };
 
   globalThis.turngym = {
-    settle(quiet, cap) {
+    settle(quiet, cap, loadCap) {
       const start = performance.now();
       return new Promise((resolve) => {
         const check = () => {
           const now = performance.now();
           if (leaving) return resolve("leaving");
-          if (now - start >= cap) return resolve("busy");
+          if (now - start >= (document.readyState === "loading" ? loadCap : cap)) return resolve("busy");
           const wait = quiet - (now - Math.max(changed, start));
           if (wait <= 0 && document.readyState === "complete") return resolve("quiet");
           setTimeout(check, Math.min(Math.max(wait, 4), cap));
@@ -388,8 +392,8 @@
       };
     },
 
-    async observe(quiet, cap, options) {
-      const state = await this.settle(quiet, cap);
+    async observe(quiet, cap, loadCap, options) {
+      const state = await this.settle(quiet, cap, loadCap);
       return state === "leaving" ? { state } : { state, ...this.look(options) };
     },
 

@@ -177,6 +177,7 @@ class WebSession:
         notes, self._notes, self._dialogs = self._notes, [], 0
         notes += [f"{host} may not be reached." for host in dict.fromkeys(self._gate.refused)]
         self._gate.refused.clear()
+        notes = list(dict.fromkeys(notes))
         if len(notes) > _SHOWN_NOTES:
             notes = [*notes[:_SHOWN_NOTES], f"... and {len(notes) - _SHOWN_NOTES} more."]
         tabs: list[TabLine] = []
@@ -324,7 +325,7 @@ class WebSession:
         return None
 
     async def _drag_mouse(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        mouse, steps = self.tab.page.mouse, 8
+        mouse, steps = self.tab.page.mouse, 20
 
         async def drag() -> None:
             await mouse.move(*start)
@@ -356,7 +357,9 @@ class WebSession:
     async def _select(self, mark: int, option: str) -> str | None:
         found = await self.tab.call("choose", mark, option)
         if found.get("problem") == "no option":
-            return f"[{mark}] has no option {option[:40]!r}; options: {' | '.join(found['options'])}."
+            return (
+                f"[{mark}] has no option {option[:40]!r}; options: {' | '.join(found['options'])}."
+            )
         return _problem(mark, found["problem"]) if "problem" in found else None
 
     async def _press(self, keys: str) -> str | None:
@@ -437,7 +440,7 @@ class WebSession:
         """Close the tab that is looked at; when it was the last one, open an empty one."""
         from playwright.async_api import Error
 
-        self._notes.append(self.tab.lost_because or reason)
+        self._notes.insert(0, self.tab.lost_because or reason)
         try:
             await self._drop_tab(self.tab)
         except Error as error:
@@ -465,7 +468,9 @@ class WebSession:
         if self._dialogs == MAX_DIALOGS + 1:
             for tab in self._tabs:
                 if tab.page is dialog.page:
-                    tab.lost_because = f"The page opened more than {MAX_DIALOGS} dialogs and was closed."
+                    tab.lost_because = (
+                        f"The page opened more than {MAX_DIALOGS} dialogs and was closed."
+                    )
                     await tab.close()
             return
         if self._dialogs > MAX_DIALOGS:

@@ -24,6 +24,8 @@ WORLD = "turngym"
 _SCRIPT = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
 _ANSWER_S = 5.0
 """How long a page may keep the main thread busy before its tab is given up."""
+_LOAD_MS = 4_000
+"""How long a document may take to arrive before it is shown as it is."""
 _LEAVE_S = 0.25
 """How long to wait for a request when a page said that it is about to be left."""
 _GONE = ("context with specified id", "context was destroyed", "Inspected target navigated")
@@ -87,11 +89,19 @@ class Tab:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + cap_ms / 1000
+        load_ms = max(cap_ms, _LOAD_MS)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             quiet = quiet_ms if left_ms > 1 else 0
             try:
-                raw = await self.call("observe", quiet, left_ms, options)
+                raw = await self.call(
+                    "observe",
+                    quiet,
+                    left_ms,
+                    load_ms,
+                    options,
+                    seconds=max(left_ms, load_ms) / 1000 + _ANSWER_S,
+                )
             except ContextLost:
                 if left_ms > 1:
                     continue
@@ -104,15 +114,15 @@ class Tab:
             else:
                 await self._gate.wait_idle(deadline - loop.time())
 
-    async def call(self, name: str, *arguments: Any) -> Any:
+    async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:
         """Return what the function ``name`` of ``page.js`` gives.
 
         Raises:
             TabLost: As ``observe``.
         """
-        return (await self._evaluate(_call(name, arguments), world=await self._get_world()))[
-            "value"
-        ]
+        world = await self._get_world()
+        answer = await self._evaluate(_call(name, arguments), world=world, seconds=seconds)
+        return answer.get("value")
 
     async def main(self, expression: str) -> Any:
         """Return the value of ``expression`` in the page's own world. Never of an agent's text."""
@@ -142,11 +152,15 @@ class Tab:
         """
         from playwright.async_api import Error
 
+        if self.is_crashed:
+            work.close()
+            raise TabLost("The page crashed.")
         try:
             async with asyncio.timeout(seconds):
                 return await work
         except TimeoutError:
-            raise TabLost(f"The page did not answer for {seconds:g} s and was closed.") from None
+            reason = f"The page did not answer for {seconds:g} s and was closed."
+            raise TabLost("The page crashed." if self.is_crashed else reason) from None
         except Error as error:
             if self.is_crashed:
                 raise TabLost("The page crashed.") from error
@@ -160,7 +174,12 @@ class Tab:
             await asyncio.wait_for(self.page.close(), _ANSWER_S)
 
     async def _evaluate(
-        self, expression: str, *, world: int | None, by_value: bool = True
+        self,
+        expression: str,
+        *,
+        world: int | None,
+        by_value: bool = True,
+        seconds: float = _ANSWER_S,
     ) -> dict[str, Any]:
         from playwright.async_api import Error
 
@@ -173,7 +192,7 @@ class Tab:
         if world is not None:
             request["contextId"] = world
         try:
-            answer = await self.within(self._session.send("Runtime.evaluate", request))
+            answer = await self.within(self._session.send("Runtime.evaluate", request), seconds)
         except Error as error:
             if any(words in str(error) for words in _GONE):
                 if world == self._world:

@@ -33,6 +33,11 @@ class Scene:
         """Texts that the goal puts into double quotes."""
         return re.findall(r'"([^"]*)"', self.goal)
 
+    @property
+    def clicked(self) -> set[int]:
+        """Marks that were clicked."""
+        return {int(one.arguments["mark"]) for one in self.past if one.name == "click"}
+
     def all(self, *roles: str) -> list[Element]:
         """Return the elements with one of ``roles``, in order."""
         return [one for one in self.elements if one.role in roles]
@@ -66,11 +71,6 @@ Expert = Callable[[Scene], Move]
 def click(element: Element | None) -> Move:
     """Click it; wait where there is none."""
     return ("wait", {}) if element is None else ("click", {"mark": element.mark})
-
-
-def click_at(x: float, y: float) -> Move:
-    """Click at a point of the view."""
-    return "click_at", {"x": round(x), "y": round(y)}
 
 
 def fill(element: Element | None, text: str) -> Move:

@@ -8,8 +8,9 @@ from turngym.environments.web.miniwob.experts.clicking import ordinal
 from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, fill, first
 
 _MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
 
 
 def _checkboxes(scene: Scene) -> Move:
@@ -85,7 +86,9 @@ def _spinner(scene: Scene) -> Move:
 
 
 def _form_sequence_2(scene: Scene) -> Move:
-    which = {kind: int(n) for n, kind in re.findall(r"(\d)(?:st|nd|rd|th) (radio|text)", scene.goal)}
+    which = {
+        kind: int(n) for n, kind in re.findall(r"(\d)(?:st|nd|rd|th) (radio|text)", scene.goal)
+    }
     radio = scene.all("radio")[which["radio"] - 1]
     if "checked" not in radio.states:
         return click(radio)

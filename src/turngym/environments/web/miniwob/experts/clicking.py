@@ -21,13 +21,6 @@ def _one_then_two(scene: Scene) -> Move:
     return click(scene.named("TWO" if scene.count("click") else "ONE"))
 
 
-def _one_wait_two(scene: Scene) -> Move:
-    if not scene.count("click"):
-        return click(scene.named("ONE"))
-    seconds = int(re.findall(r"wait (\d+)", scene.goal)[0])
-    return ("wait", {}) if scene.count("wait") < seconds else click(scene.named("TWO"))
-
-
 def _only_button(scene: Scene) -> Move:
     return click(first(scene.all("button")))
 
@@ -57,19 +50,14 @@ def _link_in_tabs(scene: Scene) -> Move:
     here = first(one for one in scene.elements if one.name == wanted and one.role == "text")
     if here is not None and here.mark:
         return click(here)
-    clicked = {one.arguments.get("mark") for one in scene.past if one.name == "click"}
-    unseen = [one for one in tabs if one.mark not in clicked and "selected" not in one.states]
+    unseen = [one for one in tabs if one.mark not in scene.clicked and "selected" not in one.states]
     return click(first(unseen) or first(tabs))
 
 
 def _collapsible(scene: Scene) -> Move:
     section = first(scene.all("tab"))
-    submit = scene.named("Submit", "button")
-    if submit is not None:
-        return click(submit)
-    if section is not None and "expanded" not in section.states and not scene.count("click"):
-        return click(section)
-    return "wait", {}
+    is_open = section is not None and "expanded" in section.states
+    return click(scene.named("Submit") if is_open else section)
 
 
 def _widget(scene: Scene) -> Move:
@@ -183,9 +171,8 @@ def _tree(scene: Scene) -> Move:
     found = scene.named(wanted)
     if found is not None:
         return click(found)
-    clicked = {one.arguments.get("mark") for one in scene.past}
-    folders = [one for one in scene.elements if "hitarea" in one.hint and one.mark not in clicked]
-    return click(first(folders))
+    folders = [one for one in scene.elements if "hitarea" in one.hint]
+    return click(first(one for one in folders if one.mark not in scene.clicked))
 
 
 def _guess_menu(scene: Scene) -> Move:
@@ -205,7 +192,8 @@ def _pie(scene: Scene) -> Move:
     label = first(one for one in scene.all("label") if one.name == wanted)
     if label is None or label.height < 5:
         opener = first(one for one in scene.elements if "spreader" in one.hint)
-        return ("wait", {}) if scene.count("click") else click(opener)
+        is_opening = bool(scene.past) and scene.past[-1].name == "click"
+        return ("wait", {}) if is_opening else click(opener)
     return click(label)
 
 
@@ -238,7 +226,6 @@ def ordinal(text: str) -> int:
 
 
 CLICKING: dict[str, Expert] = {
-    "button-delay": _one_wait_two,
     "buy-ticket": _ticket,
     "click-button": _named_in_quotes,
     "click-button-sequence": _one_then_two,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, click_at, first
+from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, first
 from turngym.environments.web.observation import Element
 
 _COLOURS = ("red", "green", "blue", "aqua", "black", "magenta", "yellow")
@@ -13,8 +12,9 @@ _RECT, _CIRCLE, _TRIANGLE = "rect", "circle", "polygon"
 
 
 def _ascending(scene: Scene) -> Move:
+    """Click the numbers; after the first click they are covered, in the same order."""
     numbers = [one for one in scene.all("label") if one.name.isdigit()]
-    return click(min(numbers, key=lambda one: int(one.name)) if numbers else None)
+    return click(first(numbers) or first(scene.all("rect")))
 
 
 def _coordinate(scene: Scene) -> Move:
@@ -90,50 +90,6 @@ def _shades(scene: Scene) -> Move:
 
 def _then_submit(scene: Scene, move: Move) -> Move:
     return click(scene.named("Submit", "button")) if scene.past else move
-
-
-def _circle_center(scene: Scene) -> Move:
-    circle = first(scene.all("circle"))
-    return _then_submit(scene, click_at(*circle.center) if circle else ("wait", {}))
-
-
-def _midpoint(scene: Scene) -> Move:
-    a, b = scene.all("circle")[:2]
-    return _then_submit(
-        scene, click_at((a.center[0] + b.center[0]) / 2, (a.center[1] + b.center[1]) / 2)
-    )
-
-
-def _bisect(scene: Scene) -> Move:
-    """Go from the vertex along the sum of both unit vectors."""
-    vertex = next(one for one in scene.all("circle") if one.about == "blue").center
-    ends = [one.center for one in scene.all("circle") if one.about == "black"]
-    parts = [_unit(vertex, end) for end in ends]
-    way = _unit((0, 0), (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]))
-    return _then_submit(scene, click_at(*_inside(vertex, way)))
-
-
-def _right_angle(scene: Scene) -> Move:
-    vertex = next(one for one in scene.all("circle") if one.about == "blue").center
-    end = next(one for one in scene.all("circle") if one.about == "black").center
-    x, y = _unit(vertex, end)
-    options = [_inside(vertex, way) for way in ((-y, x), (y, -x))]
-    return _then_submit(scene, click_at(*max(options, key=lambda one: math.dist(one, vertex))))
-
-
-def _unit(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
-    length = math.dist(start, end) or 1.0
-    return (end[0] - start[0]) / length, (end[1] - start[1]) / length
-
-
-def _inside(start: tuple[float, float], way: tuple[float, float]) -> tuple[float, float]:
-    """Return the farthest point from ``start`` along ``way`` that is still on the canvas."""
-    best = start
-    for step in range(5, 90):
-        x, y = start[0] + way[0] * step, start[1] + way[1] * step
-        if 4 < x < 150 and 56 < y < 176:
-            best = (x, y)
-    return best
 
 
 def _drag_way(scene: Scene) -> Move:
@@ -229,8 +185,6 @@ def _sort(scene: Scene) -> Move:
 
 DRAWING: dict[str, Expert] = {
     "ascending-numbers": _ascending,
-    "bisect-angle": _bisect,
-    "circle-center": _circle_center,
     "click-shades": _shades,
     "click-shape": _shape,
     "count-shape": _count,
@@ -241,11 +195,9 @@ DRAWING: dict[str, Expert] = {
     "drag-single-shape": _drag_way,
     "drag-sort-numbers": _sort,
     "draw-line": _line,
-    "find-midpoint": _midpoint,
     "grid-coordinate": _coordinate,
     "highlight-text": _highlight,
     "highlight-text-2": _highlight,
     "identify-shape": _identify,
     "resize-textarea": _resize,
-    "right-angle": _right_angle,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from turngym.environments.web.miniwob.experts.choosing import pick_day
 from turngym.environments.web.miniwob.experts.clicking import ordinal
@@ -152,7 +153,7 @@ def _table_2(scene: Scene) -> Move:
     rows, lines = _rows(scene), list(scene.elements)
     pairs = [
         (after, rows[one.name.rstrip(":")])
-        for one, after in zip(lines, lines[1:], strict=False)
+        for one, after in pairwise(lines)
         if one.role == "text" and after.role == "textbox" and one.name.rstrip(":") in rows
     ]
     return _fields(scene, *pairs) or _submit(scene)
@@ -200,10 +201,7 @@ def _search(scene: Scene) -> Move:
     if not titles:
         return click(scene.named("Search", "button"))
     page = place // 3 + 1
-    shown = sum(
-        one.name == "click" and one.arguments.get("mark") not in (None,) for one in scene.past
-    )
-    if page > 1 and shown < 2:
+    if page > 1 and scene.count("click") < 2:
         return click(scene.named(str(page), "link"))
     return click(titles[place % 3])
 
@@ -216,21 +214,25 @@ def _guess(scene: Scene) -> Move:
 
 
 def _movies(scene: Scene) -> Move:
-    genre, name, year = re.findall(
-        r"for (.+) movies directed by (.+) from year (\d+)", scene.goal
-    )[0]
+    genre, name, year = re.findall(r"for (.+) movies directed by (.+) from year (\d+)", scene.goal)[
+        0
+    ]
     wanted = {"genre": genre, "director": name, "year": year}
-    pairs: list[tuple[Element | None, str]] = []
-    label = ""
-    for one in scene.elements:
-        if one.role == "text":
-            label = one.name.lower()
-        elif one.role == "textbox":
-            words = f"{one.name} {label} {one.hint}".lower()
-            text = next((text for key, text in wanted.items() if key in words), None)
-            if text is not None:
-                pairs.append((one, text))
+    lines = [one for one in scene.elements if one.role == "textbox" or _told(one, wanted)]
+    if lines[0].role == "textbox":  # labels stand behind their fields
+        lines.reverse()
+    pairs = [
+        (field, wanted[_told(label, wanted)])
+        for label, field in pairwise(lines)
+        if field.role == "textbox" and label.role != "textbox"
+    ]
     return _fields(scene, *pairs) or _submit(scene)
+
+
+def _told(one: Element, wanted: dict[str, str]) -> str:
+    """Return the key that a label is about, or nothing."""
+    is_label = one.role in ("text", "heading") and "movie" not in one.name.lower()
+    return next((key for key in wanted if is_label and key in one.name.lower()), "")
 
 
 def _terminal(scene: Scene) -> Move:
@@ -267,14 +269,16 @@ def _flight(scene: Scene) -> Move:
         return click(prices[times.index(min(times))])
     for name, city in (("From:", origin), ("To:", target)):
         field = scene.named(name)
-        if field is None or city in field.value and "(" in field.value:
+        if field is None or (city in field.value and "(" in field.value):
             continue
         shown = first(
             one
             for one in scene.elements
             if one.mark and one.mark != field.mark and city in one.name and "(" in one.name
         )
-        return click(shown) if shown is not None and city in field.value else fill(field, city)
+        if city not in field.value:
+            return fill(field, city)
+        return click(shown)  # waits while the proposals are not there
     field = scene.hinted("#datepicker")
     if field is not None and not field.value:
         return pick_day(scene, int(month), int(day)) or click(field)
