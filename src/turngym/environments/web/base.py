@@ -15,7 +15,7 @@ from turngym.environments.actions import Action, ActionFormat, InvalidAction
 from turngym.environments.base import AsyncTurnEnv, Outcome
 from turngym.environments.spaces import Image, text_observation_space
 from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
-from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death
+from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
 from turngym.environments.web.gate import Site
 from turngym.environments.web.observation import PageView, address_text, page_text
 from turngym.environments.web.session import Settings, WebSession
@@ -83,6 +83,7 @@ class WebEnv(AsyncTurnEnv):
             raise unknown_name("action_style", action_style, ("commands", "tools"))
         if screenshot not in ("none", "plain", "marks"):
             raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
+        require_browser()
         self.settings = settings or Settings()
         self.action_style = action_style
         self.action_format: ActionFormat = (

@@ -9,6 +9,7 @@ A browser that died is started again on the next ``new_context``; contexts of th
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -42,6 +43,18 @@ def is_death(error: Exception) -> bool:
     return any(words in str(error) for words in _DEATH)
 
 
+def require_browser() -> None:
+    """Raise when there is nothing to browse with.
+
+    Raises:
+        MissingExtraError: Playwright is not installed.
+        ConfigError: There is no Chromium.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        raise missing_extra("web environments", "web")
+    find_chromium()
+
+
 class BrowserHost:
     """The browser of this process. ``lease`` gives it, ``release`` gives it back."""
 
@@ -67,11 +80,7 @@ class BrowserHost:
             MissingExtraError: Playwright is not installed.
             ConfigError: There is no Chromium.
         """
-        try:
-            import playwright.async_api  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise missing_extra("web environments", "web") from error
-        find_chromium()
+        require_browser()
         with cls._lock:
             if cls._current is None:
                 cls._current = cls()

@@ -6,7 +6,6 @@ one event loop.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -19,4 +18,4 @@ def miniwob(**kwargs: Any) -> gymnasium.Env[Observation, str]:
     """Return a ``MiniWobEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
     from turngym.environments.web.miniwob.env import MiniWobEnv
 
-    return as_sync(partial(MiniWobEnv, **kwargs))
+    return as_sync(MiniWobEnv(**kwargs))
