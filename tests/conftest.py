@@ -12,11 +12,12 @@ Where one of them is missing the test is skipped. Every such skip is listed at t
 from __future__ import annotations
 
 import os
-import shutil
 from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
+
+from turngym.registry import find_program
 
 # Before anything imports torch or a hub client.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,7 +51,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def is_there(need: str) -> bool:
     """Say whether `need` is a module that can be found or a program on PATH."""
-    return find_spec(need) is not None or shutil.which(need) is not None
+    return find_spec(need) is not None or find_program(need) is not None
 
 
 class NotRun:

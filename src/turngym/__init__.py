@@ -6,6 +6,7 @@ from turngym.environments.registration import make, register
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.text import register_text_games as _register_text_games
 from turngym.environments.text.base import TextGame
+from turngym.environments.web import register_web as _register_web
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -31,3 +32,4 @@ __all__ = [
 
 _register_text_games()
 _register_search()
+_register_web()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import re
 import shutil
 import threading
@@ -18,10 +19,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from turngym.errors import ConfigError, missing_extra, unknown_name
+from turngym.errors import ConfigError, MissingExtraError, missing_extra, unknown_name
 
 ENTRY_POINT_GROUP = "turngym.environments"
 OWN_NAMESPACE = "turngym"
+WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
+"""Modules wanted for the files they carry; what they would import is not needed."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ class EnvEntry:
     modules: tuple[str, ...] = ()
     """Python modules that must be importable."""
     programs: tuple[str, ...] = ()
-    """Programs that must be on the PATH."""
+    """Programs that must be on the PATH. ``a|b`` is one or the other; ``$NAME`` stands for the
+    program whose path is in the environment variable."""
     provides: frozenset[str] = frozenset()
     """What it gives credit methods beyond rewards: ``anchor``, ``ground_truth``, ``potential``."""
 
@@ -63,14 +67,18 @@ class EnvEntry:
 
     def missing(self) -> list[str]:
         """Return what is not there, as install hints; empty when it runs here."""
-        hints = []
+        hints = [
+            _without_dependencies(name) for name in self._missing_modules(WITHOUT_DEPENDENCIES)
+        ]
         modules = self._missing_modules()
         if modules and self.extra:
             hints.append(f"pip install 'turngym[{self.extra}]'")
         elif modules:
             hints.append(f"install the Python module {modules[0]!r}")
         hints += [
-            f"install the program {name!r}" for name in self.programs if not shutil.which(name)
+            f"install the program {program_name(need)!r}"
+            for need in self.programs
+            if find_program(need) is None
         ]
         return hints
 
@@ -83,11 +91,37 @@ class EnvEntry:
         """
         if self.extra and self._missing_modules():
             raise missing_extra(f"environment {self.short_name!r}", self.extra)
+        for name in self._missing_modules(WITHOUT_DEPENDENCIES):
+            hint = _without_dependencies(name)
+            raise MissingExtraError(f"environment {self.short_name!r} needs {name!r}: {hint}")
         for hint in self.missing():
             raise ConfigError(f"environment {self.short_name!r}: {hint}")
 
-    def _missing_modules(self) -> list[str]:
-        return [name for name in self.modules if not _can_import(name)]
+    def _missing_modules(self, among: frozenset[str] | None = None) -> list[str]:
+        """Return the modules that are missing: those of the extra, or those ``among``."""
+        return [
+            name
+            for name in self.modules
+            if (name in WITHOUT_DEPENDENCIES) == (among is not None) and not _can_import(name)
+        ]
+
+
+def _without_dependencies(name: str) -> str:
+    return f"pip install --no-deps {name}"
+
+
+def find_program(need: str) -> str | None:
+    """Return the path of the first program that meets ``need``, a value of ``programs``."""
+    for name in need.split("|"):
+        wanted = os.environ.get(name[1:]) if name.startswith("$") else name
+        if wanted and (found := shutil.which(wanted)) is not None:
+            return found
+    return None
+
+
+def program_name(need: str) -> str:
+    """Return what to install for ``need``."""
+    return next(name for name in need.split("|") if not name.startswith("$"))
 
 
 def _can_import(name: str) -> bool:

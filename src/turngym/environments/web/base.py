@@ -1,0 +1,352 @@
+"""A browser as an environment: one page of text in, one action out."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from turngym.environments.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.base import AsyncTurnEnv, Outcome
+from turngym.environments.spaces import Image, text_observation_space
+from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
+from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
+from turngym.environments.web.gate import Site
+from turngym.environments.web.observation import PageView, address_text, page_text
+from turngym.environments.web.session import Settings, WebSession
+from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
+from turngym.tasks.base import Task
+
+ActionStyle = Literal["commands", "tools"]
+
+BROWSING = (
+    "click", "double_click", "hover", "type", "submit", "append", "clear", "select", "press",
+    "scroll_in", "scroll", "upload", "goto", "go_back", "new_tab", "close_tab", "switch_tab",
+    "wait", "answer", "stop",
+)  # fmt: skip
+"""What can be done on the web at large."""
+_MENU_TEXTS = 6
+"""Texts of the goal that the menu of actions offers to type into each field."""
+_MENU_ACTIONS = 150
+_RECOVERIES = 3
+"""Times that one step is tried again after the browser died."""
+
+
+class WebEnv(AsyncTurnEnv):
+    """Reach a goal in a browser.
+
+    A subclass says what is there (``sites``), what is asked (``prepare``) and whether it was done
+    (``judge``). Every episode has a browser context of its own, made fresh by ``reset``.
+
+    Args:
+        settings: How pages are shown and waited for.
+        max_chars: Longest page in an observation; see ``page_text`` for what is left out.
+        screenshot: ``"plain"`` adds a picture of the view to observations, ``"marks"`` one with
+            the marks drawn in.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        keep: Folder in which every turn leaves its page as text, its picture when there is one,
+            and with ``settings.trace`` every episode a Playwright trace.
+        render_mode: ``"ansi"`` or None.
+
+    Action: see ``turngym.environments.web.actions``; elements are named by their marks.
+    Observation: the goal, title and address, what happened besides, and the page as text.
+    Reward: what ``judge`` gives; see the subclass.
+    Start: a fresh context at the task's first page.
+    End: the goal is reached or missed for good, or the agent answers or stops.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = BROWSING
+    shows_address: ClassVar[bool] = True
+    """Show title and address of the page, which tell nothing where there is but one."""
+    rules = (
+        "You use a web browser to reach the goal. Elements that can be acted on have a number in "
+        "brackets, which is how actions name them."
+    )
+
+    def __init__(
+        self,
+        *,
+        settings: Settings | None = None,
+        max_chars: int = 8_000,
+        screenshot: Literal["none", "plain", "marks"] = "none",
+        action_style: ActionStyle = "commands",
+        keep: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        if screenshot not in ("none", "plain", "marks"):
+            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
+        require_browser()
+        self.settings = settings or Settings()
+        self.action_style = action_style
+        self.action_format: ActionFormat = (
+            web_commands(self.actions) if action_style == "commands" else web_tools(self.actions)
+        )
+        self._max_chars = max_chars
+        self._screenshot = screenshot
+        self._keep = None if keep is None else Path(keep)
+        if screenshot != "none":
+            shape = (self.settings.height, self.settings.width)
+            self.observation_space = text_observation_space(image_hw=shape)
+        self._host: BrowserHost | None = None
+        self._session: WebSession | None = None
+        self._done_actions: list[Action] = []
+        self._image: Image | None = None
+        self._kept: Path | None = None
+        """Folder of the running episode."""
+        self.storage: Any = None
+        """Cookies and local storage that the next episode begins with."""
+        self.goal = ""
+        self.view = PageView()
+        """What was seen last."""
+
+    # What a subclass gives.
+
+    @abstractmethod
+    def sites(self) -> Mapping[str, Site]:
+        """Return host name to what answers for it, for the episode that begins."""
+
+    @abstractmethod
+    async def prepare(self, task: Task) -> tuple[str, str]:
+        """Make the problem of ``task``; return the goal and the address to start at."""
+
+    async def arrived(self, task: Task) -> None:
+        """Do what the first page needs before it is looked at, in the browser's loop."""
+
+    @abstractmethod
+    async def judge(self, action: Action) -> Outcome | None:
+        """Return the end of the episode after ``action``, in the browser's loop; None: go on.
+
+        The text of the outcome is what the agent reads last.
+        """
+
+    # One episode.
+
+    @property
+    def session(self) -> WebSession:
+        """The running episode's browser context. In the browser's loop only."""
+        if self._session is None:
+            raise EnvironmentFault(f"{self.name}: no episode is open")
+        return self._session
+
+    async def begin(self, task: Task) -> Outcome:
+        """Open the first page in a fresh context."""
+        if self._host is None:
+            self._host = BrowserHost.lease()
+        self._done_actions = []
+        return await self._host.run(self._begin(task))
+
+    async def turn(self, action: Action) -> Outcome:
+        """Act, wait until the page is quiet, judge and look."""
+        if self._host is None:
+            raise EnvironmentFault(f"{self.name}: the environment is closed")
+        return await self._host.run(self._turn(action))
+
+    async def close(self) -> None:
+        """Close the context; the last environment of the process also ends the browser."""
+        host, self._host = self._host, None
+        if host is not None:
+            try:
+                await host.run(self._drop_session())
+            finally:
+                host.release()
+
+    # What the agent sees.
+
+    def page(self) -> str:
+        """Return the goal and what was seen last, as text."""
+        parts = [f"Goal: {self.goal}"]
+        if self.shows_address:
+            parts.append(address_text(self.view))
+        parts += [f"Note: {note}" for note in self.view.notes]
+        if self.view.is_busy:
+            parts.append("Note: The page is still busy.")
+        parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
+        return "\n".join(parts)
+
+    def reminder(self) -> str:
+        """Return what was seen last."""
+        return "\n" + self.page()
+
+    def anchor(self) -> str:
+        """Return a digest of the goal and what is seen."""
+        return hashlib.sha256(self.page().encode()).hexdigest()[:16]
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: click what has a mark, type what the goal quotes, choose options.
+
+        Endlessly many other actions would be carried out too.
+        """
+        texts = [a or b for a, b in re.findall(r'"([^"]+)"|\u201c([^\u201d]+)\u201d', self.goal)]
+        menu: list[str] = []
+        for one in self.view.elements:
+            if not one.mark or "disabled" in one.states:
+                continue
+            if one.role in ("textbox", "searchbox", "combobox") and "read-only" not in one.states:
+                menu += [
+                    self.say("type", mark=one.mark, text=text)
+                    for text in dict.fromkeys(texts[:_MENU_TEXTS])
+                ]
+            if one.role == "select":
+                menu += [
+                    self.say("select", mark=one.mark, option=option)
+                    for option in one.options
+                    if option and not option.startswith("... ")
+                ]
+            else:
+                menu.append(self.say("click", mark=one.mark))
+        menu += [self.say("scroll", direction=way) for way in ("down", "up")]
+        return menu[-_MENU_ACTIONS:]
+
+    def say(self, command: str, **arguments: Any) -> str:
+        """Return the text that does ``command`` in the action style of this environment."""
+        if self.action_style == "tools":
+            command, arguments = as_tool_call(command, arguments)
+        return self.action_format.render(Action(name=command, arguments=arguments))
+
+    # In the browser's loop.
+
+    async def _begin(self, task: Task) -> Outcome:
+        with self._border("reset"):
+            for attempt in range(_RECOVERIES):
+                try:
+                    await self._enter(task)
+                    break
+                except BrowserGone:
+                    if attempt == _RECOVERIES - 1:
+                        raise
+            if self._keep is not None:
+                self._kept = _new_folder(self._keep, task.id)
+            return await self._seen(Outcome(text=self.page()))
+
+    async def _turn(self, action: Action) -> Outcome:
+        with self._border(action.name):
+            for attempt in range(_RECOVERIES):
+                try:
+                    outcome = await self._step(action)
+                    break
+                except BrowserGone:
+                    if attempt == _RECOVERIES - 1:
+                        raise
+                    await self._recover()
+            self._done_actions.append(action)
+            return await self._seen(outcome)
+
+    async def _enter(self, task: Task) -> None:
+        await self._drop_session()
+        self.goal, start = await self.prepare(task)
+        assert self._host is not None
+        self._session = WebSession(self._host, self.sites(), self.settings, self.storage)
+        with self._death():
+            await self._session.open(start)
+            await self.arrived(task)
+            self.view = await self._session.look()
+
+    async def _step(self, action: Action) -> Outcome:
+        with self._death():
+            problem = None
+            if action.name not in ("answer", "stop"):
+                problem = await self.session.act(action)
+            if problem is None and (end := await self.judge(action)) is not None:
+                return end
+            if problem is not None:
+                return Outcome(text=f"{problem}\n{self.page()}", invalid_action=problem)
+            self.view = await self.session.look()
+            # A page may take until now to tell that the goal is reached.
+            end = await self.judge(action)
+            return Outcome(text=self.page()) if end is None else end
+
+    async def _recover(self) -> None:
+        """Play the episode again up to now, in a new browser.
+
+        Raises:
+            EnvironmentFault: It does not lead to the same page.
+        """
+        before = self.page()
+        await self._enter(self.current_task)
+        for action in self._done_actions:
+            await self._step(action)
+        if self.page() != before:
+            raise EnvironmentFault(
+                f"{self.name}: the browser died, and playing the episode again gave another page"
+            )
+
+    async def _seen(self, outcome: Outcome) -> Outcome:
+        """Add the picture, and keep what should be kept."""
+        if self._screenshot != "none":
+            with self._death():
+                outcome.image = self._image = await self._picture()
+        if self._keep is not None and self._kept is not None:
+            self._write(self._kept, outcome)
+        return outcome
+
+    async def _picture(self) -> Image:
+        from turngym.environments.web.pictures import decode, draw_marks
+
+        picture = decode(await self.session.screenshot(), self.settings.width, self.settings.height)
+        return draw_marks(picture, self.view.elements) if self._screenshot == "marks" else picture
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        outcome = super()._not_understood(problem)
+        outcome.image = self._image
+        return outcome
+
+    def _write(self, folder: Path, outcome: Outcome) -> None:
+        number = len(self._done_actions)
+        (folder / f"turn_{number:03}.txt").write_text(outcome.text, encoding="utf-8")
+        if outcome.image is not None:
+            from turngym.environments.web.pictures import save
+
+            save(outcome.image, folder / f"turn_{number:03}.png")
+
+    async def _drop_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            trace = None if self._kept is None else self._kept / "trace.zip"
+            await session.close(trace)
+        self._kept = None
+
+    @contextmanager
+    def _border(self, phase: str) -> Iterator[None]:
+        """Attribute what a browser raises to the environment."""
+        try:
+            yield
+        except TurnGymError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(
+                f"{self.name}: {phase}: {type(error).__name__}: {error}"
+            ) from error
+
+    @contextmanager
+    def _death(self) -> Iterator[None]:
+        """Tell the death of the browser from other failures."""
+        from playwright.async_api import Error
+
+        try:
+            yield
+        except Error as error:
+            assert self._host is not None
+            if is_death(error) or not self._host.is_alive:
+                raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
+            raise
+
+
+def _new_folder(parent: Path, task_id: str) -> Path:
+    """Make a folder for one episode: the task's name, with a number when it was played before."""
+    name = task_id.replace("/", "-")
+    for number in count():
+        folder = parent / (f"{name}-{number}" if number else name)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("unreachable")

@@ -1,0 +1,181 @@
+"""One Chromium for the whole process, in an event loop and thread of its own.
+
+Playwright's objects belong to the event loop that made them. Here that is always the loop of the
+one ``BrowserHost``, so environments may be played from any loop, from many, or from none: they
+send coroutines there with ``run``. The browser starts with the first lease and ends with the last.
+A browser that died is started again on the next ``new_context``; contexts of the old one are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from turngym.environments.web.chromium import FLAGS, find_chromium
+from turngym.errors import EnvironmentFault, missing_extra
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, Playwright
+
+T = TypeVar("T")
+
+_LAUNCH_TIMEOUT_MS = 60_000
+_CLOSE_TIMEOUT_S = 10.0
+_JOIN_TIMEOUT_S = 20.0
+_LAUNCHES = 2
+"""Times that a browser is started before a step gives up."""
+
+
+class BrowserGone(EnvironmentFault):
+    """The browser died; what was open in it is lost."""
+
+
+_DEATH = ("has been closed", "Target closed", "Connection closed", "browser has disconnected")
+
+
+def is_death(error: Exception) -> bool:
+    """Say whether Playwright's ``error`` comes of a page or browser that is gone."""
+    return any(words in str(error) for words in _DEATH)
+
+
+def require_browser() -> None:
+    """Raise when there is nothing to browse with.
+
+    Raises:
+        MissingExtraError: Playwright is not installed.
+        ConfigError: There is no Chromium.
+    """
+    if importlib.util.find_spec("playwright") is None:
+        raise missing_extra("web environments", "web")
+    find_chromium()
+
+
+class BrowserHost:
+    """The browser of this process. ``lease`` gives it, ``release`` gives it back."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _current: ClassVar[BrowserHost | None] = None
+
+    def __init__(self) -> None:
+        self._leases = 0
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="turngym-browser", daemon=True)
+        self._thread.start()
+        self._starting: asyncio.Lock | None = None
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self.launches = 0
+        """Browsers started so far."""
+
+    @classmethod
+    def lease(cls) -> BrowserHost:
+        """Return the host, made when there is none; every lease needs one ``release``.
+
+        Raises:
+            MissingExtraError: Playwright is not installed.
+            ConfigError: There is no Chromium.
+        """
+        require_browser()
+        with cls._lock:
+            if cls._current is None:
+                cls._current = cls()
+            cls._current._leases += 1
+            return cls._current
+
+    def release(self) -> None:
+        """Give a lease back; the last one ends browser, loop and thread. Blocks until then."""
+        with BrowserHost._lock:
+            self._leases -= 1
+            if self._leases:
+                return
+            BrowserHost._current = None
+        future = asyncio.run_coroutine_threadsafe(self._shut_down(), self.loop)
+        with suppress(Exception):  # whatever is left of a browser that does not answer
+            future.result(_JOIN_TIMEOUT_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_JOIN_TIMEOUT_S)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``work`` in the host's loop; the future may be waited for in any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the host's loop and await it in the caller's."""
+        return await asyncio.wrap_future(self.start(work))
+
+    @property
+    def is_alive(self) -> bool:
+        """The browser answers. Only in the host's loop."""
+        return self._browser is not None and self._browser.is_connected()
+
+    async def new_context(self, **options: Any) -> BrowserContext:
+        """Return a fresh, isolated context. Only in the host's loop.
+
+        Args:
+            options: As ``playwright.async_api.Browser.new_context``.
+
+        Raises:
+            BrowserGone: No browser could be started, or it died at once.
+        """
+        from playwright.async_api import Error
+
+        for _ in range(_LAUNCHES):
+            try:
+                browser = await self._ready()
+                return await browser.new_context(**options)
+            except Error as error:
+                problem = str(error).splitlines()[0]
+        raise BrowserGone(f"Chromium could not be used: {problem}")
+
+    async def kill(self) -> None:
+        """Kill the browser process, as a crash would. For drills."""
+        if self._browser is not None:
+            session = await self._browser.new_browser_cdp_session()
+            with suppress(Exception):  # the answer never comes
+                await asyncio.wait_for(session.send("Browser.crash"), 1.0)
+
+    async def _ready(self) -> Browser:
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            if self._browser is not None and self._browser.is_connected():
+                return self._browser
+            if self._playwright is None:
+                from playwright.async_api import async_playwright
+
+                self._playwright = await async_playwright().start()
+            self._browser = await self._playwright.chromium.launch(
+                executable_path=find_chromium(),
+                args=list(FLAGS),
+                timeout=_LAUNCH_TIMEOUT_MS,
+                handle_sigint=False,  # Ctrl-C belongs to the program, which then closes us
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+            self.launches += 1
+            return self._browser
+
+    async def _shut_down(self) -> None:
+        with suppress(Exception):
+            if self._browser is not None:
+                await asyncio.wait_for(self._browser.close(), _CLOSE_TIMEOUT_S)
+        if self._playwright is not None:
+            await self._playwright.stop()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()

@@ -1,0 +1,21 @@
+"""What ``gymnasium.make`` calls: web environments as synchronous ones.
+
+The classes themselves (``MiniWobEnv``, ...) are asynchronous, and play many episodes at once in
+one event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from turngym.environments.adapters import as_sync
+from turngym.environments.base import Observation
+
+
+def miniwob(**kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return a ``MiniWobEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
+    from turngym.environments.web.miniwob.env import MiniWobEnv
+
+    return as_sync(MiniWobEnv(**kwargs))

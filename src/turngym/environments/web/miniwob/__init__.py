@@ -1,0 +1,1 @@
+"""MiniWoB++: small web tasks with rewards of their own."""

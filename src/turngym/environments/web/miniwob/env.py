@@ -1,0 +1,222 @@
+"""MiniWoB++: 130 small web tasks, from the pages of the ``miniwob`` package."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from turngym.environments.actions import Action
+from turngym.environments.base import Outcome
+from turngym.environments.web.base import ActionStyle, WebEnv
+from turngym.environments.web.gate import Folder, Site
+from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.names import TASKS
+from turngym.environments.web.miniwob.scene import Scene
+from turngym.environments.web.session import Settings
+from turngym.environments.web.tab import ContextLost, TabLost
+from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+
+HOST = "miniwob.test"
+_NO_LIMIT_MS = 2_000_000_000
+_DRAWS = 12
+_STARTS = 5
+
+# The page's clock starts at the same moment in every episode: some tasks show today's date.
+_CLOCK = """(() => {
+  const real = Date, start = real.now(), shift = Date.UTC(2026, 0, 15, 9, 0, 0) - start;
+  const now = () => real.now() + shift;
+  class Shifted extends real {
+    constructor(...parts) { parts.length ? super(...parts) : super(now()); }
+    static now() { return now(); }
+  }
+  globalThis.Date = Shifted;
+})();"""
+
+# Draws problems from the seed until one falls into the split, which its content decides; a task
+# with a single problem has it in both.
+_START = """new Promise((resolve) => {{
+  const digest = (text) => {{
+    let h = 2166136261;
+    for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 16777619);
+    return (h ^ (h >>> 15)) >>> 0;
+  }};
+  const go = () => {{
+    if (!window.core || !core.cover_div) return setTimeout(go, 3);
+    if ({limit}) core.EPISODE_MAX_TIME = {limit};
+    let key = 0;
+    for (const seed of {seeds}) {{
+      Math.seedrandom(seed);
+      core.startEpisodeReal();
+      key = digest(core.getUtterance() + document.getElementById("wrap").innerHTML);
+      if ((key & 1) === {parity}) break;
+    }}
+    resolve(key);
+  }};
+  go();
+}})"""
+_READY = """new Promise((resolve) => {
+  const go = () => WOB_TASK_READY === false ? setTimeout(go, 3) : resolve(core.getUtterance());
+  go();
+})"""
+_STATE = "[WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_REWARD_GLOBAL, WOB_REWARD_REASON]"
+_SETTINGS = Settings(
+    width=332,
+    height=214,
+    ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",
+    mark_text=True,
+    init_script=_CLOCK,
+)
+
+
+class MiniWobEnv(WebEnv):
+    """One task of MiniWoB++ (Liu et al. 2018, arXiv:1802.08802).
+
+    Args:
+        task: Which, for example ``"click-button"``.
+        time_limit: None lifts the task's limit of ten seconds or so, which is meant for quick
+            policies, and pays the raw reward. ``"own"`` keeps it, and with it the reward that
+            falls as time passes; a number is another limit in seconds. Then an episode is no
+            longer the same each time.
+        max_chars: As ``WebEnv``.
+        screenshot: As ``WebEnv``.
+        action_style: As ``WebEnv``.
+        keep: As ``WebEnv``.
+        trace: Record a Playwright trace into ``keep``.
+        render_mode: ``"ansi"`` or None.
+
+    Action: clicking, typing, choosing, dragging, by mark or by pixel; no addresses and no tabs.
+    Observation: the task's own instruction and the page; text has marks too.
+    Reward: the task's own at its end, in [-1, 1]; else 0.
+    Start: the page, with the task's seed.
+    End: when the page ends the episode; the score is the raw reward, or 0 where that is negative.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = (
+        "click_at", "click", "double_click", "hover", "drag_at", "drag", "type", "submit",
+        "append", "clear", "select", "press", "scroll_in", "scroll", "wait",
+    )  # fmt: skip
+    shows_address: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        time_limit: float | Literal["own"] | None = None,
+        max_chars: int = 6_000,
+        screenshot: Literal["none", "plain", "marks"] = "none",
+        action_style: ActionStyle = "commands",
+        keep: str | None = None,
+        trace: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        if task not in TASKS:
+            raise unknown_name("MiniWoB task", task, TASKS)
+        if isinstance(time_limit, str) and time_limit != "own":
+            raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
+        super().__init__(
+            settings=replace(_SETTINGS, trace=trace),
+            max_chars=max_chars,
+            screenshot=screenshot,
+            action_style=action_style,
+            keep=keep,
+            render_mode=render_mode,
+        )
+        self._miniwob_task = task
+        self._time_limit = time_limit
+        self.name = f"miniwob-{task}"
+        pages()  # complains at once
+        self._raw_reward: float | None = None
+        self._key = 0
+
+    def sites(self) -> Mapping[str, Site]:
+        """Return the one site of all tasks."""
+        return {HOST: pages()}
+
+    async def prepare(self, task: Task) -> tuple[str, str]:
+        """Return the task's page; its goal is known once it started."""
+        self._raw_reward = None
+        folder = "flight" if self._miniwob_task.startswith("flight.") else "miniwob"
+        page = self._miniwob_task.removeprefix("flight.")
+        page += "/wrapper.html" if folder == "flight" else ".html"
+        return "", f"http://{HOST}/{folder}/{page}"
+
+    async def arrived(self, task: Task) -> None:
+        """Start the task with its seed."""
+        seeds = [str(derive_seed(task.seed, "miniwob", draw)) for draw in range(_DRAWS)]
+        limit = _NO_LIMIT_MS if self._time_limit is None else 0
+        if isinstance(self._time_limit, int | float):
+            limit = round(self._time_limit * 1000)
+        start = _START.format(
+            limit=limit,
+            seeds=json.dumps(seeds[:1] if self._miniwob_task.startswith("flight.") else seeds),
+            parity=int(task.split == "test"),
+        )
+        self._key = await self._asked(start)
+        goal = await self._asked(_READY)
+        self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
+
+    async def judge(self, action: Action) -> Outcome | None:
+        """Ask the page whether the episode is over."""
+        is_over, raw, timed, reason = await self._asked(_STATE)
+        if not is_over:
+            return None
+        self._raw_reward = float(raw)
+        reward = self._raw_reward if self._time_limit is None else float(timed)
+        words = "done." if raw >= 1 else "partly done." if raw > 0 else "failed."
+        info = {"raw_reward": self._raw_reward}
+        return Outcome(
+            text=f"{words} {reason or ''}".strip(), reward=reward, terminated=True, info=info
+        )
+
+    def score(self) -> float:
+        """Return the raw reward, or 0 where it is negative or the task is not over."""
+        return max(0.0, min(1.0, self._raw_reward or 0.0))
+
+    def instance_key(self) -> str:
+        """Return a digest of the problem that was drawn."""
+        return f"{self._miniwob_task} {self._key}"
+
+    def oracle_action(self) -> str:
+        """Return the expert's action.
+
+        Raises:
+            ConfigError: The task has no expert.
+        """
+        expert = experts().get(self._miniwob_task)
+        if expert is None:
+            raise ConfigError(f"{self.name} has no expert")
+        name, arguments = expert(Scene(self.goal, self.view, tuple(self._done_actions)))
+        return self.say(name, **arguments)
+
+    async def _asked(self, expression: str) -> Any:
+        """Return the value of ``expression`` in the task's page."""
+        for _ in range(_STARTS):
+            try:
+                return await self.session.tab.main(expression)
+            except ContextLost:  # the first document was just left for the task's
+                continue
+            except TabLost as lost:
+                raise EnvironmentFault(f"{self.name}: {lost}") from lost
+        raise EnvironmentFault(f"{self.name}: the page does not start")
+
+
+@cache
+def pages() -> Folder:
+    """Return the pages of the installed ``miniwob`` package, which is never imported.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    spec = importlib.util.find_spec("miniwob")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            "MiniWoB tasks need the pages of the package miniwob: pip install --no-deps miniwob"
+        )
+    return Folder(Path(spec.submodule_search_locations[0]) / "html")

@@ -1,0 +1,19 @@
+"""Scripted experts of MiniWoB tasks. Each sees what the agent sees, and nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from turngym.environments.web.miniwob.scene import Expert
+
+
+@cache
+def experts() -> dict[str, Expert]:
+    """Return task to expert."""
+    from turngym.environments.web.miniwob.experts.choosing import CHOOSING
+    from turngym.environments.web.miniwob.experts.clicking import CLICKING
+    from turngym.environments.web.miniwob.experts.drawing import DRAWING
+    from turngym.environments.web.miniwob.experts.mail import MAIL
+    from turngym.environments.web.miniwob.experts.typing import TYPING
+
+    return {**CHOOSING, **CLICKING, **DRAWING, **MAIL, **TYPING}

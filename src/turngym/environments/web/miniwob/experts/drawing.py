@@ -1,0 +1,203 @@
+"""Experts of tasks with shapes, which are told by their places."""
+
+from __future__ import annotations
+
+import re
+
+from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, first
+from turngym.environments.web.observation import Element
+
+_COLOURS = ("red", "green", "blue", "aqua", "black", "magenta", "yellow")
+_RECT, _CIRCLE, _TRIANGLE = "rect", "circle", "polygon"
+
+
+def _ascending(scene: Scene) -> Move:
+    """Click the numbers; after the first click they are covered, in the same order."""
+    numbers = [one for one in scene.all("label") if one.name.isdigit()]
+    return click(first(numbers) or first(scene.all("rect")))
+
+
+def _coordinate(scene: Scene) -> Move:
+    wanted = re.findall(r"\(-?\d+,-?\d+\)", scene.goal)[0]
+    return click(first(one for one in scene.elements if one.hint == f"#{wanted}"))
+
+
+def _described(scene: Scene) -> list[Element]:
+    """Return the shapes that the goal describes by size, colour and kind."""
+    words = re.findall(r"[a-zA-Z0-9]+", re.sub(r"^.*?(Click on an?|How many) ", "", scene.goal))
+    return [one for one in scene.elements if one.is_shape and _fits(one, words)]
+
+
+def _fits(shape: Element, words: list[str]) -> bool:
+    colour = shape.about.split(",")[0]
+    text = " ".join(words)
+    sized = shape.height > 15 if shape.role == "label" else shape.width > 15
+    if ("large" in words and not sized) or ("small" in words and sized):
+        return False
+    wanted = [one for one in words if one in _COLOURS]
+    if wanted and colour != {"aqua": "cyan"}.get(wanted[0], wanted[0]):
+        return False
+    is_digit = shape.name.isdigit()
+    if "letter" in text:
+        return shape.role == "label" and not is_digit
+    if "digit" in text:
+        return shape.role == "label" and is_digit
+    kinds = {"circle": _CIRCLE, "rectangle": _RECT, "triangle": _TRIANGLE}
+    for word, role in kinds.items():
+        if word in text:
+            return shape.role == role
+    rest = [
+        one
+        for one in words
+        if one not in (*_COLOURS, "large", "small", "are", "there", "item", "items")
+    ]
+    if "shape" in text:
+        return shape.role != "label"
+    symbol = [one.removesuffix("s") if len(one) == 2 else one for one in rest]
+    return not symbol or (len(symbol[0]) == 1 and shape.name == symbol[0])
+
+
+def _shape(scene: Scene) -> Move:
+    return click(first(_described(scene)))
+
+
+def _count(scene: Scene) -> Move:
+    return click(scene.named(str(len(_described(scene))), "button"))
+
+
+def _identify(scene: Scene) -> Move:
+    shape = first(one for one in scene.elements if one.is_shape)
+    if shape is None:
+        return "wait", {}
+    if shape.role == "label":
+        return click(scene.named("Number" if shape.name.isdigit() else "Letter"))
+    kinds = {_CIRCLE: "Circle", _RECT: "Rectangle", _TRIANGLE: "Triangle"}
+    return click(scene.named(kinds[shape.role]))
+
+
+def _shades(scene: Scene) -> Move:
+    """Click every box whose strongest colour is the wanted one."""
+    wanted = re.findall(r"shades of (\w+)", scene.goal)[0]
+    place = ("red", "green", "blue").index(wanted)
+    boxes = []
+    for one in scene.all("icon"):
+        rgb = [int(part) for part in re.findall(r"\d+", one.about)]
+        if len(rgb) == 3 and max(range(3), key=rgb.__getitem__) == place:
+            boxes.append(one)
+    done = scene.count("click")
+    return click(boxes[done] if done < len(boxes) else scene.named("Submit", "button"))
+
+
+def _then_submit(scene: Scene, move: Move) -> Move:
+    return click(scene.named("Submit", "button")) if scene.past else move
+
+
+def _drag_way(scene: Scene) -> Move:
+    shape = first(one for one in scene.elements if one.is_shape)
+    if shape is None:
+        return "wait", {}
+    x, y = shape.center
+    dx, dy = {"up": (0, -25), "down": (0, 25), "left": (-25, 0), "right": (25, 0)}[
+        re.findall(r"(up|down|left|right)", scene.goal)[0]
+    ]
+    return _then_submit(scene, ("drag_at", {"x": x, "y": y, "to_x": x + dx, "to_y": y + dy}))
+
+
+def _drag_box(scene: Scene) -> Move:
+    small, large = scene.named("s"), scene.named("L")
+    if small is None or large is None:
+        return "wait", {}
+    return _then_submit(scene, _drag(small.center, large.center))
+
+
+def _drag(start: tuple[int, int], end: tuple[int, int]) -> Move:
+    return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
+
+
+def _drag_shapes(scene: Scene) -> Move:
+    """Drag each shape into its box: the one of the goal's kind, and maybe another for the rest."""
+    boxes = [one for one in scene.elements if "#shape-container" in one.hint]
+    kinds = {"circles": _CIRCLE, "triangles": _TRIANGLE, "rectangles": _RECT, "squares": _RECT}
+    words = re.findall(r"\w+", scene.goal)
+    role = next((kinds[one] for one in words if one in kinds), None)
+    colour = next((one for one in words if one in (*_COLOURS, "cyan", "purple", "pink")), None)
+    for one in scene.elements:
+        if not one.is_shape or one in boxes or any(_is_in(one, box) for box in boxes):
+            continue
+        fits = one.role == role if role else one.about.split(",")[0] == colour
+        if fits or len(boxes) == 2:
+            box = boxes[0] if fits else boxes[1]
+            done = sum(action.name == "drag_at" for action in scene.past)
+            spot = box.x + 12 + (done * 17) % max(1, box.width - 24), box.center[1]
+            return _drag(one.center, spot)
+    return click(scene.named("Submit", "button"))
+
+
+def _is_in(one: Element, box: Element) -> bool:
+    x, y = one.center
+    return box.x <= x <= box.x + box.width and box.y <= y <= box.y + box.height
+
+
+def _line(scene: Scene) -> Move:
+    dot = first(scene.all("circle"))
+    if dot is None:
+        return "wait", {}
+    x, y = dot.center
+    move = _drag((10, y), (145, y)) if "horizontal" in scene.goal else _drag((x, 60), (x, 165))
+    return _then_submit(scene, move)
+
+
+def _highlight(scene: Scene) -> Move:
+    """Drag over the paragraph from its first to its last character."""
+    texts = [one for one in scene.all("text") if one.width > 20]
+    number = re.findall(r"(\d)(?:st|nd|rd|th)", scene.goal)
+    text = texts[int(number[0]) - 1 if number else 0]
+    if scene.past:
+        return click(scene.named("Submit", "button"))
+    return "drag_at", {
+        "x": text.x + 1,
+        "y": text.y + 4,
+        "to_x": min(text.x + text.width + 8, 300),
+        "to_y": text.y + text.height - 3,
+    }
+
+
+def _resize(scene: Scene) -> Move:
+    handle = scene.hinted("ui-resizable-se")
+    if handle is None:
+        return "wait", {}
+    by = 20 if "larger" in scene.goal else -20
+    dx, dy = (by, 0) if "width" in scene.goal else (0, by)
+    x, y = handle.center
+    return _then_submit(scene, _drag((x, y), (x + dx, y + dy)))
+
+
+def _sort(scene: Scene) -> Move:
+    """Bring the smallest number that is out of place up to where it belongs."""
+    rows = [one for one in scene.all("text") if re.fullmatch(r"-?\d+", one.name)]
+    wanted = sorted(rows, key=lambda one: int(one.name))
+    for place, (row, right) in enumerate(zip(rows, wanted, strict=True)):
+        if row is not right:
+            target = rows[place]
+            return _drag(right.center, (target.center[0], target.y - 2))
+    return click(scene.named("Submit", "button"))
+
+
+DRAWING: dict[str, Expert] = {
+    "ascending-numbers": _ascending,
+    "click-shades": _shades,
+    "click-shape": _shape,
+    "count-shape": _count,
+    "drag-box": _drag_box,
+    "drag-circle": _drag_way,
+    "drag-shapes": _drag_shapes,
+    "drag-shapes-2": _drag_shapes,
+    "drag-single-shape": _drag_way,
+    "drag-sort-numbers": _sort,
+    "draw-line": _line,
+    "grid-coordinate": _coordinate,
+    "highlight-text": _highlight,
+    "highlight-text-2": _highlight,
+    "identify-shape": _identify,
+    "resize-textarea": _resize,
+}

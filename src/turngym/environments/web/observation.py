@@ -1,0 +1,177 @@
+"""What an agent sees of a page: its accessibility tree as compact text, within a stated budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TEXT_ROLES = frozenset({"text", "heading", "item", "row", "image", "alert", "status"})
+"""Roles of lines that are read and rarely acted on."""
+SHAPE_ROLES = frozenset(
+    {"circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "label"}
+)
+"""Parts of a drawing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One line of a page: something to act on or to read."""
+
+    mark: int
+    """Number by which actions name it, fixed for the life of the document; 0 when it has none."""
+    role: str
+    name: str = ""
+    value: str = ""
+    states: tuple[str, ...] = ()
+    """``checked``, ``disabled``, ``selected``, ``focused``, ``expanded`` ..."""
+    options: tuple[str, ...] = ()
+    hint: str = ""
+    """``#id`` or ``.class`` of an element without a name."""
+    about: str = ""
+    """Colour and corners of a shape, colour of a box, whose frame it is."""
+    depth: int = 0
+    x: int = 0
+    y: int = 0
+    """Top left corner in the viewport, in CSS pixels."""
+    width: int = 0
+    height: int = 0
+
+    @property
+    def is_shape(self) -> bool:
+        """A part of a drawing, which is told by its place."""
+        return self.role in SHAPE_ROLES
+
+    @property
+    def center(self) -> tuple[int, int]:
+        """Middle of it in the viewport, in CSS pixels."""
+        return self.x + self.width // 2, self.y + self.height // 2
+
+    def line(self) -> str:
+        """Return the element as one line without indentation."""
+        parts = [f"[{self.mark}]"] if self.mark else []
+        parts.append(self.role)
+        if self.name:
+            parts.append(f'"{self.name}"')
+        elif self.hint:
+            parts.append(self.hint)
+        if self.is_shape or self.role == "canvas":
+            parts.append(f"at {self.x},{self.y} size {self.width}x{self.height}")
+        if self.about:
+            parts.append(f"({self.about})")
+        if self.value:
+            parts.append(f"= {self.value!r}")
+        if self.options:
+            parts.append(f"of {' | '.join(self.options)}")
+        if self.states:
+            parts.append(", ".join(self.states))
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """One open tab, as the list of tabs shows it."""
+
+    title: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageView:
+    """What was read from a page at one moment."""
+
+    url: str = ""
+    title: str = ""
+    elements: tuple[Element, ...] = ()
+    is_cut: bool = False
+    """The page holds more lines than are ever read from one."""
+    is_busy: bool = False
+    """It was still changing when the time for waiting was over."""
+    scroll: tuple[int, int, int] = (0, 0, 0)
+    """Pixels above the view, height of the view, height of the page."""
+    focused: int = 0
+    tabs: tuple[Tab, ...] = ()
+    active_tab: int = 0
+    notes: tuple[str, ...] = ()
+    """What happened besides: dialogs, downloads, pop-ups, refused hosts."""
+
+    def find(self, mark: int) -> Element | None:
+        """Return the element with ``mark``."""
+        return next((one for one in self.elements if one.mark == mark), None)
+
+
+def read_view(raw: dict[str, Any], **more: Any) -> PageView:
+    """Return the view that ``page.js`` describes."""
+    return PageView(
+        url=raw["url"],
+        title=raw["title"],
+        elements=tuple(_read_line(line) for line in raw["lines"]),
+        is_cut=raw["isCut"],
+        is_busy=raw["state"] == "busy",
+        scroll=tuple(raw["scroll"]),
+        focused=raw["focused"],
+        **more,
+    )
+
+
+def _read_line(line: Sequence[Any]) -> Element:
+    mark, depth, role, name, value, states, options, hint, x, y, width, height, about = line
+    return Element(
+        mark=mark,
+        depth=depth,
+        role=role,
+        name=name,
+        value=value,
+        states=tuple(states),
+        options=tuple(options),
+        hint=hint,
+        about=about,
+        x=x,
+        y=y,
+        width=width,
+        height=height,
+    )
+
+
+def page_text(view: PageView, max_chars: int) -> str:
+    """Return the lines of a page, at most ``max_chars`` characters of them.
+
+    A page that fits is shown whole, whether it is in view or not. Of a longer one the lines from
+    the top of the view on are shown, whole lines only, as many as fit; how many are left out above
+    and below is said. So scrolling reads on.
+    """
+    lines = ["  " * min(one.depth, 8) + one.line() for one in view.elements]
+    if sum(map(len, lines)) + len(lines) <= max_chars and not view.is_cut:
+        return "\n".join(lines)
+    first = _first_in_view(view)
+    last, used = first, 0
+    while last < len(lines) and used + len(lines[last]) + 1 <= max_chars:
+        used += len(lines[last]) + 1
+        last += 1
+    shown = lines[first:last]
+    if first:
+        shown.insert(0, f"... {first} lines above; scroll up to read them")
+    if last < len(lines) or view.is_cut:
+        more = "more" if view.is_cut else len(lines) - last
+        shown.append(f"... {more} lines below; scroll down to read them")
+    return "\n".join(shown)
+
+
+def _first_in_view(view: PageView) -> int:
+    """Return the index of the first line that ends below the top of the view."""
+    if view.scroll[0] <= 0:
+        return 0
+    below = (i for i, one in enumerate(view.elements) if one.y + one.height > 0)
+    return next(below, max(0, len(view.elements) - 1))
+
+
+def address_text(view: PageView) -> str:
+    """Return title and URL, the tabs when there is more than one, and the focused element."""
+    lines = [f"Page: {view.title or '(no title)'} {view.url}"]
+    if len(view.tabs) > 1:
+        for number, tab in enumerate(view.tabs):
+            here = " (here)" if number == view.active_tab else ""
+            lines.append(f"Tab {number}: {tab.title or tab.url}{here}")
+    if view.focused:
+        lines.append(f"Focus: [{view.focused}]")
+    return "\n".join(lines)

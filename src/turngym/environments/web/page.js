@@ -1,0 +1,503 @@
+// What turngym knows of a page. Runs in a world of its own: the page's scripts can neither see nor
+// change it, and nothing here runs code of the page. Defines `turngym` once per document.
+(() => {
+  if (globalThis.turngym) return;
+
+  const MAX_VISITED = 20000, MAX_LINES = 1500, MAX_NAME = 160, MAX_OPTIONS = 60;
+  const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "META", "LINK", "BR", "HR", "WBR"]);
+  const EDITABLE = new Set(["textbox", "searchbox", "spinbutton", "date", "time", "month", "week", "datetime-local", "color", "slider"]);
+  const INPUTS = {
+    button: "button", submit: "button", reset: "button", image: "button", checkbox: "checkbox", radio: "radio",
+    range: "slider", number: "spinbutton", search: "searchbox", file: "file", color: "color", date: "date",
+    time: "time", month: "month", week: "week", "datetime-local": "datetime-local",
+  };
+  const ACTIVE_ROLES = new Set([
+    "button", "link", "checkbox", "radio", "textbox", "searchbox", "combobox", "listbox", "option", "menuitem",
+    "menuitemcheckbox", "menuitemradio", "slider", "spinbutton", "switch", "tab", "treeitem", "gridcell",
+  ]);
+  const HANDLES = /\b(ui-draggable|ui-sortable-handle|ui-resizable-se|ui-slider-handle)\b/;
+  const SHAPES = new Set(["circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "text"]);
+
+  const elements = new Map(), numbers = new WeakMap(), watched = new WeakSet();
+  let next = 1, changed = performance.now(), leaving = false;
+
+  const observer = new MutationObserver(() => { changed = performance.now(); });
+  const watch = (root) => {
+    if (watched.has(root)) return;
+    watched.add(root);
+    observer.observe(root, { subtree: true, childList: true, attributes: true, characterData: true });
+  };
+  watch(document);
+  addEventListener("beforeunload", () => { leaving = true; });
+
+  const markOf = (element) => {
+    let number = numbers.get(element);
+    if (number === undefined) {
+      number = next++;
+      numbers.set(element, number);
+      elements.set(number, element);
+    }
+    return number;
+  };
+
+  const squeeze = (text) => (text || "").replace(/\s+/g, " ").trim();
+  const short = (text) => { const t = squeeze(text); return t.length > MAX_NAME ? t.slice(0, MAX_NAME - 3) + "..." : t; };
+  const COLOURS = {
+    "0, 0, 0": "black", "255, 255, 255": "white", "255, 0, 0": "red", "0, 128, 0": "green", "0, 0, 255": "blue",
+    "255, 255, 0": "yellow", "0, 255, 255": "cyan", "255, 0, 255": "magenta", "128, 128, 128": "grey",
+    "255, 165, 0": "orange", "128, 0, 128": "purple", "255, 192, 203": "pink", "128, 128, 0": "olive",
+    "0, 255, 0": "lime", "165, 42, 42": "brown",
+  };
+  const colourOf = (text) => COLOURS[text.replace(/^rgb\(|\)$/g, "")] || text;
+  const styleOf = (element) => element.ownerDocument.defaultView.getComputedStyle(element);
+
+  const roleOf = (element) => {
+    const given = element.getAttribute("role");
+    if (given && given !== "presentation" && given !== "none") return given.split(" ")[0];
+    switch (element.tagName.toUpperCase()) {
+      case "A": return element.hasAttribute("href") ? "link" : "";
+      case "BUTTON": case "SUMMARY": return "button";
+      case "INPUT": return element.type === "hidden" ? "" : INPUTS[element.type] || "textbox";
+      case "TEXTAREA": return "textbox";
+      case "SELECT": return "select";
+      case "IMG": return "image";
+      case "IFRAME": case "FRAME": return "frame";
+      case "CANVAS": return "canvas";
+      case "H1": case "H2": case "H3": case "H4": case "H5": case "H6": return "heading";
+      case "LI": return "item";
+      case "DIALOG": return "dialog";
+      case "PROGRESS": case "METER": return "progressbar";
+      default: return element.isContentEditable && !(element.parentElement && element.parentElement.isContentEditable) ? "textbox" : "";
+    }
+  };
+
+  const isActive = (element, role, style, inPointer) =>
+    ACTIVE_ROLES.has(role) || role === "select" || role === "file" || EDITABLE.has(role) ||
+    element.hasAttribute("onclick") || element.tabIndex >= 0 && element.hasAttribute("tabindex") ||
+    element.getAttribute("draggable") === "true" || HANDLES.test(element.getAttribute("class") || "") ||
+    (style.cursor === "pointer" && !inPointer);
+
+  const byIds = (element, ids) => ids.split(/\s+/).map((id) => {
+    const other = element.getRootNode().getElementById && element.getRootNode().getElementById(id);
+    return other ? other.textContent : "";
+  }).join(" ");
+
+  // The words of a label, without those of the field in it.
+  const wordsOf = (node) => node.nodeType === Node.TEXT_NODE ? node.data :
+    /^(SELECT|TEXTAREA|SCRIPT|STYLE|BUTTON)$/.test(node.tagName) ? " " : [...node.childNodes].map(wordsOf).join("");
+
+  const nameOf = (element, role) => {
+    const labelled = element.getAttribute("aria-labelledby");
+    const found = squeeze(element.getAttribute("aria-label")) || (labelled && squeeze(byIds(element, labelled)));
+    if (found) return short(found);
+    const isField = /^(INPUT|SELECT|TEXTAREA)$/.test(element.tagName);
+    if (isField) {
+      const labels = [...(element.labels || [])].map(wordsOf).join(" ");
+      if (role === "button" && element.value) return short(element.value);
+      return short(squeeze(labels) || element.placeholder || element.title || element.alt);
+    }
+    if (role === "image" || role === "frame") return short(element.alt || element.title || element.name);
+    if (role === "textbox" || role === "canvas") return short(element.title);
+    const text = squeeze(element.innerText === undefined ? element.textContent : element.innerText);
+    if (text) return short(text);
+    const image = element.querySelector && element.querySelector("img[alt], [aria-label], svg title");
+    return short((image && (image.alt || image.getAttribute("aria-label") || image.textContent)) || element.getAttribute("title"));
+  };
+
+  const hintOf = (element) => {
+    const name = element.getAttribute("class") || "";
+    return (element.id ? "#" + element.id : "") || name.split(/\s+/).filter(Boolean).slice(0, 2).map((one) => "." + one).join("");
+  };
+
+  const valueOf = (element, role) => {
+    if (role === "select") return [...element.selectedOptions].map((option) => squeeze(option.label || option.text)).join(", ");
+    if (role === "file") return [...element.files].map((file) => file.name).join(", ");
+    if (element.tagName === "INPUT" || element.tagName === "TEXTAREA") {
+      if (role === "button" || role === "checkbox" || role === "radio") return "";
+      return element.type === "password" ? "*".repeat(element.value.length) : element.value.slice(0, 2000);
+    }
+    if (role === "textbox") return element.innerText.replace(/\n$/, "").slice(0, 2000);
+    return element.getAttribute("aria-valuetext") || element.getAttribute("aria-valuenow") || "";
+  };
+
+  const statesOf = (element) => {
+    const states = [];
+    if (element.checked || element.getAttribute("aria-checked") === "true") states.push("checked");
+    if (element.disabled || element.getAttribute("aria-disabled") === "true") states.push("disabled");
+    if (element.readOnly) states.push("read-only");
+    if (element.getAttribute("aria-selected") === "true") states.push("selected");
+    const expanded = element.getAttribute("aria-expanded");
+    if (expanded) states.push(expanded === "true" ? "expanded" : "collapsed");
+    if (element === element.ownerDocument.activeElement && element !== element.ownerDocument.body) states.push("focused");
+    if (element.multiple) states.push("multiple");
+    if (element.tagName === "TEXTAREA") states.push("multi-line");
+    return states;
+  };
+
+  // Something to look at without any words: a picture set by a style, or a coloured box.
+  const isIcon = (element, style, boxesToo) => {
+    if (element.childElementCount || squeeze(element.textContent) || element.namespaceURI.endsWith("svg")) return false;
+    const rect = element.getBoundingClientRect();
+    if (rect.width < 4 || rect.height < 4 || style.visibility !== "visible") return false;
+    if (/url\(/.test(style.content) || /url\(/.test(style.backgroundImage) && rect.width < 200) return true;
+    if (boxesToo && element.id && rect.width < 80 && rect.height < 80 && rect.height >= 10) return true;
+    return boxesToo && !/^rgba\(.*, 0\)$/.test(style.backgroundColor) && rect.width < 200;
+  };
+
+  const isInline = (style) => style.display.startsWith("inline") || style.display === "contents";
+
+  // A tree in document order, flattened; each line is
+  // [mark, depth, role, name, value, states, options, hint, x, y, width, height, about].
+  class Walk {
+    constructor(options) {
+      this.options = options;
+      this.lines = [];
+      this.visited = 0;
+      this.left = options.ignore ? new Set(document.querySelectorAll(options.ignore)) : new Set();
+    }
+
+    add(element, depth, role, name, more = {}) {
+      if (this.lines.length >= MAX_LINES) return;
+      const rect = element.getBoundingClientRect();
+      const [dx, dy] = this.offset || [0, 0];
+      const numbers = [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+      this.lines.push([
+        more.marked ? markOf(element) : 0, depth, role, name, more.value || "", more.states || [],
+        more.options || [], more.hint || "", ...numbers, more.about || "",
+      ]);
+    }
+
+    children(element) {
+      const root = element.shadowRoot || element;
+      const slot = element.tagName === "SLOT" && element.assignedNodes ? element.assignedNodes() : [];
+      return slot.length ? slot : [...root.childNodes];
+    }
+
+    // Does anything below need a line of its own?
+    isPlain(element, inPointer) {
+      for (const child of this.children(element)) {
+        if (child.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(child.tagName) || this.left.has(child)) continue;
+        if (child.shadowRoot || child.tagName === "SLOT" || child.namespaceURI.endsWith("svg")) return false;
+        const style = styleOf(child);
+        if (style.display === "none") continue;
+        if (isIcon(child, style, this.options.markText)) return false;
+        const role = roleOf(child);
+        if (role && role !== "item" && role !== "heading" || !isInline(style)) return false;
+        // A sign on its own is likely something to press.
+        if (this.options.markText && /^[^\w\s]$/.test(squeeze(child.textContent)) && child.className) return false;
+        if (isActive(child, role, style, inPointer) || !this.isPlain(child, inPointer)) return false;
+      }
+      return true;
+    }
+
+    visit(element, depth, inPointer) {
+      if (++this.visited > MAX_VISITED || this.lines.length >= MAX_LINES) return;
+      if (SKIPPED.has(element.tagName) || this.left.has(element)) return;
+      const style = styleOf(element);
+      if (style.display === "none" || element.getAttribute("aria-hidden") === "true") return;
+      if (element.namespaceURI.endsWith("svg")) return this.shape(element, depth);
+      const rect = element.getBoundingClientRect();
+      const isHidden = style.visibility !== "visible" || rect.right + scrollX <= 0 || rect.bottom + scrollY <= 0;
+      const role = roleOf(element);
+      const active = !isHidden && rect.width > 1 && rect.height > 1 && isActive(element, role, style, inPointer);
+      const pointer = style.cursor === "pointer";
+      if (isHidden) return this.descend(element, depth, pointer);
+      if (role === "frame") return this.frame(element, depth);
+      if (role === "select") return this.select(element, depth);
+      if (role === "canvas") return rect.width ? this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) }) : undefined;
+      if (active) return this.active(element, depth, role, pointer);
+      if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
+      if (element.tagName === "LABEL" && element.control && element.control !== element && this.isShown(element.control)) {
+        for (const child of element.children) this.visit(child, depth, pointer);
+        return;
+      }
+      if (element.tagName === "TR" && this.row(element, depth)) return;
+      this.block(element, depth, role, pointer);
+    }
+
+    isShown(element) { const rect = element.getBoundingClientRect(); return rect.width > 0 && rect.height > 0 && styleOf(element).visibility === "visible"; }
+
+    active(element, depth, role, pointer) {
+      const isField = EDITABLE.has(role) || role === "combobox" && "value" in element;
+      const isLeaf = isField || ["button", "link", "checkbox", "radio", "file", "option", "tab", "switch", "menuitemcheckbox"].includes(role) ||
+        role === "menuitem" && !element.querySelector("[role=menu], ul");
+      const isSimple = isLeaf || this.isPlain(element, true);
+      const name = isSimple ? nameOf(element, role) : squeeze(element.getAttribute("aria-label") || "");
+      const shown = role || (isSimple && name && this.options.markText ? "text" : "clickable");
+      this.add(element, depth, shown, name, {
+        marked: true, value: valueOf(element, isField ? "textbox" : role), states: statesOf(element),
+        hint: name ? "" : hintOf(element),
+      });
+      if (!isSimple) this.descend(element, depth + 1, true);
+      else if (isLeaf && !isField) for (const child of element.querySelectorAll("input, select, textarea")) this.visit(child, depth + 1, true);
+    }
+
+    select(element, depth) {
+      if (!this.isShown(element)) return;
+      const all = [...element.options].map((option) => short(option.label || option.text));
+      const options = all.length > MAX_OPTIONS ? [...all.slice(0, MAX_OPTIONS), `... ${all.length - MAX_OPTIONS} more`] : all;
+      const name = nameOf(element, "select");
+      this.add(element, depth, "select", name, {
+        marked: true, value: valueOf(element, "select"), states: statesOf(element), options, hint: name ? "" : hintOf(element),
+      });
+    }
+
+    block(element, depth, role, pointer) {
+      const plain = this.isPlain(element, pointer);
+      if (plain) {
+        const text = short(element.innerText);
+        if (text) {
+          const shown = ["heading", "item", "dialog", "alert", "status"].includes(role) ? role : "text";
+          this.add(element, depth, shown, text, { marked: this.options.markText });
+        } else if (isIcon(element, styleOf(element), this.options.markText)) {
+          const colour = styleOf(element).backgroundColor;
+          const about = this.options.markText && !/^rgba/.test(colour) ? colourOf(colour) : "";
+          this.add(element, depth, "icon", "", { marked: true, hint: hintOf(element), about });
+        }
+        return;
+      }
+      const isPart = ["dialog", "alertdialog", "navigation", "menu", "tablist", "listbox", "item", "heading", "form"].includes(role);
+      const label = squeeze(element.getAttribute("aria-label") || "");
+      if (isPart && (label || role === "dialog" || role === "item")) {
+        this.add(element, depth, role, label);
+        depth += 1;
+      }
+      this.descend(element, depth, pointer);
+    }
+
+    descend(element, depth, pointer) {
+      let loose = "";
+      const flush = () => {
+        const text = short(loose);
+        loose = "";
+        if (text && styleOf(element).visibility === "visible") this.add(element, depth, "text", text);
+      };
+      for (const child of this.children(element)) {
+        if (child.nodeType === Node.TEXT_NODE) loose += child.data;
+        else if (child.nodeType === Node.ELEMENT_NODE) {
+          if (child.tagName === "BR") { flush(); continue; }
+          flush();
+          this.visit(child, depth, pointer);
+        }
+      }
+      flush();
+    }
+
+    row(element, depth) {
+      if (!element.cells || ![...element.cells].every((cell) => this.isPlain(cell, false) && !isActive(cell, roleOf(cell), styleOf(cell), false))) return false;
+      const text = [...element.cells].map((cell) => squeeze(cell.innerText)).join(" | ");
+      if (squeeze(text.replaceAll("|", ""))) this.add(element, depth, "row", short(text));
+      return true;
+    }
+
+    frame(element, depth) {
+      let inner = null;
+      try { inner = element.contentDocument; } catch { /* another site */ }
+      this.add(element, depth, "frame", nameOf(element, "frame"), { about: inner ? "" : "another site" });
+      if (!inner || !inner.body) return;
+      watch(inner);
+      const before = this.offset || [0, 0], rect = element.getBoundingClientRect();
+      this.offset = [before[0] + rect.x + element.clientLeft, before[1] + rect.y + element.clientTop];
+      this.visit(inner.body, depth + 1, false);
+      this.offset = before;
+    }
+
+    shape(element, depth) {
+      const tag = element.tagName.toLowerCase();
+      if (SHAPES.has(tag)) {
+        const style = styleOf(element), rect = element.getBoundingClientRect();
+        if (style.visibility !== "visible" || !(rect.width || rect.height)) return;
+        const colour = style.fill === "none" ? style.stroke : style.fill;
+        const text = tag === "text" ? short(element.textContent) : "";
+        const points = element.getAttribute("points") || (tag === "path" ? element.getAttribute("d") : "") || "";
+        const corners = tag === "polygon" ? (points.match(/-?[\d.]+/g) || []).length / 2 : 0;
+        const about = [colourOf(tag === "line" ? style.stroke : colour), corners ? `${corners} corners` : "", tag === "line" ? this.ends(element) : ""].filter(Boolean).join(", ");
+        this.add(element, depth, tag === "text" ? "label" : tag, text, { marked: true, about, hint: hintOf(element) });
+        return;
+      }
+      for (const child of element.children) this.visit(child, depth, false);
+    }
+
+    ends(line) {
+      const matrix = line.getScreenCTM();
+      const at = (x, y) => {
+        const point = new DOMPoint(+line.getAttribute(x), +line.getAttribute(y)).matrixTransform(matrix);
+        return `${Math.round(point.x)},${Math.round(point.y)}`;
+      };
+      return `${at("x1", "y1")} to ${at("x2", "y2")}`;
+    }
+  }
+
+  const hits = (element, x, y) => {
+    const root = element.getRootNode();
+    const top = (root.elementFromPoint ? root : element.ownerDocument).elementFromPoint(x, y);
+    if (!top) return null;
+    for (let one = top; one; one = one.parentNode || one.host) if (one === element) return true;
+    return (element.contains(top) || top.contains(element) && top.tagName === "LABEL") ? true : top;
+  };
+
+  const offsetOf = (element) => {
+    let x = 0, y = 0, view = element.ownerDocument.defaultView;
+    while (view && view !== view.parent && view.frameElement) {
+      const rect = view.frameElement.getBoundingClientRect();
+      x += rect.x + view.frameElement.clientLeft;
+      y += rect.y + view.frameElement.clientTop;
+      view = view.parent;
+    }
+    return [x, y];
+  };
+
+  const find = (mark) => {
+    const element = elements.get(mark);
+    if (!element) return [null, "unknown"];
+    if (!element.isConnected) return [null, "gone"];
+    return [element, ""];
+  };
+
+  const scrollable = (element) => {
+    for (let one = element; one && one !== document.documentElement; one = one.parentElement) {
+      if (one.scrollHeight > one.clientHeight + 1 && /auto|scroll/.test(styleOf(one).overflowY)) return one;
+    }
+    return document.scrollingElement || document.documentElement;
+  };
+
+  globalThis.turngym = {
+    settle(quiet, cap, loadCap) {
+      const start = performance.now();
+      return new Promise((resolve) => {
+        const check = () => {
+          const now = performance.now();
+          if (leaving) return resolve("leaving");
+          if (now - start >= (document.readyState === "loading" ? loadCap : cap)) return resolve("busy");
+          const wait = quiet - (now - Math.max(changed, start));
+          if (wait <= 0 && document.readyState === "complete") return resolve("quiet");
+          setTimeout(check, Math.min(Math.max(wait, 4), cap));
+        };
+        check();
+      });
+    },
+
+    stay() { leaving = false; },
+
+    look(options) {
+      const walk = new Walk(options);
+      if (document.body) walk.visit(document.body, 0, false);
+      const root = document.scrollingElement || document.documentElement || { scrollTop: 0, scrollHeight: 0 };
+      const active = document.activeElement;
+      return {
+        url: location.href, title: squeeze(document.title), lines: walk.lines,
+        isCut: walk.lines.length >= MAX_LINES || walk.visited > MAX_VISITED,
+        scroll: [Math.round(root.scrollTop), innerHeight, root.scrollHeight],
+        focused: active && active !== document.body && numbers.get(active) || 0,
+      };
+    },
+
+    async observe(quiet, cap, loadCap, options) {
+      const state = await this.settle(quiet, cap, loadCap);
+      return state === "leaving" ? { state } : { state, ...this.look(options) };
+    },
+
+    // Where to put the mouse for a mark: scrolled into view, at a point that the element itself shows.
+    locate(mark) {
+      const [element, problem] = find(mark);
+      if (!element) return { problem };
+      const view = element.ownerDocument.defaultView;
+      let rect = element.getBoundingClientRect();
+      if (!rect.width && !rect.height) return { problem: "hidden" };
+      const isIn = (r) => r.x + r.width / 2 >= 0 && r.y + r.height / 2 >= 0 && r.x + r.width / 2 < view.innerWidth && r.y + r.height / 2 < view.innerHeight;
+      if (!isIn(rect) || hits(element, rect.x + rect.width / 2, rect.y + rect.height / 2) !== true) {
+        element.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
+        rect = element.getBoundingClientRect();
+      }
+      const boxes = [...element.getClientRects()].filter((box) => box.width && box.height);
+      const box = boxes.length > 1 ? boxes[0] : rect;
+      const [dx, dy] = offsetOf(element);
+      let top = null;
+      for (const [fx, fy] of [[.5, .5], [.25, .5], [.75, .5], [.5, .2], [.5, .8], [.1, .1], [.9, .9]]) {
+        const x = box.x + box.width * fx, y = box.y + box.height * fy, hit = hits(element, x, y);
+        if (hit === true) return { x: x + dx, y: y + dy, covered: "" };
+        top = top || hit;
+      }
+      const cover = top ? `${roleOf(top) || top.tagName.toLowerCase()} "${short(top.innerText || "").slice(0, 40)}"` : "";
+      return { x: box.x + box.width / 2 + dx, y: box.y + box.height / 2 + dy, covered: cover };
+    },
+
+    // How text gets into a mark: "keys" (it has the focus, its content is selected), "set", or why not.
+    edit(mark, text, clear) {
+      const [element, problem] = find(mark);
+      if (!element) return { problem };
+      const role = roleOf(element);
+      if (element.disabled || element.readOnly) return { problem: "disabled" };
+      const isField = element.tagName === "TEXTAREA" || element.tagName === "INPUT" && !["button", "checkbox", "radio", "file"].includes(role);
+      if (!isField && !element.isContentEditable) return { problem: "no field" };
+      if (element.tagName === "INPUT" && ["range", "color", "date", "time", "month", "week", "datetime-local"].includes(element.type)) {
+        element.focus();
+        element.value = text;
+        element.dispatchEvent(new Event("input", { bubbles: true }));
+        element.dispatchEvent(new Event("change", { bubbles: true }));
+        return element.value === text ? { way: "set" } : { way: "set", kept: element.value };
+      }
+      if (element.ownerDocument.activeElement !== element) element.focus();
+      if (element.isContentEditable) {
+        const selection = element.ownerDocument.getSelection();
+        selection.selectAllChildren(element);
+        if (!clear) selection.collapseToEnd();
+        return { way: "keys", empty: !element.innerText.trim() };
+      }
+      if (clear) element.select();
+      else try { element.setSelectionRange(element.value.length, element.value.length); } catch { /* number and email have none */ }
+      return { way: "keys", empty: !element.value };
+    },
+
+    choose(mark, wanted) {
+      const [element, problem] = find(mark);
+      if (!element) return { problem };
+      if (element.tagName !== "SELECT") return { problem: "no list" };
+      if (element.disabled) return { problem: "disabled" };
+      const same = (text) => squeeze(text).toLowerCase() === squeeze(wanted).toLowerCase();
+      const options = [...element.options];
+      const option = options.find((one) => squeeze(one.label || one.text) === squeeze(wanted)) ||
+        options.find((one) => same(one.label || one.text)) || options.find((one) => one.value === wanted);
+      if (!option) return { problem: "no option", options: options.slice(0, 20).map((one) => short(one.label || one.text)) };
+      if (option.disabled) return { problem: "disabled" };
+      element.focus();
+      option.selected = element.multiple ? !option.selected : true;
+      element.dispatchEvent(new Event("input", { bubbles: true }));
+      element.dispatchEvent(new Event("change", { bubbles: true }));
+      return {};
+    },
+
+    scroll(mark, direction) {
+      const [element, problem] = mark ? find(mark) : [null, ""];
+      if (problem) return { problem };
+      let box = scrollable(element);
+      if (!element && box.scrollHeight <= innerHeight + 1) {
+        const boxes = [...document.querySelectorAll("*")].slice(0, 5000).filter((one) =>
+          one.scrollHeight > one.clientHeight + 1 && one.clientHeight > 20 && /auto|scroll/.test(styleOf(one).overflowY));
+        box = boxes.sort((a, b) => b.clientHeight * b.clientWidth - a.clientHeight * a.clientWidth)[0] || box;
+      }
+      const before = box.scrollTop, page = Math.min(box.clientHeight || innerHeight, innerHeight);
+      box.scrollBy({ top: (direction === "up" ? -0.8 : 0.8) * page, behavior: "instant" });
+      return { moved: box.scrollTop !== before };
+    },
+
+    selected() {
+      const field = document.activeElement;
+      if (field && /^(INPUT|TEXTAREA)$/.test(field.tagName)) {
+        try { return field.value.slice(field.selectionStart, field.selectionEnd); } catch { return field.value; }
+      }
+      return String(getSelection());
+    },
+
+    element(mark) { return find(mark)[0]; },
+
+    boxes(marks) {
+      return marks.map((mark) => {
+        const [element] = find(mark);
+        if (!element) return null;
+        const rect = element.getBoundingClientRect(), [dx, dy] = offsetOf(element);
+        return [rect.x + dx, rect.y + dy, rect.width, rect.height].map(Math.round);
+      });
+    },
+  };
+})();

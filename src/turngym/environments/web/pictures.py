@@ -1,0 +1,58 @@
+"""Screenshots as arrays, with the marks drawn in where that is wanted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turngym.environments.spaces import Image
+from turngym.environments.web.observation import Element
+from turngym.errors import missing_extra
+
+_COLOURS = ((200, 0, 0), (0, 90, 200), (0, 130, 0), (150, 0, 150), (190, 100, 0))
+
+
+def decode(png: bytes, width: int, height: int) -> Image:
+    """Return a PNG as uint8 [height, width, 3], cut or filled with white where it differs."""
+    pillow = _pillow()
+    with pillow.open(io.BytesIO(png)) as picture:
+        found = np.asarray(picture.convert("RGB"), dtype=np.uint8)[:height, :width]
+    if found.shape == (height, width, 3):
+        return found.copy()
+    whole = np.full((height, width, 3), 255, dtype=np.uint8)
+    whole[: found.shape[0], : found.shape[1]] = found
+    return whole
+
+
+def draw_marks(image: Image, elements: Iterable[Element]) -> Image:
+    """Return ``image`` with a box and the number of each marked element in view."""
+    from PIL import ImageDraw
+
+    picture = _pillow().fromarray(image)
+    pen = ImageDraw.Draw(picture)
+    for one in elements:
+        if not one.mark or one.x >= picture.width or one.y >= picture.height:
+            continue
+        colour = _COLOURS[one.mark % len(_COLOURS)]
+        pen.rectangle((one.x, one.y, one.x + one.width, one.y + one.height), outline=colour)
+        text = str(one.mark)
+        pen.rectangle((one.x, one.y, one.x + 6 * len(text) + 2, one.y + 10), fill=colour)
+        pen.text((one.x + 1, one.y - 1), text, fill=(255, 255, 255))
+    return np.asarray(picture, dtype=np.uint8).copy()
+
+
+def save(image: Image, path: Path) -> None:
+    """Write ``image`` as a PNG."""
+    _pillow().fromarray(image).save(path)
+
+
+def _pillow() -> Any:  # Pillow is an optional package
+    try:
+        from PIL import Image as pillow
+    except ModuleNotFoundError as error:
+        raise missing_extra("screenshots", "web") from error
+    return pillow

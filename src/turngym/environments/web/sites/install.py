@@ -1,0 +1,23 @@
+"""Installs the web applications: ``python -m turngym.environments.web.sites.install NAME...``."""
+
+from __future__ import annotations
+
+import sys
+
+from turngym.environments.web.sites.tracker.program import TRACKER
+from turngym.errors import unknown_name
+
+PROGRAMS = {TRACKER.name: TRACKER}
+
+
+def main(names: list[str]) -> int:
+    """Install the programs called ``names``; all of them without names."""
+    for name in names or list(PROGRAMS):
+        if name not in PROGRAMS:
+            raise unknown_name("web application", name, PROGRAMS)
+        PROGRAMS[name].install()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""One page in the browser, read and acted on through a world of its own beside the page's.
+
+Everything has a time limit: a page that hangs, crashes or never goes quiet costs a step its cap
+and no more. What cannot be used any longer raises ``TabLost``, and the session opens a new tab.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from contextlib import suppress
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turngym.environments.web.gate import Gate
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession, Page
+
+T = TypeVar("T")
+
+WORLD = "turngym"
+_SCRIPT = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
+_ANSWER_S = 5.0
+"""How long a page may keep the main thread busy before its tab is given up."""
+_LOAD_MS = 4_000
+"""How long a document may take to arrive before it is shown as it is."""
+_LEAVE_S = 0.25
+"""How long to wait for a request when a page said that it is about to be left."""
+_GONE = ("context with specified id", "context was destroyed", "Inspected target navigated")
+
+
+class TabLost(Exception):
+    """The page crashed or does not answer; the message says what the agent is told."""
+
+
+class ContextLost(Exception):
+    """The document was left while it was asked."""
+
+
+class Tab:
+    """A page and its second world.
+
+    Args:
+        page: The page.
+        gate: Its way out, which knows what is under way.
+    """
+
+    def __init__(self, page: Page, gate: Gate) -> None:
+        self.page = page
+        self._gate = gate
+        self._session: CDPSession | None = None
+        self._world: int | None = None
+        self._world_ready = asyncio.Event()
+        self._lost = asyncio.Event()
+        """Set when the present world is gone."""
+        self._frame = ""
+        self.is_crashed = False
+        self.lost_because = ""
+        """What the agent is told instead when this tab is lost."""
+
+    async def open(self) -> None:
+        """Enter the page: from now on every document gets the second world at its start."""
+        self.page.on("crash", self._crashed)
+        session = await self.page.context.new_cdp_session(self.page)
+        self._session = session
+        session.on("Runtime.executionContextCreated", self._context_created)
+        session.on("Runtime.executionContextDestroyed", self._context_destroyed)
+        session.on("Runtime.executionContextsCleared", lambda _: self._lose_world())
+        tree, *_ = await asyncio.gather(
+            session.send("Page.getFrameTree"),
+            session.send(
+                "Page.addScriptToEvaluateOnNewDocument",
+                {"source": _SCRIPT, "worldName": WORLD, "runImmediately": True},
+            ),
+            session.send("Page.enable"),
+        )
+        self._frame = tree["frameTree"]["frame"]["id"]
+        await session.send("Runtime.enable")
+
+    async def observe(
+        self, *, quiet_ms: int, cap_ms: int, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what ``page.js`` sees once document and network are quiet, or at the cap.
+
+        Raises:
+            TabLost: The page crashed, or its main thread does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + cap_ms / 1000
+        load_ms = max(cap_ms, _LOAD_MS)
+        while True:
+            left_ms = max(1, int((deadline - loop.time()) * 1000))
+            quiet = quiet_ms if left_ms > 1 else 0
+            try:
+                raw = await self.call(
+                    "observe",
+                    quiet,
+                    left_ms,
+                    load_ms,
+                    options,
+                    seconds=max(left_ms, load_ms) / 1000 + _ANSWER_S,
+                )
+            except ContextLost:
+                if left_ms > 1:
+                    continue
+                raise TabLost("The page kept loading other pages and was closed.") from None
+            if raw["state"] == "leaving":
+                await self._left(deadline - loop.time())
+            elif self._gate.is_idle or left_ms <= 1:
+                found: dict[str, Any] = raw
+                return found
+            else:
+                await self._gate.wait_idle(deadline - loop.time())
+
+    async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:
+        """Return what the function ``name`` of ``page.js`` gives.
+
+        Raises:
+            TabLost: As ``observe``.
+        """
+        world = await self._get_world()
+        answer = await self._evaluate(_call(name, arguments), world=world, seconds=seconds)
+        return answer.get("value")
+
+    async def main(self, expression: str) -> Any:
+        """Return the value of ``expression`` in the page's own world. Never of an agent's text."""
+        return (await self._evaluate(expression, world=None)).get("value")
+
+    async def upload(self, mark: int, paths: list[str]) -> bool:
+        """Put files into the file field ``mark``; False when it is none."""
+        found = await self._evaluate(
+            _call("element", (mark,)), world=await self._get_world(), by_value=False
+        )
+        assert self._session is not None
+        try:
+            await self._session.send(
+                "DOM.setFileInputFiles", {"files": paths, "objectId": found.get("objectId", "")}
+            )
+        except Exception as error:
+            if "not a file input" in str(error) or "objectId" in str(error):
+                return False
+            raise
+        return True
+
+    async def within(self, work: Coroutine[Any, Any, T], seconds: float = _ANSWER_S) -> T:
+        """Return what ``work`` on the page gives.
+
+        Raises:
+            TabLost: It took longer, or the page is gone.
+        """
+        from playwright.async_api import Error
+
+        if self.is_crashed:
+            work.close()
+            raise TabLost("The page crashed.")
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            reason = f"The page did not answer for {seconds:g} s and was closed."
+            raise TabLost("The page crashed." if self.is_crashed else reason) from None
+        except Error as error:
+            if self.is_crashed:
+                raise TabLost("The page crashed.") from error
+            if self.page.is_closed():
+                raise TabLost("The page closed itself.") from error
+            raise
+
+    async def close(self) -> None:
+        """Close the page, whatever state it is in."""
+        with suppress(Exception):
+            await asyncio.wait_for(self.page.close(), _ANSWER_S)
+
+    async def _evaluate(
+        self,
+        expression: str,
+        *,
+        world: int | None,
+        by_value: bool = True,
+        seconds: float = _ANSWER_S,
+    ) -> dict[str, Any]:
+        from playwright.async_api import Error
+
+        assert self._session is not None
+        request: dict[str, Any] = {
+            "expression": expression,
+            "awaitPromise": True,
+            "returnByValue": by_value,
+        }
+        if world is not None:
+            request["contextId"] = world
+        try:
+            answer = await self.within(self._session.send("Runtime.evaluate", request), seconds)
+        except Error as error:
+            if any(words in str(error) for words in _GONE):
+                if world == self._world:
+                    self._lose_world()
+                raise ContextLost from error
+            raise
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            text = details.get("exception", {}).get("description", details.get("text", ""))
+            raise RuntimeError(f"page.js: {str(text)[:300]}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def _get_world(self) -> int:
+        while self._world is None:
+            await self.within(self._world_ready.wait())
+        return self._world
+
+    async def _left(self, seconds: float) -> None:
+        """Wait for the next document after a page said that it is being left."""
+        world, lost = self._world, self._lost
+        until = asyncio.get_running_loop().time() + max(0.0, seconds)
+        while self._world == world and asyncio.get_running_loop().time() < until:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await lost.wait()
+            if self._world == world and self._gate.is_idle:
+                break  # a download, or the page stays after all
+        if self._world == world:
+            with suppress(ContextLost):
+                await self.call("stay")
+
+    def _context_created(self, event: dict[str, Any]) -> None:
+        context = event["context"]
+        about = context.get("auxData", {})
+        if context["name"] == WORLD and about.get("frameId") == self._frame:
+            self._world = context["id"]
+            self._world_ready.set()
+
+    def _context_destroyed(self, event: dict[str, Any]) -> None:
+        if event["executionContextId"] == self._world:
+            self._lose_world()
+
+    def _lose_world(self) -> None:
+        self._world = None
+        self._world_ready.clear()
+        self._lost.set()
+        self._lost = asyncio.Event()
+
+    def _crashed(self, _page: object) -> None:
+        self.is_crashed = True
+
+
+def _call(name: str, arguments: tuple[Any, ...]) -> str:
+    return f"turngym.{name}({', '.join(json.dumps(one) for one in arguments)})"

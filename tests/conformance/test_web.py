@@ -1,0 +1,142 @@
+"""What every web task promises: experts solve it, saying nothing does not, seeds are kept.
+
+The normal suite plays a few tasks of each kind; ``make conformance`` plays all of them.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import turngym
+from turngym import registry
+from turngym.agents.scripted import OraclePolicy, RandomPolicy
+from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.web.browser import BrowserHost
+from turngym.environments.web.chromium import NEED
+from turngym.environments.web.miniwob.env import MiniWobEnv
+from turngym.environments.web.miniwob.experts import experts
+from turngym.environments.web.miniwob.names import TASKS
+from turngym.rollouts.collect import collect, group_specs
+from turngym.tasks.base import procedural_task
+
+IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
+KINDS = ("click-button", "enter-text", "use-slider")
+SOLVED = sorted(experts()) if IS_FULL else (
+    "book-flight-nodelay",
+    "click-checkboxes",
+    "click-tab-2",
+    "copy-paste",
+    "drag-shapes",
+    "email-inbox",
+    "enter-date",
+    "login-user",
+    "scroll-text-2",
+    "social-media-some",
+)  # fmt: skip
+
+pytestmark = [pytest.mark.extra("playwright", "miniwob", NEED), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def browser():
+    """Share one browser among all tests here."""
+    host = BrowserHost.lease()
+    yield host
+    host.release()
+
+
+async def play(task: str, policy, *, episodes: int, concurrency: int = 1, **kwargs):
+    """Play tasks of both splits."""
+    env_id = f"turngym/miniwob-{task}-v0"
+    specs = [
+        spec
+        for index in range(episodes)
+        for spec in group_specs(
+            env_id,
+            procedural_task(f"miniwob-{task}", "test" if index % 2 else "train", index),
+            seed=7,
+            group_size=1,
+        )
+    ]
+    return await collect(
+        lambda: MiniWobEnv(task=task, **kwargs), policy, specs, concurrency=concurrency
+    )
+
+
+def test_every_task_is_registered_and_at_least_forty_have_an_expert():
+    names = {entry.short_name for entry in registry.match("web/*")}
+    assert {f"web/miniwob-{task.lower()}" for task in TASKS} <= names
+    assert len(TASKS) == 133
+    assert len(experts()) >= 40
+    assert set(experts()) <= set(TASKS)
+
+
+@pytest.mark.parametrize("task", KINDS if IS_FULL else KINDS[:1])
+def test_a_task_of_each_kind_keeps_every_promise(task):
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2}
+    check_turn_env(f"turngym/miniwob-{task}-v0", **quick).raise_on_failure()
+
+
+@pytest.mark.parametrize("task", KINDS if IS_FULL else KINDS[1:2])
+def test_forks_are_equal_and_independent(task):
+    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
+    check_fork(f"turngym/miniwob-{task}-v0", **quick).raise_on_failure()
+
+
+@pytest.mark.parametrize("task", SOLVED)
+async def test_the_expert_solves_the_task(task):
+    played = await play(task, OraclePolicy(), episodes=5 if IS_FULL else 2)
+    assert [t.error for t in played if t.error] == []
+    assert [(t.task_id, t.score) for t in played if not t.is_success] == []
+    assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
+
+
+async def test_chance_meets_no_refusal_and_rarely_succeeds():
+    played = await play("email-inbox", RandomPolicy(), episodes=4, concurrency=2)
+    assert [t.error for t in played if t.error] == []
+    assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
+    assert sum(t.is_success for t in played) < 4
+
+
+async def test_the_expert_speaks_in_tool_calls():
+    (episode,) = await play("enter-text", OraclePolicy(), episodes=1, action_style="tools")
+    assert episode.is_success
+    assert all(turn.action.content.startswith("{") for turn in episode.turns)
+
+
+async def test_the_own_time_limit_ends_an_episode_and_pays_less():
+    env = MiniWobEnv(task="click-test", time_limit=1.5)
+    await env.reset(seed=0)
+    _, reward, terminated, _, info = await env.step("click 1")
+    assert terminated
+    assert 0.0 < reward < info["raw_reward"] == 1.0
+    await env.reset(seed=0)
+    await env.step("wait")
+    _, reward, terminated, _, info = await env.step("wait")
+    assert (terminated, reward, info["score"]) == (True, -1.0, 0.0)
+    await env.close()
+
+
+def test_pictures_show_the_page_and_its_marks():
+    plain = turngym.make("web/miniwob-click-button", screenshot="plain")
+    marked = turngym.make("web/miniwob-click-button", screenshot="marks")
+    one, two = plain.reset(seed=0)[0], marked.reset(seed=0)[0]
+    assert one in plain.observation_space
+    assert one["text"] == two["text"]
+    assert (one["image"] != two["image"]).any()
+    assert plain.step("nonsense")[0]["image"].shape == (214, 332, 3)
+    plain.close()
+    marked.close()
+
+
+def test_a_turn_leaves_its_page_and_picture_where_that_is_asked(tmp_path):
+    env = turngym.make("web/miniwob-click-test", screenshot="plain", keep=str(tmp_path), trace=True)
+    _, info = env.reset(seed=0)
+    env.step("click 1")
+    env.close()
+    (folder,) = tmp_path.iterdir()
+    assert info["task_id"].replace("/", "-") in folder.name
+    names = {file.name for file in folder.iterdir()}
+    assert names == {"turn_000.txt", "turn_000.png", "turn_001.txt", "turn_001.png", "trace.zip"}

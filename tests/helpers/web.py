@@ -1,0 +1,103 @@
+"""Pages that behave badly, as a site inside the process, and an environment that opens them."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from turngym.environments.base import Outcome
+from turngym.environments.web.base import WebEnv
+from turngym.environments.web.gate import Response
+from turngym.environments.web.session import Settings
+
+HOST = "pages.test"
+QUICK = Settings(width=400, height=300, cap_ms=1_000)
+
+PAGES = {
+    "/plain": """<title>Plain</title><h1>Hello</h1><button>One</button>
+        <a href='/form'>to the form</a>""",
+    "/form": """<title>Form</title><form action='/sent'>
+        <label>Name <input name=name></label>
+        <label>Bio <textarea name=bio></textarea></label>
+        <label>Size <select name=size><option>small<option>large</select></label>
+        <label><input type=checkbox name=ok> agree</label>
+        <label>Day <input type=date name=day></label>
+        <label>File <input type=file name=file></label>
+        <button>Send</button></form>""",
+    "/sent": "<title>Sent</title><p>Thank you</p>",
+    "/alert-loop": "<button onclick='while (true) alert(\"again\")'>Loop</button>",
+    "/alert-storm": "<p>calm</p><script>for (let i = 0; i < 200; i++) alert(i)</script>",
+    "/dialogs": """<button onclick='document.title = confirm("Sure?") + "/" + prompt("Who?")'>
+        Ask</button>""",
+    "/reload": "<p>loading</p><script>location.reload()</script>",
+    "/busy": "<button onclick='while (true) {}'>Hang</button>",
+    "/never-quiet": """<p id=n>0</p><button>Still here</button>
+        <script>setInterval(() => { n.textContent = +n.textContent + 1 }, 5)</script>""",
+    "/hanging-fetch": "<button>Still here</button><script>fetch('/never')</script>",
+    "/popups": """<button onclick='for (let i = 0; i < 30; i++) window.open("/plain?" + i)'>
+        Open</button>""",
+    "/download": "<a href='/file.bin'>small</a> <a href='/huge.bin'>huge</a>",
+    "/elsewhere": """<p>here</p><script>
+        new Image().src = "http://127.0.0.1:" + location.search.slice(1) + "/x.png";
+        fetch('http://elsewhere.test/').then((r) => { document.title = r.status })
+        .catch(() => { document.title = "refused" })</script>""",
+    "/memory": """<p id=seen></p><script>
+        seen.textContent = "seen " + (localStorage.seen || "no") + " " + document.cookie;
+        localStorage.seen = "yes"; document.cookie = "seen=yes"</script>""",
+    "/long": "".join(f"<p>Paragraph {n} of many words in a row</p>" for n in range(400)),
+    "/gone": "<button id=a onclick='a.remove(); b.hidden = false'>First</button>"
+    "<button id=b hidden>Second</button>",
+    "/covered": "<button onclick='document.title = 1'>Under</button>"
+    "<div style='position:fixed; inset:0; background:#ccc'>Cover</div>",
+    "/frame": "<h1>Outside</h1><iframe src='/form' width=300 height=200></iframe>",
+    "/shadow": "<div id=host></div><script>host.attachShadow({mode: 'open'}).innerHTML ="
+    '"<button onclick=\\"document.title = 7\\">Inside</button>"</script>',
+}
+
+
+async def site(path: str) -> Response:
+    """Answer like a site that was not made for robots."""
+    name = urlsplit(path).path
+    if name == "/redirect":
+        return Response(status=302, headers=(("Location", "/redirect"),))
+    if name == "/never":
+        await asyncio.sleep(3_600)
+    if name == "/fifty-megabytes":
+        body = b"<p>" + b"long " * (10 << 20) + b"</p><button>End</button>"
+        return Response(body=body)
+    if name in ("/file.bin", "/huge.bin"):
+        size = 1_000 if name == "/file.bin" else 21 << 20
+        header = (("Content-Disposition", f"attachment; filename=../..{name}"),)
+        return Response(body=b"x" * size, type="application/octet-stream", headers=header)
+    if name in PAGES:
+        return Response(body=PAGES[name].encode())
+    return Response(status=404, body=b"nothing here")
+
+
+class PagesEnv(WebEnv):
+    """Opens one of ``PAGES``; ends with an answer, which is right when it is ``yes``."""
+
+    name = "pages"
+
+    def __init__(
+        self, page: str = "/plain", *, settings: Settings = QUICK, **kwargs: object
+    ) -> None:
+        super().__init__(settings=settings, **kwargs)
+        self.start = page
+        self.said: str | None = None
+
+    def sites(self):
+        return {HOST: site}
+
+    async def prepare(self, task):
+        self.said = None
+        return "Look around.", f"http://{HOST}{self.start}"
+
+    async def judge(self, action):
+        if action.name not in ("answer", "stop"):
+            return None
+        self.said = str(action.arguments.get("text", ""))
+        return Outcome(text="thank you", reward=self.score(), terminated=True)
+
+    def score(self):
+        return float(self.said == "yes")
