@@ -1,8 +1,8 @@
 """Talking with a chat model: lines in, one answer out, whatever the model is.
 
-    ChatModel.open(seed) -> Conversation
-    Conversation.say([Line, ...]) -> Said
-    Conversation.restart()          the history was rewritten; what follows is a new opening
+ChatModel.open(seed) -> Conversation
+Conversation.say([Line, ...]) -> Said
+Conversation.restart()          the history was rewritten; what follows is a new opening
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ class Said:
 class Conversation(Protocol):
     """One conversation with a chat model. Used by one task at a time."""
 
-    async def say(
-        self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Said:
+    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
         """Say what is new and return the answer.
 
         Args:

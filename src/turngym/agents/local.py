@@ -87,9 +87,7 @@ class EngineConversation:
         self._session: Session = engine.open(seed)
         self._last: Generation | None = None
 
-    async def say(
-        self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Said:
+    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
         """Say ``lines`` and return the answer. Tools must be told in the lines themselves."""
         messages = [line.message for line in lines]
         if self._last is None:
