@@ -18,9 +18,9 @@ Ask = Callable[[Sequence[Line]], Awaitable[str]]
 """Opens a conversation of its own with the same model and returns the text of its answer."""
 
 SUMMARIZE = (
-    "The conversation is about to be cut. Write down, in at most 200 words, what you must know to go "
-    "on: the task, what was found out, what was tried and how it ended, and what to do next. Take no "
-    "action now."
+    "The conversation is about to be cut. Write down, in at most 200 words, what you must know to "
+    "go on: the task, what was found out, what was tried and how it ended, and what to do next. "
+    "Take no action now."
 )
 SUMMARY = "Your notes of what happened so far:"
 _CHARS_PER_TOKEN = 4
@@ -126,7 +126,7 @@ def _system(lines: Sequence[Line]) -> list[Line]:
 
 
 def _unbound(lines: Sequence[Line]) -> list[Line]:
-    """Return ``lines`` with a first answer to a tool call, whose call is gone, as a user's words."""
+    """Return ``lines``; a first answer to a tool whose call is gone becomes a user's words."""
     if not lines or lines[0].message.role != "tool":
         return list(lines)
     message = Message(role="user", content=lines[0].message.content)

@@ -9,11 +9,11 @@ from turngym.agents.base import EpisodeContext, EpisodeEnd
 from turngym.agents.conversation import Line
 from turngym.agents.history import Ask
 from turngym.errors import ConfigError
-from turngym.types import Message
+from turngym.types import Message, Role
 
 REFLECT = (
-    "The attempt is over and did not succeed ({how}). Say in one or two sentences what went wrong and "
-    "what you will do differently in the next attempt at this very task. Take no action now."
+    "The attempt is over and did not succeed ({how}). Say in one or two sentences what went wrong "
+    "and what you will do differently in the next attempt at this very task. Take no action now."
 )
 _MAX_LESSON_CHARS = 600
 
@@ -51,7 +51,7 @@ class Reflection:
             return
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"
         text = "\n\n".join(filter(None, [end.observation, REFLECT.format(how=how)]))
-        role = "tool" if lines and lines[-1].call_ids else "user"
+        role: Role = "tool" if lines and lines[-1].call_ids else "user"
         request = Line(message=Message(role=role, content=text))
         lesson = " ".join((await ask([*lines, request])).split())[:_MAX_LESSON_CHARS]
         if lesson:

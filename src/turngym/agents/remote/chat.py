@@ -132,8 +132,8 @@ class _ChatConversation:
         prompt, drawn = prompt_ids_of(answer), drawn_of(answer)
         if prompt is None or drawn is None:
             raise ConfigError(
-                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is set, "
-                "but the server tells none with log-probs; vLLM and 'turngym serve policy' do"
+                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
+                "set, but the server tells none with log-probs; vLLM and 'turngym serve policy' do"
             )
         return self._trace.add(prompt, drawn)
 

@@ -89,8 +89,8 @@ class ChatConfig(SamplingConfig):
     images: bool = True
     """Show what the environment shows; False for a model that reads only text."""
     token_ids: bool = False
-    """Ask for token ids and log-probs (vLLM, ``turngym serve policy``), so that the trajectories can
-    be trained on."""
+    """Ask for token ids and log-probs (vLLM, ``turngym serve policy``), so that trajectories can be
+    trained on."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """What the server calls the limit; None for what OpenAI or everybody else calls it."""
 

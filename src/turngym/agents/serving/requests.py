@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turngym.agents.generation import Sampling
-from turngym.types import Message, ToolCall
+from turngym.types import Message, Role, ToolCall
+
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 RequestT = TypeVar("RequestT", bound="DrawRequest")
 
@@ -129,8 +137,8 @@ def messages_of(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _message(row: Mapping[str, Any], number: int) -> Message:
-    role = "system" if row.get("role") == "developer" else row.get("role")
-    if role not in ("system", "user", "assistant", "tool"):
+    role = _ROLES.get(str(row.get("role")))
+    if role is None:
         raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
     calls = row.get("tool_calls") or ()
     return Message(

@@ -55,7 +55,7 @@ async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncI
     server = _server(app)
     task = asyncio.create_task(_quietly(server, sock))
     try:
-        while not server.started and not task.done():  # uvicorn has no event for it
+        while not server.started and not task.done():  # noqa: ASYNC110  (it has no event for it)
             await asyncio.sleep(0.01)
         yield url_of(sock)
     finally:
