@@ -14,7 +14,7 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class PolicyServer:
         seed: Root of the draws of requests that name no seed.
         max_new_tokens: Longest answer of requests that name no limit.
         max_requests: Requests that are drawn for at once; others wait.
+        on_answer: Told of every whole answer, for an account of one's own.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class PolicyServer:
         seed: int = 0,
         max_new_tokens: int = 512,
         max_requests: int = 64,
+        on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
         self.name = name
         self._engine = engine
@@ -87,6 +89,7 @@ class PolicyServer:
         self._cache = PrefixCache(engine)
         self._slots = asyncio.Semaphore(max_requests)
         self._count = itertools.count()
+        self._on_answer = on_answer
 
     def app(self) -> Starlette:
         """Return the ASGI application.
@@ -248,7 +251,7 @@ class _Call:
         message = split_tool_calls(text, self._tools)
         if self._messages is not None:
             server._memory.remember(self._messages, self._prompt, message, drawn)
-        return Answer(
+        answer = Answer(
             model=server.name,
             prompt_ids=self._prompt,
             drawn=drawn,
@@ -258,6 +261,9 @@ class _Call:
             id=self._id,
             created=self._created,
         )
+        if server._on_answer is not None:
+            server._on_answer(answer)
+        return answer
 
     @property
     def _tells_logprobs(self) -> bool:

@@ -71,7 +71,7 @@ async def _quietly(server: uvicorn.Server, sock: socket.socket) -> None:
     def no_signals() -> Iterator[None]:
         yield
 
-    server.capture_signals = no_signals  # type: ignore[method-assign]
+    server.capture_signals = no_signals
     await server.serve(sockets=[sock])
 
 

@@ -158,7 +158,7 @@ class ResponseWriter:
         message = answer["choices"][0]["message"]
         text = message.get("content") or ""
         yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
-        part = {"type": "output_text", "text": text, "annotations": []}
+        part: Json = {"type": "output_text", "text": text, "annotations": []}
         yield self._event("response.content_part.done", **self._place(), part=part)
         item = self._message(text)
         yield self._event("response.output_item.done", output_index=0, item=item)
