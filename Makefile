@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos outside llm check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,7 +29,7 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
@@ -46,6 +46,17 @@ sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and P
 chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills during the start
 	@$(BOOTSTRAP) core dev sandboxes
 	@TURNGYM_CHAOS=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_sandbox_chaos.py $(PYTEST_ARGS)
+
+outside: ## Agents of others, installed from the registry and run unchanged through the gateway
+	@$(BOOTSTRAP) core train dev openai serve mcp
+	@test -x .venv-outside/bin/mini || { $(PYTHON) -m venv .venv-outside && .venv-outside/bin/pip install -qq \
+	'mini-swe-agent>=2.4' 'smolagents>=1.26' 'openai-agents>=0.24'; }
+	@TURNGYM_OUTSIDE="$$PWD/.venv-outside/bin/python" \
+	$(BIN)/python -m pytest --timeout 600 -s tests/integration/test_outside_agents.py $(PYTEST_ARGS)
+
+llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in two families
+	@$(BOOTSTRAP) core train search dev smollm2 openai serve
+	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev
@@ -69,7 +80,7 @@ results: ## Train again what the published tables and plots show
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES)
+	@$(BOOTSTRAP) core train lora search dev smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs
@@ -79,5 +90,5 @@ lock: ## Resolve every dependency anew and rewrite constraints.txt
 	@$(BOOTSTRAP) --lock
 
 clean: ## Remove .venv, caches and build products; runs/ stays
-	@rm -rf .venv .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-outside .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

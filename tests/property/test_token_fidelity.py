@@ -23,9 +23,7 @@ from turngym.types import Message, StopReason, Trajectory
 CONVERSATIONS = int(os.environ.get("TURNGYM_FIDELITY", "1000"))
 
 _HEAD = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
-_TAIL = (
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+_TAIL = "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 TEMPLATES = {
     "plain": CHATML,
     # Thinking before the last user message is dropped, as reasoning models do.

@@ -118,7 +118,9 @@ async def test_summary_replaces_what_is_dropped_by_the_model_s_own_notes() -> No
 
 
 async def test_reflection_tells_the_next_attempt_what_the_last_one_learned() -> None:
-    model = Script(lambda told: "Do not go\nsouth." if "did not succeed" in told[-1].content else "go")
+    model = Script(
+        lambda told: "Do not go\nsouth." if "did not succeed" in told[-1].content else "go"
+    )
     agent = ChatAgent(model, reflection=Reflection())
     end = EpisodeEnd(
         observation="lost", episode_return=0.0, score=0.0, stop_reason=StopReason.TERMINATED

@@ -90,7 +90,7 @@ async def test_wrong_key_is_one_line_that_names_the_variable_and_not_the_key() -
 
 
 async def test_unknown_model_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="unknown model 'tinny'. Did you mean 'tiny'"):
+    with pytest.raises(ConfigError, match=r"unknown model 'tinny'\. Did you mean 'tiny'"):
         await ask([refuse(404, "no such model")], model="tinny")
 
 
@@ -137,7 +137,7 @@ async def test_half_an_answer_is_asked_for_again(half: Reply) -> None:
 
 
 async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
-    with pytest.raises(PolicyFault, match="no whole answer within 0.3 s"):
+    with pytest.raises(PolicyFault, match=r"no whole answer within 0\.3 s"):
         await ask([talk_for_ever()], turn_timeout_s=0.3)
 
 
@@ -224,7 +224,9 @@ async def test_seed_differs_from_call_to_call_and_not_from_run_to_run() -> None:
 def test_no_key_for_openai_itself_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(ConfigError, match="no key for https://api.openai.com/v1; set OPENAI_API"):
+    with pytest.raises(
+        ConfigError, match=r"no key for https://api\.openai\.com/v1; set OPENAI_API_KEY"
+    ):
         RemoteChat(ChatConfig(model="gpt-9"))
 
 

@@ -56,7 +56,7 @@ def test_nothing_after_the_colon_is_an_error() -> None:
 def test_remote_model_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    with pytest.raises(ConfigError, match="no key for https:..api.openai.com"):
+    with pytest.raises(ConfigError, match="no key for https"):
         make_policy("openai:gpt-9")
 
 
