@@ -40,7 +40,7 @@ class McpCall:
     is_error: bool
 
 
-Judge = Callable[[Task, str, Sequence[McpCall]], float | None | Awaitable[float | None]]
+Judge = Callable[[Task, str, Sequence[McpCall]], Awaitable[float | None] | float | None]
 """(task, answer, calls) -> success in [0, 1], None for not judged."""
 
 
