@@ -13,7 +13,8 @@ from turngym.types import Message, ToolCall
         ("x-api-key: 0123456789abcdef", f"x-api-key: {HIDDEN}"),
         ("sk-proj-abcdefgh1234", HIDDEN),
         ("see http://me:word@host/v1", f"see http://{HIDDEN}@host/v1"),
-        ("a bearer of news, basic maths, task-1", "a bearer of news, basic maths, task-1"),
+        ("a bearer of misfortune, basic mathematics", "a bearer of misfortune, basic mathematics"),
+        ("a disk-cleaning task-1", "a disk-cleaning task-1"),
     ],
 )
 def test_secrets_are_hidden_and_words_are_left(text: str, clean: str) -> None:

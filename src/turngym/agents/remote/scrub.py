@@ -14,8 +14,9 @@ HIDDEN = "[secret]"
 _SHORTEST = 6
 """A shorter secret would be found in every other word."""
 _KNOWN_FORMS = re.compile(
-    r"(?P<lead>\b(?:bearer|basic)\s+|\b(?:x-api-key|api-key|authorization)[\"']?\s*[:=]\s*[\"']?)"
-    r"(?P<value>[\w.~+/=-]{6,})"
+    r"(?P<lead>\b(?:x-api-key|api-key|authorization)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?)"
+    r"[\w.~+/=-]{6,}"
+    r"|(?P<scheme>\b(?:bearer|basic)\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{6,}"  # no word has a digit
     r"|\bsk-[\w-]{8,}",
     re.IGNORECASE,
 )
@@ -41,7 +42,9 @@ class Scrubber:
         """Return ``text`` without secrets."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        text = _KNOWN_FORMS.sub(lambda found: f"{found['lead'] or ''}{HIDDEN}", text)
+        text = _KNOWN_FORMS.sub(
+            lambda found: f"{found['lead'] or found['scheme'] or ''}{HIDDEN}", text
+        )
         return _USER_INFO.sub(f"{HIDDEN}@", text)
 
     def message(self, message: Message) -> Message:
