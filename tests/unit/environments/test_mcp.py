@@ -42,7 +42,7 @@ async def test_agent_calls_tools_and_is_judged_by_its_answer() -> None:
     observation, _, _, _, info = await env.step('{"name": "add", "arguments": {"a": 2, "b": 3}}')
     assert observation["text"] == "5"
     observation, _, _, _, info = await env.step('{"name": "fail", "arguments": {}}')
-    assert "out of order" in info["invalid_action"]
+    assert info["invalid_action"] == "Error executing tool fail"
     _, reward, over, _, info = await env.step('{"name": "answer", "arguments": {"text": "5"}}')
     assert (reward, over, info["score"]) == (1.0, True, 1.0)
     assert not info_problems(info, reward=reward, over=True)
