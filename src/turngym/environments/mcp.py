@@ -146,7 +146,8 @@ class _Connection:
         assert self._task is not None
         answer: asyncio.Future[McpCall] = asyncio.get_running_loop().create_future()
         await self._wanted.put((name, arguments, answer))
-        await asyncio.wait({answer, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {answer, self._task}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             raise EnvironmentFault("mcp: the connection is gone")
         return answer.result()
