@@ -11,6 +11,7 @@ BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
 SANDBOXES := sandboxes docker
 WEB := web miniwob
+EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB)
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 ARGS ?=
@@ -20,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -30,13 +31,13 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
+	@$(BOOTSTRAP) core dev $(EVERYTHING)
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
-	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
+	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 7200 tests/conformance $(PYTEST_ARGS)
 
 sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
 	@$(BOOTSTRAP) core dev $(SANDBOXES)
@@ -51,6 +52,17 @@ chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills dur
 soak-web: ## 1000 MiniWoB episodes while the browser is killed 10 times
 	@$(BOOTSTRAP) core dev $(WEB)
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_web_soak.py $(PYTEST_ARGS)
+
+outside: ## Agents of others, installed from the registry and run unchanged through the gateway
+	@$(BOOTSTRAP) core train dev openai serve mcp
+	@test -x .venv-outside/bin/mini || { $(PYTHON) -m venv .venv-outside && .venv-outside/bin/pip install -qq \
+	'mini-swe-agent>=2.4' 'smolagents>=1.26' 'openai-agents>=0.24'; }
+	@TURNGYM_OUTSIDE="$$PWD/.venv-outside/bin/python" \
+	$(BIN)/python -m pytest --timeout 600 -s tests/integration/test_outside_agents.py $(PYTEST_ARGS)
+
+llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in two families
+	@$(BOOTSTRAP) core train search dev smollm2 openai serve
+	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev
@@ -73,8 +85,12 @@ results: ## Train again what the published tables and plots show
 	@$(BOOTSTRAP) core train lora
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
+learning: ## Compare credit assignment at equal episodes, five seeds each; about an hour
+	@$(BOOTSTRAP) core train search
+	@$(BIN)/python benchmarks/learning.py $(ARGS)
+
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
+	@$(BOOTSTRAP) core dev $(EVERYTHING)
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs
@@ -84,5 +100,5 @@ lock: ## Resolve every dependency anew and rewrite constraints.txt
 	@$(BOOTSTRAP) --lock
 
 clean: ## Remove .venv, caches and build products; runs/ stays
-	@rm -rf .venv .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-outside .venv.lock build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -140,14 +140,20 @@ def test_an_environment_that_breaks_when_it_is_made_fails_in_one_line(
     ("agent", "line"),
     [
         ("oracl", "unknown agent 'oracl'. Did you mean 'oracle'?"),
-        ("openai:gpt-9", "agent 'openai:gpt-9': remote models come with the agents release"),
+        ("openai:gpt-9", "model 'gpt-9': no key for https://api.openai.com/v1; set OPENAI_API_KEY"),
+        ("openai:gpt-9 temprature=1", "agent 'openai:gpt-9 temprature=1': temprature: unknown key"),
+        ("openai:gpt-9 fast", "agent 'openai:gpt-9 fast': 'fast': wanted key=value"),
         ("no_such_module:act", "agent 'no_such_module:act': no module 'no_such_module'"),
         ("json:dmps", "unknown agent 'json:dmps'. Did you mean 'json:dumps'?"),
         ("hf:", "agent 'hf:': nothing after the colon"),
         ("hf:no/such/model", "model 'no/such/model' cannot be loaded"),
     ],
 )
-def test_an_agent_that_is_none(capsys: Captured, agent: str, line: str) -> None:
+def test_an_agent_that_is_none(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, agent: str, line: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     found = complaint(capsys, "eval", "text/maze", "--agent", agent, "--episodes", "1")
     assert found.startswith(line)
 

@@ -110,8 +110,7 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
         raise missing_extra("a model", "train") from error
     import torch
 
-    if str(path).startswith(PREFIX):
-        path = packaged_model_dir(str(path).removeprefix(PREFIX))
+    path = _unpacked(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(str(path))
@@ -119,6 +118,31 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
         reason = str(error).splitlines()[0]
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {reason}") from error
     return model.eval(), tokenizer
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of what ``load_model_dir`` would load, without the model.
+
+    Raises:
+        ConfigError: There is none, or it cannot be read.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise missing_extra("a tokenizer", "train") from error
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(_unpacked(path)))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"tokenizer {str(path)!r} cannot be loaded: {reason}") from error
+    return tokenizer
+
+
+def _unpacked(path: str | Path) -> str | Path:
+    """Return the folder of a model that comes inside a Python package, any other path as it is."""
+    if not str(path).startswith(PREFIX):
+        return path
+    return packaged_model_dir(str(path).removeprefix(PREFIX))
 
 
 def save_model_dir(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import shlex
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from turngym.agents.base import Policy
+from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, RandomPolicy
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
+from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, unknown_name
 from turngym.imports import import_attribute
 
-FORMS = "oracle | random | noop | human | hf:NAME_OR_PATH | run:FOLDER | module:function"
+FORMS = (
+    "oracle | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
+    "run:FOLDER | module:function | FILE.toml; the models take 'key=value' after a blank"
+)
 HUMAN = "human"
 
 _SCRIPTED: Mapping[str, Callable[[], Policy]] = {
@@ -23,9 +30,13 @@ _SCRIPTED: Mapping[str, Callable[[], Policy]] = {
     "random": RandomPolicy,
     "noop": NoopPolicy,
 }
-_MAX_CONTEXT = 4096
-"""Longest conversation in tokens of a model that was made for longer ones."""
-_MAX_NEW_TOKENS = 256
+_MODELS: Mapping[str, tuple[type[ChatAgentConfig | CompletionsAgentConfig | LocalAgentConfig], str]]
+_MODELS = {
+    "openai": (ChatAgentConfig, "model"),
+    "completions": (CompletionsAgentConfig, "model"),
+    "hf": (LocalAgentConfig, "path"),
+}
+"""Kinds of models: their settings, and which of them stands after the colon."""
 
 
 def make_policy(spec: str) -> Policy:
@@ -38,18 +49,15 @@ def make_policy(spec: str) -> Policy:
         return _SCRIPTED[spec]()
     if spec == HUMAN:
         return FunctionPolicy(_ask_person)
+    if spec.split(" ")[0].endswith(".toml"):
+        return _from_file(spec)
     kind, colon, rest = spec.partition(":")
     if not colon:
         raise unknown_name("agent", spec, [*_SCRIPTED, HUMAN], hint=f"Wanted {FORMS}.")
     if not rest:
         raise ConfigError(f"agent {spec!r}: nothing after the colon; wanted {FORMS}")
-    if kind == "openai":
-        raise ConfigError(
-            f"agent {spec!r}: remote models come with the agents release and are not there yet; "
-            "use hf:NAME_OR_PATH or module:function"
-        )
-    if kind == "hf":
-        return _pretrained(spec, rest)
+    if kind in _MODELS:
+        return _model(spec, kind, rest)
     if kind == "run":
         return _trained(spec, Path(rest))
     return _from_python(spec)
@@ -65,20 +73,58 @@ def _ask_person(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
         raise ConfigError("agent 'human': the input ended before the episodes did") from None
 
 
-def _pretrained(spec: str, path: str) -> Policy:
-    need_train_extra(f"agent {spec!r}")
-    from turngym.agents.engine import LocalEngine, Sampling
-    from turngym.agents.local import LocalPolicy
-    from turngym.agents.models import load_model_dir
-    from turngym.agents.rendering import Renderer
+def _model(spec: str, kind: str, rest: str) -> Policy:
+    """Return the agent of ``kind:NAME key=value ...``."""
+    name, *settings = _words(spec, rest)
+    config, field = _MODELS[kind]
+    return _built(spec, config, [{"type": kind, field: name}, *settings])
 
-    if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
-        raise ConfigError(f"agent {spec!r}: there is no such folder")
-    model, tokenizer = load_model_dir(Path(path).expanduser())
-    longest = int(getattr(model.config, "max_position_embeddings", _MAX_CONTEXT))
-    engine = LocalEngine(model, tokenizer, context=min(longest, _MAX_CONTEXT))
-    sampling = Sampling(temperature=0.0, max_new_tokens=_MAX_NEW_TOKENS)
-    return LocalPolicy(engine, Renderer(tokenizer), sampling=sampling)
+
+def _from_file(spec: str) -> Policy:
+    """Return the agent of ``FILE.toml key=value ...``."""
+    path, *settings = _words(spec, spec)
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"agent {path!r}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ConfigError(f"agent {path!r}: {error}") from error
+    kind = content.get("type", "openai")
+    if kind not in _MODELS:
+        raise unknown_name("agent type", str(kind), _MODELS)
+    return _built(spec, _MODELS[kind][0], [content, *settings])
+
+
+def _built(
+    spec: str,
+    config_type: type[ChatAgentConfig | CompletionsAgentConfig | LocalAgentConfig],
+    sources: list[str | Mapping[str, Any]],
+) -> Policy:
+    from turngym.agents.build import build_agent
+
+    try:
+        config = load_config(config_type, sources)
+    except ConfigError as error:
+        raise ConfigError(f"agent {spec!r}: {error}") from None
+    if isinstance(config, LocalAgentConfig | CompletionsAgentConfig):
+        need_train_extra(f"agent {spec!r}")
+    if isinstance(config, LocalAgentConfig):
+        path = config.path
+        if path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir():
+            raise ConfigError(f"agent {spec!r}: there is no such folder")
+    return build_agent(config)
+
+
+def _words(spec: str, text: str) -> list[str]:
+    """Return the parts of ``NAME key=value ...``; quotes keep blanks together."""
+    try:
+        name, *settings = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"agent {spec!r}: {error}") from error
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError(f"agent {spec!r}: {setting!r}: wanted key=value")
+    return [name, *settings]
 
 
 def _trained(spec: str, path: Path) -> Policy:

@@ -24,6 +24,7 @@ from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
 from turngym.cli.report import report
+from turngym.cli.serve import app as serve_app
 from turngym.cli.train import train
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ app.command("report")(report)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")
+app.add_typer(serve_app, name="serve")
 app.command("doctor")(doctor)
 
 

@@ -15,6 +15,8 @@ import gymnasium
 from turngym.agents.base import (
     ContextOverflow,
     EpisodeContext,
+    EpisodeEnd,
+    LearningSession,
     Policy,
     PolicySession,
     PolicyTurn,
@@ -127,6 +129,8 @@ class _Record:
                 anchor=seen.get("anchor"),
                 potential=seen.get("potential"),
                 starts_segment=turn.starts_segment,
+                segment_reason=turn.segment_reason,
+                usage=turn.usage,
             )
         )
         if answer.is_over:
@@ -204,8 +208,9 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
                 answer = _Answer(*await _awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)
             observation, info, over = answer.observation, answer.info, answer.is_over
+        await _finish_session(session, record)
     finally:
-        _close_session(session)
+        await _close_session(session)
 
 
 @contextmanager
@@ -237,9 +242,25 @@ async def _awaited(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _close_session(session: PolicySession) -> None:
+async def _finish_session(session: PolicySession, record: _Record) -> None:
+    """Let a session that learns know how the episode came out."""
+    if not isinstance(session, LearningSession):
+        return
+    end = EpisodeEnd(
+        observation=record.last_text or "",
+        episode_return=sum(turn.reward for turn in record.turns),
+        score=record.score,
+        stop_reason=record.stop,
+    )
     try:
-        session.close()
+        await session.finish(end)
+    except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
+        logger.warning("a policy session learned nothing: %s: %s", type(error).__name__, error)
+
+
+async def _close_session(session: PolicySession) -> None:
+    try:
+        await _awaited(session.close())
     except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
         logger.warning("a policy session did not close: %s: %s", type(error).__name__, error)
 

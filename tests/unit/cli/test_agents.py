@@ -53,8 +53,10 @@ def test_nothing_after_the_colon_is_an_error() -> None:
         make_policy("hf:")
 
 
-def test_remote_models_are_announced_and_refused() -> None:
-    with pytest.raises(ConfigError, match="come with the agents release"):
+def test_remote_model_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match="no key for https"):
         make_policy("openai:gpt-9")
 
 

@@ -1,0 +1,113 @@
+"""From settings to an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turngym.agents.base import Policy
+from turngym.agents.composed import ChatAgent
+from turngym.agents.config import (
+    AgentConfig,
+    ChatAgentConfig,
+    CompletionsAgentConfig,
+    HistoryConfig,
+    LocalAgentConfig,
+    PartsConfig,
+    SummaryHistoryConfig,
+    WindowHistoryConfig,
+)
+from turngym.agents.conversation import ChatModel
+from turngym.agents.generation import Sampling
+from turngym.agents.history import FullHistory, History, SummaryHistory, WindowHistory
+from turngym.agents.prompting import PlainPrompting, Prompting, ReActPrompting
+from turngym.agents.reflection import Reflection
+from turngym.agents.remote.chat import RemoteChat
+from turngym.agents.remote.config import CompletionsConfig
+
+if TYPE_CHECKING:
+    from turngym.agents.local import EngineModel
+
+
+def build_agent(config: AgentConfig) -> Policy:
+    """Return the agent that ``config`` describes.
+
+    Raises:
+        ConfigError: A model cannot be loaded, or a key is missing.
+        MissingExtraError: An extra is not installed.
+    """
+    native = isinstance(config, ChatAgentConfig) and config.tool_calls
+    return ChatAgent(
+        _model(config),
+        prompting=_prompting(config, native_tools=native),
+        history=_history(config.history),
+        reflection=Reflection(config.reflection) if config.reflection else None,
+        turn_timeout_s=None if isinstance(config, LocalAgentConfig) else 2 * config.turn_timeout_s,
+    )
+
+
+def _model(config: AgentConfig) -> ChatModel:
+    if isinstance(config, ChatAgentConfig):
+        return RemoteChat(config)
+    if isinstance(config, CompletionsAgentConfig):
+        return _completions(config)
+    return local_model(config)
+
+
+def local_model(config: LocalAgentConfig) -> EngineModel:
+    """Return a model of ``transformers`` on the local engine.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from turngym.agents.engine import LocalEngine
+    from turngym.agents.local import EngineModel
+    from turngym.agents.models import load_model_dir
+    from turngym.agents.rendering import Renderer
+
+    model, tokenizer = load_model_dir(_path(config.path))
+    longest = int(getattr(model.config, "max_position_embeddings", config.context))
+    engine = LocalEngine(model, tokenizer, context=min(longest, config.context))
+    sampling = Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_new_tokens=config.max_new_tokens,
+        stop=config.stop,
+    )
+    return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
+
+
+def _completions(config: CompletionsConfig) -> ChatModel:
+    from turngym.agents.local import EngineModel
+    from turngym.agents.models import load_tokenizer
+    from turngym.agents.remote.completions import CompletionsEngine
+    from turngym.agents.rendering import Renderer
+
+    engine = CompletionsEngine(config)
+    sampling = Sampling(
+        temperature=1.0 if config.temperature is None else config.temperature,
+        top_p=config.top_p or 1.0,
+        max_new_tokens=config.max_new_tokens,
+        stop=config.stop,
+    )
+    tokenizer = load_tokenizer(_path(config.tokenizer))
+    return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
+
+
+def _path(path: str) -> Path | str:
+    return Path(path).expanduser() if path.startswith("~") else path
+
+
+def _prompting(config: PartsConfig, *, native_tools: bool) -> Prompting:
+    plain = PlainPrompting(system=config.system, show_legal_actions=config.show_legal_actions)
+    if config.prompt == "react":
+        return ReActPrompting(plain=plain, native_tools=native_tools)
+    return plain
+
+
+def _history(config: HistoryConfig) -> History:
+    if isinstance(config, WindowHistoryConfig):
+        return WindowHistory(config.turns, config.keep)
+    if isinstance(config, SummaryHistoryConfig):
+        return SummaryHistory(config.max_tokens, config.keep)
+    return FullHistory()

@@ -1,0 +1,1 @@
+"""Models behind an OpenAI-compatible HTTP server."""

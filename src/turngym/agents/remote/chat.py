@@ -1,0 +1,224 @@
+"""A model behind ``/chat/completions``, with native tool calls and images where it has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+from turngym.agents.conversation import Conversation, Line, Said
+from turngym.agents.remote.config import OWN_URL, ChatConfig
+from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
+from turngym.agents.remote.images import data_url
+from turngym.agents.remote.wire import ASK_CHAT_TOKENS, drawn_of, first_choice, prompt_ids_of
+from turngym.agents.token_trace import TokenTrace
+from turngym.errors import ConfigError
+from turngym.seeding import derive_seed
+from turngym.types import Message, ToolCall
+
+Row = dict[str, Any]
+"""One entry of ``messages`` as it goes over the wire."""
+
+ONE_CALL_A_TURN = "Not carried out: one tool call a turn."
+
+
+class RemoteChat:
+    """A chat model on a server; all conversations share its limits and connections."""
+
+    def __init__(self, config: ChatConfig) -> None:
+        self.config = config
+        self.endpoint = Endpoint(config)
+
+    def open(self, seed: int) -> Conversation:
+        """Return a new conversation."""
+        return _ChatConversation(self, seed)
+
+
+class _ChatConversation:
+    """Keeps the rows of one conversation: the server is told all of them at every call."""
+
+    def __init__(self, model: RemoteChat, seed: int) -> None:
+        self._model = model
+        self._seed = seed
+        self._rows: list[Row] = []
+        self._trace = TokenTrace()
+        self._calls = 0
+        self._open = False
+
+    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
+        config, endpoint = self._model.config, self._model.endpoint
+        if not self._open:
+            self._open = True
+            endpoint.enter()
+        rows = [*self._rows, *self._as_rows(lines)]
+        body = self._request(rows, tools if config.tool_calls else ())
+        reply = await endpoint.post("/chat/completions", body, check=_check)
+        row = _answer_row(first_choice(reply.body)["message"])
+        self._rows = [*rows, row]
+        said = _said(row)
+        traced = self._traced(reply.body) if config.token_ids else None
+        return Said(
+            message=said.message,
+            spoken=said.spoken,
+            call_ids=said.call_ids,
+            spans=() if traced is None else traced.spans,
+            starts_segment=traced is not None and traced.starts_segment,
+            segment_reason=None if traced is None else traced.reason,
+            usage=reply.usage,
+        )
+
+    async def restart(self) -> None:
+        """Start again with no rows."""
+        self._rows = []
+
+    def close(self) -> Awaitable[None] | None:
+        """Leave the server."""
+        if not self._open:
+            return None
+        self._open = False
+        return self._model.endpoint.leave()
+
+    def _request(self, rows: list[Row], tools: Sequence[Mapping[str, Any]]) -> Row:
+        config = self._model.config
+        own = config.url == OWN_URL
+        limit = config.max_tokens_field or ("max_completion_tokens" if own else "max_tokens")
+        body: Row = {"model": config.model, "messages": rows, limit: config.max_new_tokens}
+        if config.temperature is not None:
+            body["temperature"] = config.temperature
+        if config.temperature != 0:  # drawn anew at every call, and the same in the next run
+            body["seed"] = derive_seed(self._seed, "call", self._calls) % 2**31
+        if config.top_p is not None:
+            body["top_p"] = config.top_p
+        if config.stop:
+            body["stop"] = list(config.stop)
+        if tools:
+            body["tools"] = [dict(tool) for tool in tools]
+        if config.token_ids:
+            body |= ASK_CHAT_TOKENS
+        self._calls += 1
+        return body | config.extra
+
+    def _as_rows(self, lines: Sequence[Line]) -> list[Row]:
+        """Return ``lines`` as rows, with an answer to every tool call before them."""
+        rows: list[Row] = []
+        waiting = _unanswered(self._rows)
+        for line in lines:
+            role = line.message.role
+            if role != "tool":  # every call wants an answer before anything else is said
+                rows += [_result(name, ONE_CALL_A_TURN) for name in waiting]
+                waiting = []
+            if role == "assistant":
+                rows.append(_row_of_answer(line))
+                waiting = list(line.call_ids)
+            elif role == "tool" and waiting:
+                done, *others = waiting
+                rows.append(_result(done, line.message.content))
+                rows += [_result(name, ONE_CALL_A_TURN) for name in others]
+                waiting = []
+                if line.image is not None and self._model.config.images:
+                    rows.append({"role": "user", "content": [_picture(line)]})
+            else:
+                rows.append(self._plain_row(line))
+        return rows
+
+    def _plain_row(self, line: Line) -> Row:
+        role = "user" if line.message.role == "tool" else line.message.role
+        if line.image is None or not self._model.config.images:
+            return {"role": role, "content": line.message.content}
+        text = {"type": "text", "text": line.message.content}
+        return {"role": role, "content": [text, _picture(line)]}
+
+    def _traced(self, answer: Mapping[str, Any]) -> Any:
+        prompt, drawn = prompt_ids_of(answer), drawn_of(answer)
+        if prompt is None or drawn is None:
+            raise ConfigError(
+                f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
+                "set, but the server tells none with log-probs; vLLM and 'turngym serve policy' do"
+            )
+        return self._trace.add(prompt, drawn)
+
+
+def _result(call_id: str, content: str) -> Row:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _picture(line: Line) -> Row:
+    assert line.image is not None
+    return {"type": "image_url", "image_url": {"url": data_url(line.image)}}
+
+
+def _check(answer: Mapping[str, Any]) -> None:
+    """Make sure that an answer is whole."""
+    choice = first_choice(answer)
+    message = choice.get("message")
+    if not isinstance(message, Mapping):
+        raise HalfAnswer("the answer holds no message")
+    if choice.get("finish_reason") is None:
+        raise HalfAnswer("the answer broke off")
+
+
+def _answer_row(message: Mapping[str, Any]) -> Row:
+    """Return the row that tells the server what it said."""
+    content = message.get("content")
+    row: Row = {"role": "assistant", "content": content if isinstance(content, str) else ""}
+    calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    if calls:
+        row["tool_calls"] = [dict(call) for call in calls]
+    return row
+
+
+def _said(row: Row) -> Said:
+    """Return the answer as the environment gets it: text, then the first tool call as JSON."""
+    spoken, calls = row["content"], row.get("tool_calls", [])
+    found = [_call(call.get("function") or {}) for call in calls]
+    content = "\n".join(filter(None, [spoken, *(_action(*call) for call in found[:1])]))
+    kept = tuple(
+        ToolCall(name=name, arguments=arguments)
+        for name, arguments in found
+        if isinstance(arguments, Mapping)
+    )
+    return Said(
+        message=Message(role="assistant", content=content, tool_calls=kept),
+        spoken=spoken if calls else None,
+        call_ids=tuple(str(call.get("id", "")) for call in calls),
+    )
+
+
+def _call(function: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return name and arguments; arguments that are no JSON stay the text they are."""
+    raw = function.get("arguments")
+    if not isinstance(raw, str):
+        return str(function.get("name")), raw if raw is not None else {}
+    try:
+        return str(function.get("name")), json.loads(raw) if raw.strip() else {}
+    except ValueError:
+        return str(function.get("name")), raw
+
+
+def _action(name: str, arguments: Any) -> str:
+    """Return a call as action text. The environment says what is wrong with bad arguments."""
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+
+
+def _row_of_answer(line: Line) -> Row:
+    message = line.message
+    row: Row = {
+        "role": "assistant",
+        "content": message.content if line.spoken is None else line.spoken,
+    }
+    if line.call_ids and len(line.call_ids) == len(message.tool_calls):
+        row["tool_calls"] = [
+            {
+                "id": name,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for name, call in zip(line.call_ids, message.tool_calls, strict=True)
+        ]
+    return row
+
+
+def _unanswered(rows: Sequence[Row]) -> list[str]:
+    """Return the tool calls of the last row."""
+    calls = rows[-1].get("tool_calls", []) if rows else []
+    return [str(call.get("id", "")) for call in calls]

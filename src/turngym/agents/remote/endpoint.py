@@ -1,0 +1,269 @@
+"""One server, asked by many conversations: retries, limits, time, cost and clear errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turngym.agents.base import ContextOverflow
+from turngym.agents.remote.config import EndpointConfig
+from turngym.agents.remote.limits import Limits
+from turngym.agents.remote.scrub import Scrubber
+from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+logger = logging.getLogger(__name__)
+
+Body = Mapping[str, Any]
+
+_PASSING = frozenset({408, 409, 425, 429})
+"""Refusals that may pass, besides everything from 500 on."""
+_LONGEST_WAIT_S = 30.0
+_MAX_SHOWN_CHARS = 200
+_ONLY_FIRST_TRIES = 2
+"""Tries after the first when no server has ever answered: it is not there, and will not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole answer and what it took."""
+
+    body: dict[str, Any]
+    usage: dict[str, float]
+
+
+class HalfAnswer(Exception):
+    """An answer that broke off, or is none; asking again may help."""
+
+
+class Endpoint:
+    """An OpenAI-compatible server.
+
+    Connections live as long as somebody uses it: each user calls ``enter`` and ``leave``.
+
+    Args:
+        config: Where it is and what may be asked.
+        extra: Name of our extra that installs the client, for the message when it is missing.
+    """
+
+    def __init__(self, config: EndpointConfig, *, extra: str = "openai") -> None:
+        try:
+            import openai
+        except ImportError as error:
+            raise missing_extra(f"model {config.model!r}", extra) from error
+        self.config = config
+        self.scrubber = Scrubber(config.secrets)
+        self._openai = openai
+        self._key = config.key
+        self._limits = Limits(config)
+        self._jitter = random.Random()
+        self._client: AsyncOpenAI | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._users = 0
+        self._ever_answered = False
+
+    def enter(self) -> None:
+        """Count one more user."""
+        self._users += 1
+
+    async def leave(self) -> None:
+        """Count one user less; the last one closes the connections."""
+        self._users -= 1
+        if self._users == 0 and self._client is not None:
+            client, self._client, self._slots = self._client, None, None
+            await client.close()
+
+    async def post(
+        self, path: str, body: Body, *, check: Callable[[dict[str, Any]], None] | None = None
+    ) -> Reply:
+        """Send one request until there is a whole answer, and return it.
+
+        Args:
+            path: ``"/chat/completions"`` or another one below the base URL.
+            body: The request.
+            check: Raises ``HalfAnswer`` or ``LookupError`` for an answer that is not whole.
+
+        Raises:
+            ConfigError: It can never succeed: wrong key, unknown model, nobody there at all.
+            ContextOverflow: The prompt is too long.
+            PolicyFault: No whole answer in the time and tries allowed, or the request is refused.
+        """
+
+        async def ask() -> dict[str, Any]:
+            try:
+                found = await self._now().post(path, body=dict(body), cast_to=object)
+            except ValueError as error:  # what came is no JSON to its end
+                raise HalfAnswer("the answer broke off") from error
+            if not isinstance(found, dict):
+                raise HalfAnswer("the answer is no JSON object")
+            if check is not None:
+                check(found)
+            return found
+
+        started, tries = time.monotonic(), 0
+        try:
+            async with asyncio.timeout(self.config.turn_timeout_s):
+                answer, tries = await self._until_answered(ask)
+        except TimeoutError as error:
+            raise PolicyFault(
+                f"{self._who()}: no whole answer within {self.config.turn_timeout_s:g} s"
+            ) from error
+        usage = self._usage(answer, tries=tries, seconds=time.monotonic() - started)
+        self._limits.charge(usage["prompt_tokens"] + usage["completion_tokens"])
+        return Reply(body=answer, usage=usage)
+
+    async def stream(self, path: str, body: Body) -> AsyncIterator[dict[str, Any]]:
+        """Send one request and yield the chunks of its answer as they come.
+
+        Only the opening is tried again; what breaks later is raised.
+
+        Raises:
+            As ``post``; ``HalfAnswer`` when the stream breaks.
+        """
+
+        async def ask() -> Any:
+            return await self._now().post(
+                path,
+                body={**body, "stream": True},
+                cast_to=object,
+                stream=True,
+                stream_cls=self._openai.AsyncStream[object],
+            )
+
+        chunks, _ = await self._until_answered(ask)
+        try:
+            async for chunk in chunks:
+                if isinstance(chunk, dict):
+                    yield chunk
+        except Exception as error:
+            raise HalfAnswer(f"the stream broke: {self._shown(error)}") from error
+        finally:
+            await chunks.close()
+
+    async def models(self) -> list[str]:
+        """Return the names of the models that the server has; empty when it does not tell."""
+        try:
+            found: Any = await self._now().get("/models", cast_to=object)
+            return [str(model["id"]) for model in found["data"]]
+        except Exception:  # noqa: BLE001 - only a help for a message
+            return []
+
+    def _now(self) -> AsyncOpenAI:
+        if self._client is None:
+            self._client = self._openai.AsyncOpenAI(
+                api_key=self._key,
+                base_url=self.config.url,
+                timeout=self.config.turn_timeout_s,
+                max_retries=0,  # they are ours, with our account of them
+            )
+        return self._client
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, int]:
+        """Return what ``ask`` returns and how many times it was tried again."""
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self.config.max_requests)
+        tries = 0
+        while True:
+            await self._limits.wait()
+            try:
+                async with self._slots:
+                    answer = await ask()
+                self._ever_answered = True
+                return answer, tries
+            except (HalfAnswer, LookupError, self._openai.OpenAIError) as error:
+                await self._refuse_for_good(error)
+                if tries >= self._tries(error):
+                    raise self._given_up(error, tries) from error
+                wait = self._wait(error, tries)
+                logger.info("%s: try %d: %s", self._who(), tries + 1, self._shown(error))
+            tries += 1
+            await asyncio.sleep(wait)
+
+    def _tries(self, error: Exception) -> int:
+        if isinstance(error, self._openai.APIConnectionError) and not self._ever_answered:
+            return min(self.config.max_retries, _ONLY_FIRST_TRIES)
+        return self.config.max_retries
+
+    def _wait(self, error: Exception, tries: int) -> float:
+        """Return seconds until the next try; a server that says how long is believed."""
+        wait = min(_LONGEST_WAIT_S, self.config.retry_wait_s * 2.0**tries)
+        response = getattr(error, "response", None)
+        told = None if response is None else response.headers.get("retry-after")
+        if told is not None and told.replace(".", "", 1).isdigit():
+            wait = min(_LONGEST_WAIT_S, float(told))
+            self._limits.pause(wait)
+            return wait * (1 + self._jitter.random() / 4)
+        return wait * (1 - self._jitter.random() / 2)
+
+    async def _refuse_for_good(self, error: Exception) -> None:
+        """Raise what another try will not change."""
+        status = getattr(error, "status_code", None)
+        if status is None or status in _PASSING or status >= 500:
+            return
+        if status in (401, 403):
+            raise ConfigError(
+                f"{self._who()}: the key is refused ({status}); set {self.config.api_key_env}"
+            ) from error
+        if status == 404:
+            raise await self._not_found(error) from error
+        text = self._shown(error)
+        if "context_length" in text or "context length" in text or "maximum context" in text:
+            raise ContextOverflow(text) from error
+        if "image" in text.lower() and status in (400, 415, 422):
+            raise ConfigError(
+                f"{self._who()}: the model takes no images; say images=false ({text})"
+            ) from error
+        raise PolicyFault(f"{self._who()}: the request is refused ({status}): {text}") from error
+
+    async def _not_found(self, error: Exception) -> ConfigError:
+        known = await self.models()
+        if known and self.config.model not in known:
+            name = unknown_name("model", self.config.model, known)
+            return ConfigError(f"{self.config.url}: {name}")
+        return ConfigError(f"{self._who()}: not found (404): {self._shown(error)}")
+
+    def _given_up(self, error: Exception, tries: int) -> Exception:
+        text = f"{self._who()}: no whole answer in {tries + 1} tries: {self._shown(error)}"
+        if isinstance(error, self._openai.APIConnectionError) and not self._ever_answered:
+            return ConfigError(f"{self._who()}: nobody answers there; is the server running?")
+        return PolicyFault(text)
+
+    def _usage(self, answer: dict[str, Any], *, tries: int, seconds: float) -> dict[str, float]:
+        told = answer.get("usage") or {}
+        read = float(told.get("prompt_tokens") or 0)
+        drawn = float(told.get("completion_tokens") or 0)
+        usage = {
+            "prompt_tokens": read,
+            "completion_tokens": drawn,
+            "requests": tries + 1.0,
+            "retries": float(tries),
+            "seconds": seconds,
+        }
+        config = self.config
+        if config.input_usd_per_mtok or config.output_usd_per_mtok:
+            spent = read * config.input_usd_per_mtok + drawn * config.output_usd_per_mtok
+            usage["cost_usd"] = spent / 1e6
+        return usage
+
+    def _who(self) -> str:
+        return self.scrubber.text(f"model {self.config.model!r} at {self.config.url}")
+
+    def _shown(self, error: Exception) -> str:
+        """Return an error as one line without secrets."""
+        told = getattr(error, "body", None)
+        if isinstance(told, dict) and isinstance(told.get("message"), str):
+            text = str(told["message"])
+        elif isinstance(error, LookupError):
+            text = f"the answer has no {error}"
+        else:
+            text = str(error) or type(error).__name__
+        if cause := error.__cause__:
+            text = f"{text} ({type(cause).__name__})"
+        return self.scrubber.text(" ".join(text.split()))[:_MAX_SHOWN_CHARS]

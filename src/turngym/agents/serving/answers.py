@@ -1,0 +1,182 @@
+"""The JSON of the policy server's answers, whole and in chunks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turngym.agents.generation import Generation
+from turngym.agents.serving.memory import action_json
+from turngym.types import Message, ToolCall
+
+Json = dict[str, Any]
+Decode = Callable[[Sequence[int]], str]
+
+_FINISH = {"end": "stop", "stop": "stop", "length": "length"}
+_INCOMPLETE = "\ufffd"
+"""How a decoder shows half of a character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer, with everything that a client may want to know of it."""
+
+    model: str
+    prompt_ids: tuple[int, ...]
+    drawn: Generation
+    message: Message
+    tells_ids: bool
+    tells_logprobs: bool
+    id: str
+    created: int
+    """Unix time in seconds."""
+
+    @property
+    def usage(self) -> Json:
+        """Tokens read and drawn."""
+        read, drawn = len(self.prompt_ids), len(self.drawn.token_ids)
+        return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
+
+    @property
+    def finish(self) -> str:
+        """Why it ended, in OpenAI's words."""
+        return "tool_calls" if self.message.tool_calls else _FINISH[self.drawn.finish]
+
+    def chat(self, decode: Decode) -> Json:
+        """Return the body of a chat completion."""
+        message: Json = {"role": "assistant", "content": self.message.content}
+        if self.message.tool_calls:
+            message["tool_calls"] = tool_call_rows(self.id, self.message.tool_calls)
+        choice: Json = {"index": 0, "message": message, "finish_reason": self.finish}
+        choice["logprobs"] = self._chat_logprobs(decode)
+        return self._body("chat.completion", "chatcmpl", choice)
+
+    def completion(self, decode: Decode) -> Json:
+        """Return the body of a completion."""
+        choice: Json = {
+            "index": 0,
+            "text": self.message.content,
+            "finish_reason": self.finish,
+            "logprobs": None,
+        }
+        if self.tells_logprobs:
+            tokens = [decode([token]) for token in self.drawn.token_ids]
+            choice["logprobs"] = {
+                "tokens": tokens,
+                "token_logprobs": list(self.drawn.logprobs),
+                "top_logprobs": None,
+                "text_offset": [sum(map(len, tokens[:i])) for i in range(len(tokens))],
+            }
+        return self._body("text_completion", "cmpl", choice)
+
+    def _body(self, kind: str, prefix: str, choice: Json) -> Json:
+        body: Json = {
+            "id": f"{prefix}-{self.id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": [choice],
+            "usage": self.usage,
+        }
+        if self.tells_ids:
+            body["prompt_token_ids"] = list(self.prompt_ids)
+            choice["token_ids"] = list(self.drawn.token_ids)
+            choice["policy_versions"] = list(self.drawn.versions)
+        return body
+
+    def _chat_logprobs(self, decode: Decode) -> Json | None:
+        if not self.tells_logprobs:
+            return None
+        pairs = zip(self.drawn.token_ids, self.drawn.logprobs, strict=True)
+        return {"content": [logprob_row(decode([token]), logprob) for token, logprob in pairs]}
+
+
+def logprob_row(text: str, logprob: float) -> Json:
+    """Return one token's entry of a chat answer's log-probs."""
+    return {
+        "token": text,
+        "logprob": logprob,
+        "bytes": list(text.encode()),
+        "top_logprobs": [],
+    }
+
+
+def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:
+    """Return tool calls as OpenAI writes them; each is named by nine letters, as templates want."""
+    return [
+        {
+            "id": f"{answer_id[:8]}{place}",
+            "index": place,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+        }
+        for place, call in enumerate(calls)
+    ]
+
+
+def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
+    """Return ``text`` as a message, with a call of one of ``tools`` at its end taken out of it."""
+    names = {str((tool.get("function") or {}).get("name")) for tool in tools}
+    start = text.find("{")
+    while names and start >= 0:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError):
+            value, end = None, start + 1
+        if isinstance(value, dict) and value.get("name") in names:
+            arguments = value.get("arguments", {})
+            if isinstance(arguments, dict):
+                call = ToolCall(name=value["name"], arguments=arguments)
+                said = text[:start].rstrip()
+                return Message(role="assistant", content=said, tool_calls=(call,))
+        start = text.find("{", end)
+    return Message(role="assistant", content=text)
+
+
+def tool_note(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Return the words that tell a model of tools, for templates that know none."""
+    shown = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    form = action_json("<tool>", {"<argument>": "<value>"})
+    return "\n".join([f"You may call a tool by ending your answer with {form}. Tools:", *shown])
+
+
+class TextStream:
+    """Turns tokens into text as they come, never half a character and never a stop text.
+
+    Args:
+        decode: Turns all ids so far into text.
+        stops: Texts before which the answer ends.
+    """
+
+    def __init__(self, decode: Decode, stops: Sequence[str]) -> None:
+        self._decode = decode
+        self._stops = stops
+        self._hold = max((len(stop) for stop in stops), default=1) - 1
+        self._ids: list[int] = []
+        self._told = 0
+
+    def add(self, token: int) -> str:
+        """Return the new text that is certain after one more token."""
+        self._ids.append(token)
+        text = self._decode(self._ids)
+        if text.endswith(_INCOMPLETE):
+            return ""
+        return self._up_to(text, len(text) - self._hold)
+
+    def rest(self) -> str:
+        """Return what was held back."""
+        text = self._decode(self._ids)
+        return self._up_to(text, len(text))
+
+    def _up_to(self, text: str, end: int) -> str:
+        end = min([end, *(at for stop in self._stops if (at := text.find(stop)) >= 0)])
+        new = text[self._told : end]
+        self._told = max(self._told, end)
+        return new
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """Return ``text`` up to the first stop text."""
+    return text[: min([len(text), *(at for stop in stops if (at := text.find(stop)) >= 0)])]

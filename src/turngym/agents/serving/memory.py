@@ -1,0 +1,146 @@
+"""What the policy server remembers: whose tokens it drew, and which caches go on from where.
+
+A chat client sends its whole conversation at every call, as text. Encoding an earlier answer again
+would give other tokens than were drawn. So the server remembers, for each conversation that it
+answered, the tokens that it read and drew; a request that goes on from one is rendered from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turngym.agents.engine import EngineSession, LocalEngine
+from turngym.agents.generation import Generation, OnToken, Sampling
+from turngym.agents.rendering import Renderer
+from turngym.types import Message
+
+_MAX_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A conversation up to and with an answer of ours."""
+
+    token_ids: tuple[int, ...]
+    ended: bool
+    """The answer closed with the end token."""
+
+
+class ConversationMemory:
+    """Renders a conversation to tokens, going on from what was really read and drawn.
+
+    Args:
+        renderer: Encodes what is new.
+        size: Most answers that are remembered, the latest.
+    """
+
+    def __init__(self, renderer: Renderer, *, size: int = _MAX_REMEMBERED) -> None:
+        self._renderer = renderer
+        self._size = size
+        self._answered: OrderedDict[str, _Answered] = OrderedDict()
+
+    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens to read for ``messages``."""
+        for end in range(len(messages) - 1, 0, -1):
+            if messages[end - 1].role != "assistant":
+                continue
+            known = self._answered.get(_key(messages[:end]))
+            if known is not None:
+                new = [_plain(message) for message in messages[end:]]
+                more = self._renderer.continuation(new, ended=known.ended)
+                return (*known.token_ids, *more)
+        return self._renderer.opening([_plain(message) for message in messages])
+
+    def remember(
+        self, messages: Sequence[Message], prompt: Sequence[int], answer: Message, drawn: Generation
+    ) -> None:
+        """Note the tokens of ``messages`` and the answer to them."""
+        key = _key([*messages, answer])
+        ids = (*prompt, *drawn.token_ids)
+        self._answered[key] = _Answered(ids, ended=drawn.finish == "end")
+        self._answered.move_to_end(key)
+        if len(self._answered) > self._size:
+            self._answered.popitem(last=False)
+
+
+class PrefixCache:
+    """Engine sessions that stay open, for whoever goes on from what they have read.
+
+    Args:
+        engine: Draws.
+        idle: Most sessions that are kept for nobody in particular.
+    """
+
+    def __init__(self, engine: LocalEngine, *, idle: int = 32) -> None:
+        self._engine = engine
+        self._idle_max = idle
+        self._idle: list[tuple[tuple[int, ...], EngineSession]] = []
+        self._version = engine.version
+
+    async def draw(
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        seed: int,
+        on_token: OnToken | None = None,
+    ) -> Generation:
+        """Return what is drawn after ``prompt``; only what no open session has read is computed."""
+        known, session = self._take(prompt)
+        session.seed, session.draws = seed, 0
+        try:
+            drawn = await session.generate(prompt[known:], sampling, on_token=on_token)
+        except BaseException:
+            session.close()  # cut in the middle: what it has read is not known
+            raise
+        self._idle.append(((*prompt, *drawn.token_ids), session))
+        if len(self._idle) > self._idle_max:
+            self._idle.pop(0)[1].close()
+        return drawn
+
+    def close(self) -> None:
+        """Close every session."""
+        for _, session in self._idle:
+            session.close()
+        self._idle.clear()
+
+    def _take(self, prompt: tuple[int, ...]) -> tuple[int, EngineSession]:
+        """Return how much of ``prompt`` is read already, and the session that has read it."""
+        if self._engine.version != self._version:  # caches of older weights
+            self.close()
+            self._version = self._engine.version
+        best, place = 0, -1
+        for i, (ids, _) in enumerate(self._idle):
+            if best < len(ids) < len(prompt) and prompt[: len(ids)] == ids:
+                best, place = len(ids), i
+        if place >= 0:
+            return best, self._idle.pop(place)[1]
+        if self._engine.free_sessions == 0 and self._idle:
+            self._idle.pop(0)[1].close()
+        return 0, self._engine.open(0)
+
+
+def action_json(name: str, arguments: object) -> str:
+    """Return a tool call as the text that a model writes for it."""
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+
+
+def _plain(message: Message) -> Message:
+    """Return ``message`` with its tool calls in its text, for templates that know none."""
+    if not message.tool_calls:
+        return message
+    calls = [action_json(call.name, dict(call.arguments)) for call in message.tool_calls]
+    content = "\n".join(filter(None, [message.content, *calls]))
+    return Message(role=message.role, content=content)
+
+
+def _key(messages: Sequence[Message]) -> str:
+    rows = [
+        [m.role, m.content, [[call.name, dict(call.arguments)] for call in m.tool_calls]]
+        for m in messages
+    ]
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()

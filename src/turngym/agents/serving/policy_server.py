@@ -1,0 +1,361 @@
+"""``turngym serve policy``: a model on the local engine, as an OpenAI-compatible server.
+
+    GET  /health                     GET  /v1/models
+    POST /v1/chat/completions        POST /v1/completions
+
+Both kinds of request stream, tell log-probs, and tell token ids on ``return_token_ids``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from turngym.agents.base import ContextOverflow
+from turngym.agents.engine import LocalEngine
+from turngym.agents.generation import Generation, Sampling
+from turngym.agents.rendering import Renderer
+from turngym.agents.serving.answers import (
+    Answer,
+    Json,
+    TextStream,
+    before_stop,
+    logprob_row,
+    split_tool_calls,
+    tool_call_rows,
+    tool_note,
+)
+from turngym.agents.serving.memory import ConversationMemory, PrefixCache
+from turngym.agents.serving.requests import (
+    BadRequest,
+    ChatRequest,
+    CompletionRequest,
+    DrawRequest,
+    messages_of,
+    parse,
+)
+from turngym.errors import PolicyFault, missing_extra
+from turngym.seeding import derive_seed
+from turngym.types import Message
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class PolicyServer:
+    """Answers requests with one model.
+
+    Args:
+        engine: Draws the tokens.
+        renderer: Encodes conversations.
+        name: The model's name in requests.
+        key: What clients must send as bearer token; None lets everybody in.
+        seed: Root of the draws of requests that name no seed.
+        max_new_tokens: Longest answer of requests that name no limit.
+        max_requests: Requests that are drawn for at once; others wait.
+        on_answer: Told of every whole answer, for an account of one's own.
+    """
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        renderer: Renderer,
+        *,
+        name: str,
+        key: str | None = None,
+        seed: int = 0,
+        max_new_tokens: int = 512,
+        max_requests: int = 64,
+        on_answer: Callable[[Answer], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._engine = engine
+        self._renderer = renderer
+        self._key = key
+        self._seed = seed
+        self._max_new_tokens = max_new_tokens
+        self._memory = ConversationMemory(renderer)
+        self._cache = PrefixCache(engine)
+        self._slots = asyncio.Semaphore(max_requests)
+        self._count = itertools.count()
+        self._on_answer = on_answer
+
+    def app(self) -> Starlette:
+        """Return the ASGI application.
+
+        Raises:
+            MissingExtraError: The extra ``serve`` is not installed.
+        """
+        try:
+            from starlette.applications import Starlette
+            from starlette.routing import Route
+        except ImportError as error:
+            raise missing_extra("a server", "serve") from error
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._completion, methods=["POST"]),
+            ],
+            exception_handlers={BadRequest: _refuse, PolicyFault: _fault},
+        )
+
+    async def _health(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"status": "ok", "version": self._engine.version})
+
+    async def _models(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        self._check_key(request)
+        model = {"id": self.name, "object": "model", "created": 0, "owned_by": "turngym"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def _chat(self, request: Request) -> Response:
+        self._check_key(request)
+        asked = parse(ChatRequest, await request.body())
+        self._check_model(asked)
+        messages = messages_of(asked.messages)
+        told = _with_tools(messages, asked.usable_tools)
+        return await self._answer(request, asked, self._memory.prompt(told), told)
+
+    async def _completion(self, request: Request) -> Response:
+        self._check_key(request)
+        asked = parse(CompletionRequest, await request.body())
+        self._check_model(asked)
+        prompt = asked.one_prompt
+        if isinstance(prompt, str):
+            prompt = self._renderer.tokenizer.encode(prompt, add_special_tokens=False)
+        if not all(0 <= token < self._renderer.vocab_size for token in prompt):
+            raise BadRequest(f"prompt: token ids must lie in 0..{self._renderer.vocab_size - 1}")
+        return await self._answer(request, asked, tuple(prompt), None)
+
+    async def _answer(
+        self,
+        request: Request,
+        asked: DrawRequest,
+        prompt: tuple[int, ...],
+        messages: Sequence[Message] | None,
+    ) -> Response:
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        if len(prompt) >= self._engine.context:
+            raise BadRequest(
+                f"the prompt has {len(prompt)} tokens, and this model's context length is "
+                f"{self._engine.context}",
+                code="context_length_exceeded",
+            )
+        call = _Call(self, asked, prompt, messages)
+        if asked.stream:
+            return StreamingResponse(call.stream(), media_type="text/event-stream")
+        answer = await call.whole()
+        decode = self._renderer.tokenizer.decode
+        return JSONResponse(answer.completion(decode) if messages is None else answer.chat(decode))
+
+    def _check_key(self, request: Request) -> None:
+        sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._key is not None and not hmac.compare_digest(sent.encode(), self._key.encode()):
+            raise BadRequest("the key is wrong", status=401, code="invalid_api_key")
+
+    def _check_model(self, asked: DrawRequest) -> None:
+        if asked.model != self.name:
+            message = f"the model {asked.model!r} does not exist; this server has {self.name!r}"
+            raise BadRequest(message, status=404, code="model_not_found")
+
+
+class _Call:
+    """One request that is being answered."""
+
+    def __init__(
+        self,
+        server: PolicyServer,
+        asked: DrawRequest,
+        prompt: tuple[int, ...],
+        messages: Sequence[Message] | None,
+    ) -> None:
+        self._server = server
+        self._asked = asked
+        self._prompt = prompt
+        self._messages = messages
+        self._sampling: Sampling = asked.sampling(server._max_new_tokens)
+        self._tools = asked.usable_tools if isinstance(asked, ChatRequest) else []
+        self._fresh: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+        self._id, self._created = uuid.uuid4().hex, int(time.time())
+
+    async def whole(self) -> Answer:
+        """Return the answer when it is drawn."""
+        return self._finish(await self._draw(None))
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the answer as server-sent events, as it is drawn."""
+        drawing = asyncio.create_task(self._draw(self._on_token))
+        try:
+            yield self._event(self._opening())
+            decode = self._server._renderer.decode_action
+            texts = TextStream(decode, self._sampling.stop)
+            told = 0
+            while not (drawing.done() and self._fresh.empty()):
+                token = await self._next(drawing)
+                if token is not None:
+                    told += 1
+                    text = "" if self._tools else texts.add(token[0])
+                    yield self._event(self._choice(text, [token]))
+            answer = self._finish(drawing.result())
+            for event in self._closing(answer, texts):
+                yield self._event(event)
+            yield _DONE
+        except (ContextOverflow, PolicyFault) as error:
+            yield self._event({"error": {"message": str(error), "type": "server_error"}})
+        finally:
+            drawing.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await drawing
+
+    async def _draw(self, on_token: Any) -> Generation:
+        server, asked = self._server, self._asked
+        place = next(server._count)
+        seed = derive_seed(server._seed, "request", place) if asked.seed is None else asked.seed
+        async with server._slots:
+            return await server._cache.draw(
+                self._prompt, self._sampling, seed=seed & (2**63 - 1), on_token=on_token
+            )
+
+    def _on_token(self, token: int, logprob: float, version: int) -> None:
+        self._fresh.put_nowait((token, logprob))
+
+    async def _next(self, drawing: asyncio.Task[Generation]) -> tuple[int, float] | None:
+        """Return the next token, or None when there will be no more."""
+        getting = asyncio.create_task(self._fresh.get())
+        await asyncio.wait({getting, drawing}, return_when=asyncio.FIRST_COMPLETED)
+        if getting.done():
+            return getting.result()
+        getting.cancel()
+        return None if self._fresh.empty() else self._fresh.get_nowait()
+
+    def _finish(self, drawn: Generation) -> Answer:
+        server = self._server
+        text = before_stop(server._renderer.decode_action(drawn.token_ids), self._sampling.stop)
+        message = split_tool_calls(text, self._tools)
+        if self._messages is not None:
+            server._memory.remember(self._messages, self._prompt, message, drawn)
+        answer = Answer(
+            model=server.name,
+            prompt_ids=self._prompt,
+            drawn=drawn,
+            message=message,
+            tells_ids=self._asked.return_token_ids,
+            tells_logprobs=self._tells_logprobs,
+            id=self._id,
+            created=self._created,
+        )
+        if server._on_answer is not None:
+            server._on_answer(answer)
+        return answer
+
+    @property
+    def _tells_logprobs(self) -> bool:
+        asked = self._asked
+        if isinstance(asked, CompletionRequest):
+            return asked.logprobs is not None
+        return bool(getattr(asked, "logprobs", False))
+
+    # Chunks.
+
+    def _event(self, body: Json) -> bytes:
+        return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        chat = self._messages is not None
+        return {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self._id}",
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": self._created,
+            "model": self._server.name,
+            "choices": choices,
+        }
+
+    def _opening(self) -> Json:
+        if self._messages is None:
+            choice: Json = {"index": 0, "text": "", "finish_reason": None}
+        else:
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": 0, "delta": delta, "finish_reason": None}
+        chunk = self._chunk([choice])
+        if self._asked.return_token_ids:
+            chunk["prompt_token_ids"] = list(self._prompt)
+        return chunk
+
+    def _choice(self, text: str, tokens: list[tuple[int, float]]) -> Json:
+        choice: Json = {"index": 0, "finish_reason": None}
+        decode = self._server._renderer.tokenizer.decode
+        if self._messages is None:
+            choice["text"] = text
+            if self._tells_logprobs:
+                choice["logprobs"] = {
+                    "tokens": [decode([token]) for token, _ in tokens],
+                    "token_logprobs": [logprob for _, logprob in tokens],
+                }
+        else:
+            choice["delta"] = {"content": text} if text else {}
+            if self._tells_logprobs:
+                rows = [logprob_row(decode([token]), logprob) for token, logprob in tokens]
+                choice["logprobs"] = {"content": rows}
+        if self._asked.return_token_ids:
+            choice["token_ids"] = [token for token, _ in tokens]
+        return self._chunk([choice])
+
+    def _closing(self, answer: Answer, texts: TextStream) -> list[Json]:
+        """Return the chunks after the last token."""
+        last: Json = {"index": 0, "finish_reason": answer.finish}
+        rest = answer.message.content if self._tools else texts.rest()
+        if self._messages is None:
+            last["text"] = rest
+        else:
+            last["delta"] = {"content": rest} if rest else {}
+            if answer.message.tool_calls:
+                last["delta"]["tool_calls"] = tool_call_rows(answer.id, answer.message.tool_calls)
+        if self._asked.return_token_ids:
+            last["policy_versions"] = list(answer.drawn.versions)
+        chunks = [self._chunk([last])]
+        if self._asked.tells_usage:
+            chunks.append(self._chunk([]) | {"usage": answer.usage})
+        return chunks
+
+
+def _with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]:
+    """Return ``messages`` with the tools told in the system message."""
+    if not tools:
+        return messages
+    note = tool_note(tools)
+    if messages[0].role == "system":
+        first = Message(role="system", content=f"{messages[0].content}\n\n{note}")
+        return [first, *messages[1:]]
+    return [Message(role="system", content=note), *messages]
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    from starlette.responses import JSONResponse
+
+    assert isinstance(error, BadRequest)
+    kind = "invalid_request_error"
+    content = {"error": {"message": error.message, "type": kind, "code": error.code}}
+    return JSONResponse(content, status_code=error.status)
+
+
+def _fault(request: Request, error: Exception) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse({"error": {"message": str(error), "type": "server_error"}}, 500)

@@ -1,0 +1,175 @@
+"""What clients may ask of the policy server, checked before anything is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turngym.agents.generation import Sampling
+from turngym.types import Message, Role, ToolCall
+
+_ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+RequestT = TypeVar("RequestT", bound="DrawRequest")
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered; becomes an HTTP error with a JSON body.
+
+    Args:
+        message: What is wrong, one sentence.
+        status: HTTP status.
+        code: Machine-readable word, as OpenAI has them.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.status, self.code = message, status, code
+
+
+class DrawRequest(BaseModel):
+    """What both kinds of request share. Fields that we do not know are ignored, as others do."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    temperature: float | None = Field(default=1.0, ge=0)
+    top_p: float | None = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    n: int | None = Field(default=1, ge=1, le=1)
+    """One answer a request; ask again for more."""
+    return_token_ids: bool = False
+
+    def sampling(self, default_max_tokens: int) -> Sampling:
+        """Return how to draw."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            max_new_tokens=self.limit or default_max_tokens,
+            stop=tuple(filter(None, stop)),
+        )
+
+    @property
+    def limit(self) -> int | None:
+        """Most new tokens, where the client says so."""
+        return self.max_tokens
+
+    @property
+    def tells_usage(self) -> bool:
+        """The last chunk of a stream holds the usage."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+
+class ChatRequest(DrawRequest):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    logprobs: bool | None = False
+
+    @property
+    def limit(self) -> int | None:
+        """Most new tokens, by either name."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def usable_tools(self) -> list[dict[str, Any]]:
+        """The tools that may be called."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+
+class CompletionRequest(DrawRequest):
+    """The body of ``POST /v1/completions``."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = None
+
+    @property
+    def one_prompt(self) -> str | list[int]:
+        """The prompt, which must be a single one."""
+        prompt = self.prompt
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+            if len(prompt) > 1:
+                raise BadRequest("one prompt a request, please")
+            return prompt[0]
+        if not prompt:
+            raise BadRequest("the prompt is empty")
+        return prompt  # type: ignore[return-value]  # what is left is a text or a list of ids
+
+
+def parse(cls: type[RequestT], body: bytes) -> RequestT:
+    """Return the request in ``body``.
+
+    Raises:
+        BadRequest: It is none; the message names the first field that is wrong.
+    """
+    try:
+        return cls.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise BadRequest(f"{where}: {first['msg']}") from None
+
+
+def messages_of(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return ``messages`` of a request as ours.
+
+    Raises:
+        BadRequest: A role or a content that this model does not take.
+    """
+    return [_message(row, number) for number, row in enumerate(rows)]
+
+
+def _message(row: Mapping[str, Any], number: int) -> Message:
+    role = _ROLES.get(str(row.get("role")))
+    if role is None:
+        raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
+    calls = row.get("tool_calls") or ()
+    return Message(
+        role=role,
+        content=_text(row.get("content"), number),
+        tool_calls=tuple(_tool_call(call) for call in calls if isinstance(call, Mapping)),
+    )
+
+
+def _text(content: Any, number: int) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in ("text", "input_text", "output_text"):
+            raise BadRequest(
+                f"messages.{number}.content: this model reads text only, not {kind or 'this'}"
+                + (" (an image)" if kind in ("image_url", "input_image") else "")
+            )
+        texts.append(str(part.get("text", "")))
+    return "".join(texts)
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function") or {}
+    raw = function.get("arguments") or "{}"
+    try:
+        arguments = json.loads(raw) if isinstance(raw, str) else raw
+    except ValueError:
+        arguments = {"arguments": raw}
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    return ToolCall(name=str(function.get("name")), arguments=arguments)

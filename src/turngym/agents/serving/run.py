@@ -1,0 +1,84 @@
+"""Run an ASGI application: until a signal comes, or for the length of a block."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from turngym.errors import ConfigError, missing_extra
+
+if TYPE_CHECKING:
+    import uvicorn
+
+App = Callable[..., Any]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound, so that its port is known before anybody is told of it.
+
+    Args:
+        host: Address to listen at.
+        port: 0 for any free one.
+
+    Raises:
+        ConfigError: The port is taken, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Return the address of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve_until_signal(app: App, sock: socket.socket) -> None:
+    """Serve until Ctrl-C or SIGTERM; what is being answered is finished first."""
+    await _server(app).serve(sockets=[sock])
+
+
+@asynccontextmanager
+async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve ``app`` inside the block; yields the address, such as ``http://127.0.0.1:4242``."""
+    sock = bind(host, port)
+    server = _server(app)
+    task = asyncio.create_task(_quietly(server, sock))
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110  (it has no event for it)
+            await asyncio.sleep(0.01)
+        yield url_of(sock)
+    finally:
+        server.should_exit = True
+        await task
+        sock.close()
+
+
+async def _quietly(server: uvicorn.Server, sock: socket.socket) -> None:
+    """Serve without taking over the signals of a program that only wants a server inside."""
+
+    @contextmanager
+    def no_signals() -> Iterator[None]:
+        yield
+
+    server.capture_signals = no_signals
+    await server.serve(sockets=[sock])
+
+
+def _server(app: App) -> uvicorn.Server:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise missing_extra("a server", "serve") from error
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    return uvicorn.Server(config)

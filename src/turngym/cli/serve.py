@@ -1,0 +1,153 @@
+"""``turngym serve``: models and outside agents, over OpenAI's HTTP interface."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turngym import registry
+from turngym.cli.needs import need_train_extra
+from turngym.cli.output import print_json, say, writable_folder
+from turngym.errors import ConfigError, unknown_name
+from turngym.tasks.base import SPLITS, Split
+
+if TYPE_CHECKING:
+    from turngym.agents.local import EngineModel
+    from turngym.rollouts.gateway.hosted import HostedEnv
+
+app = typer.Typer(help="OpenAI-compatible servers.", no_args_is_help=True)
+
+_CONTROL_KEY = "TURNGYM_CONTROL_KEY"
+_TOKENS = ("auto", "yes", "no")
+
+_Host = Annotated[str, typer.Option(help="Address to listen at; anybody who reaches it is served.")]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")]
+
+
+@app.command("policy")
+def policy(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="hf:NAME_OR_PATH or run:FOLDER.")],
+    name: Annotated[
+        str | None, typer.Option(help="Its name in requests; MODEL by default.")
+    ] = None,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8000,
+    context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
+    seed: Annotated[int, typer.Option(min=0, help="Root of draws that name no seed.")] = 0,
+    key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key that clients must send.")
+    ] = None,
+) -> None:
+    """Serve a model from the local engine: chat completions, completions, token ids, log-probs."""
+    from turngym.agents.serving.policy_server import PolicyServer
+    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+
+    key = None if key_env is None else os.environ.get(key_env)
+    if key_env is not None and not key:
+        raise ConfigError(f"--key-env {key_env}: the variable is not set")
+    sock = bind(host, port)
+    need_train_extra(f"model {model!r}")
+    served = _engine_model(model, context)
+    server = PolicyServer(
+        served.engine,  # type: ignore[arg-type]  # a local one: _engine_model makes no other
+        served.renderer,
+        name=name or model,
+        key=key,
+        seed=seed,
+    )
+    application = server.app()
+    _tell({"url": f"{url_of(sock)}/v1", "model": server.name})
+    asyncio.run(serve_until_signal(application, sock))
+
+
+@app.command("gateway")
+def gateway(
+    upstream: Annotated[str, typer.Option(help="Address of the server that answers, up to /v1.")],
+    model: Annotated[str, typer.Option(help="Its model; it answers whatever agents ask for.")],
+    out: Annotated[Path, typer.Option(help="Folder for trajectories.jsonl.")],
+    env: Annotated[str | None, typer.Option(help="Environment whose tools agents get.")] = None,
+    split: Annotated[str, typer.Option(help="Its tasks: train or test.")] = "train",
+    seed: Annotated[int, typer.Option(min=0, help="Root of its seeds.")] = 0,
+    tokens: Annotated[str, typer.Option(help="Ask for token ids: auto, yes or no.")] = "auto",
+    host: _Host = "127.0.0.1",
+    port: _Port = 8001,
+) -> None:
+    """Record outside agents: point one at the address that is printed.
+
+    The upstream key is read from OPENAI_API_KEY; the key that opens and ends episodes from
+    TURNGYM_CONTROL_KEY, or a new one is printed.
+    """
+    from turngym.agents.remote.config import EndpointConfig
+    from turngym.agents.remote.endpoint import Endpoint
+    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+    from turngym.rollouts.gateway.app import Gateway
+    from turngym.rollouts.gateway.episodes import Episodes
+
+    if tokens not in _TOKENS:
+        raise unknown_name("value of --tokens", tokens, _TOKENS)
+    open_env = None if env is None else _env_maker(env, split)
+    endpoint = Endpoint(EndpointConfig(model=model, base_url=upstream), extra="serve")
+    sock = bind(host, port)
+    control = os.environ.get(_CONTROL_KEY)
+    episodes = Episodes(
+        out=writable_folder(out), scrubber=endpoint.scrubber, open_env=open_env, seed=seed
+    )
+    found = {"url": f"{url_of(sock)}/v1", "out": str(out)}
+    if control is None:
+        control = found["control_key"] = secrets.token_urlsafe(18)
+    application = Gateway(
+        endpoint,
+        episodes,
+        control_key=control,
+        tokens=tokens,  # type: ignore[arg-type]  # it is one of the three
+        serves_tools=env is not None,
+    ).app()
+    _tell(found)
+    asyncio.run(serve_until_signal(application, sock))
+    say(f"{len(episodes.finished)} episodes are in {out}")
+
+
+def _engine_model(spec: str, context: int) -> EngineModel:
+    from turngym.agents.build import local_model
+    from turngym.agents.config import LocalAgentConfig
+    from turngym.agents.local import EngineModel
+    from turngym.trainers.opening import load_policy
+
+    kind, _, rest = spec.partition(":")
+    if kind == "hf" and rest:
+        return local_model(LocalAgentConfig(type="hf", path=rest, context=context))
+    if kind == "run" and rest:
+        policy = load_policy(Path(rest).expanduser())
+        return EngineModel(policy.engine, policy.renderer, sampling=policy.sampling)
+    raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
+
+
+def _env_maker(name: str, split: str) -> Any:
+    """Return what makes the environment ``name``, and make one to see that it can be had."""
+    from turngym.environments.registration import make
+    from turngym.rollouts.gateway.hosted import HostedEnv
+
+    entry = registry.find(name)
+    entry.require()
+    chosen: list[Split] = [one for one in SPLITS if one == split]
+    if not chosen:
+        raise unknown_name("split", split, SPLITS)
+
+    def open_env() -> HostedEnv:
+        return HostedEnv(make(entry.id), env_id=entry.id, split=chosen[0])
+
+    make(entry.id).close()
+    return open_env
+
+
+def _tell(found: dict[str, str]) -> None:
+    """Tell where the server is: one JSON object on stdout, so that scripts can read it."""
+    print_json(found)
+    import sys
+
+    sys.stdout.flush()

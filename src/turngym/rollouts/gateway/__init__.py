@@ -1,0 +1,1 @@
+"""The recording gateway: programs that no one here wrote, as trajectories."""

@@ -1,0 +1,252 @@
+"""OpenAI's Responses API, spoken to the agent; upstream there are only chat completions."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turngym.agents.serving.requests import BadRequest
+
+Json = dict[str, Any]
+
+_PASSED_ON = ("model", "temperature", "top_p", "seed", "stop", "parallel_tool_calls")
+_REFUSED = ("conversation", "background", "prompt")
+_INPUT_TEXT = ("text", "input_text", "output_text")
+
+
+def chat_request(body: Mapping[str, Any], earlier: Sequence[Json]) -> Json:
+    """Return a Responses request as a chat request.
+
+    Args:
+        body: The request.
+        earlier: Chat messages of the response that it goes on from.
+
+    Raises:
+        BadRequest: It asks for what chat completions cannot do.
+    """
+    for name in _REFUSED:
+        if body.get(name):
+            raise BadRequest(f"{name}: the gateway does not know it")
+    request: Json = {key: body[key] for key in _PASSED_ON if body.get(key) is not None}
+    request["messages"] = _messages(body, earlier)
+    if body.get("max_output_tokens") is not None:
+        request["max_tokens"] = body["max_output_tokens"]
+    if body.get("tools"):
+        request["tools"] = [_tool(tool) for tool in body["tools"]]
+        choice = body.get("tool_choice")
+        if isinstance(choice, Mapping):
+            choice = {"type": "function", "function": {"name": choice.get("name")}}
+        if choice is not None:
+            request["tool_choice"] = choice
+    form = (body.get("text") or {}).get("format") or {}
+    if form.get("type") == "json_schema":
+        schema = {key: form[key] for key in ("name", "schema", "strict") if key in form}
+        request["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") == "json_object":
+        request["response_format"] = {"type": "json_object"}
+    if body.get("stream"):
+        request["stream"] = True
+    return request
+
+
+def _messages(body: Mapping[str, Any], earlier: Sequence[Json]) -> list[Json]:
+    rows: list[Json] = list(earlier)
+    if body.get("instructions"):
+        rows = [row for row in rows if row["role"] != "system"]
+        rows.insert(0, {"role": "system", "content": body["instructions"]})
+    given = body.get("input") or []
+    if isinstance(given, str):
+        return [*rows, {"role": "user", "content": given}]
+    for item in given:
+        _add_item(rows, item)
+    return rows
+
+
+def _add_item(rows: list[Json], item: Mapping[str, Any]) -> None:
+    kind = item.get("type", "message")
+    if kind == "message":
+        role = "system" if item.get("role") == "developer" else item.get("role", "user")
+        rows.append({"role": role, "content": _content(item.get("content"))})
+    elif kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        if not rows or rows[-1]["role"] != "assistant":
+            rows.append({"role": "assistant", "content": ""})
+        rows[-1].setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        output = _content(item.get("output"))
+        rows.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
+    elif kind != "reasoning":  # which chat completions have no place for
+        raise BadRequest(f"input: the gateway does not know items of type {kind!r}")
+
+
+def _content(content: Any) -> Any:
+    """Return the content of a message: a text where it is only that, else parts."""
+    if not isinstance(content, list):
+        return content or ""
+    if all(part.get("type") in _INPUT_TEXT for part in content):
+        return "".join(part.get("text", "") for part in content)
+    return [_part(part) for part in content]
+
+
+def _part(part: Mapping[str, Any]) -> Json:
+    if part.get("type") in _INPUT_TEXT:
+        return {"type": "text", "text": part.get("text", "")}
+    if part.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    raise BadRequest(f"input: the gateway does not know parts of type {part.get('type')!r}")
+
+
+def _tool(tool: Mapping[str, Any]) -> Json:
+    if tool.get("type") != "function":
+        raise BadRequest(f"tools: the gateway knows functions only, not {tool.get('type')!r}")
+    function = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
+    return {"type": "function", "function": function}
+
+
+def answer_row(answer: Mapping[str, Any]) -> Json:
+    """Return the chat message of a whole chat answer, as later requests hold it."""
+    message = answer["choices"][0]["message"]
+    row: Json = {"role": "assistant", "content": message.get("content") or ""}
+    if message.get("tool_calls"):
+        row["tool_calls"] = message["tool_calls"]
+    return row
+
+
+class ResponseWriter:
+    """Writes one answer as a Responses object, and as the events of its stream."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.id = f"resp_{uuid.uuid4().hex}"
+        self._item = f"msg_{uuid.uuid4().hex}"
+        self._body = body
+        self._created = int(time.time())
+        self._sequence = 0
+        self._text = ""
+
+    def whole(self, answer: Mapping[str, Any]) -> Json:
+        """Return the response for a whole chat answer."""
+        choice = answer["choices"][0]
+        cut = choice.get("finish_reason") == "length"
+        return self._response(
+            "incomplete" if cut else "completed",
+            self._output(choice["message"]),
+            answer.get("usage") or {},
+            model=answer.get("model"),
+        )
+
+    def opening(self) -> Iterator[bytes]:
+        """Yield the events before the first text."""
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response("in_progress", [], {}))
+        item = {**self._message(""), "status": "in_progress", "content": []}
+        yield self._event("response.output_item.added", output_index=0, item=item)
+        part: Json = {"type": "output_text", "text": "", "annotations": []}
+        yield self._event("response.content_part.added", **self._place(), part=part)
+
+    def text(self, new: str) -> Iterator[bytes]:
+        """Yield the event of more text."""
+        if new:
+            self._text += new
+            yield self._event("response.output_text.delta", **self._place(), delta=new, logprobs=[])
+
+    def closing(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the events after the last text: its end, tool calls, the whole response."""
+        message = answer["choices"][0]["message"]
+        text = message.get("content") or ""
+        yield self._event("response.output_text.done", **self._place(), text=text, logprobs=[])
+        part: Json = {"type": "output_text", "text": text, "annotations": []}
+        yield self._event("response.content_part.done", **self._place(), part=part)
+        item = self._message(text)
+        yield self._event("response.output_item.done", output_index=0, item=item)
+        calls = [self._call(call) for call in message.get("tool_calls") or []]
+        for place, call in enumerate(calls, start=1):
+            at = {"output_index": place, "item_id": call["id"]}
+            blank = {**call, "arguments": "", "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=place, item=blank)
+            arguments = call["arguments"]
+            yield self._event("response.function_call_arguments.delta", **at, delta=arguments)
+            yield self._event(
+                "response.function_call_arguments.done",
+                **at,
+                arguments=arguments,
+                name=call["name"],
+            )
+            yield self._event("response.output_item.done", output_index=place, item=call)
+        whole = self.whole(answer)
+        whole["output"] = [item, *calls]
+        kind = "completed" if whole["status"] == "completed" else "incomplete"
+        yield self._event(f"response.{kind}", response=whole)
+
+    def _place(self) -> Json:
+        return {"item_id": self._item, "output_index": 0, "content_index": 0}
+
+    def _output(self, message: Mapping[str, Any]) -> list[Json]:
+        text = message.get("content") or ""
+        calls = [self._call(call) for call in message.get("tool_calls") or []]
+        return [*([self._message(text)] if text or not calls else []), *calls]
+
+    def _message(self, text: str) -> Json:
+        return {
+            "id": self._item,
+            "type": "message",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
+        }
+
+    def _call(self, call: Mapping[str, Any]) -> Json:
+        function = call.get("function") or {}
+        return {
+            "id": f"fc_{call.get('id')}",
+            "type": "function_call",
+            "call_id": call.get("id"),
+            "name": function.get("name"),
+            "arguments": function.get("arguments") or "{}",
+            "status": "completed",
+        }
+
+    def _response(
+        self,
+        status: str,
+        output: list[Json],
+        usage: Mapping[str, Any],
+        *,
+        model: Any = None,
+    ) -> Json:
+        body = self._body
+        read, drawn = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "incomplete_details": cut,
+            "instructions": body.get("instructions"),
+            "model": model or body.get("model"),
+            "output": output,
+            "parallel_tool_calls": body.get("parallel_tool_calls", True),
+            "previous_response_id": body.get("previous_response_id"),
+            "temperature": body.get("temperature"),
+            "top_p": body.get("top_p"),
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "metadata": body.get("metadata") or {},
+            "usage": {
+                "input_tokens": read,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": drawn,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": read + drawn,
+            },
+        }
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode()

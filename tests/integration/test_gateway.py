@@ -1,0 +1,274 @@
+"""Outside agents through the gateway: every call is recorded, as it was served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import turngym
+from helpers.fake_server import answer, chunk, fake_server, refuse, stream
+from helpers.models import policy
+from helpers.outside import CONTROL, Bench, bench, gateway, segments_match
+from turngym.records import read_trajectories
+from turngym.rollouts.gateway.episodes import FILE
+from turngym.rollouts.gateway.hosted import HostedEnv
+from turngym.trainers.samples import to_samples
+from turngym.types import StopReason, Trajectory
+
+pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn", "mcp")]
+
+AGENT_KEY = "sk-agent-key-0123456789"
+IDS = {"return_token_ids": True}
+
+
+def client(url: str, key: str = AGENT_KEY) -> Any:
+    import openai
+
+    return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
+
+
+async def control(found: Bench, path: str, body: Any) -> Any:
+    """Speak to the gateway as whoever runs the agent."""
+    async with client(found.url, CONTROL) as speaker:
+        return await speaker.post(path, body=body, cast_to=object)
+
+
+def local(**settings: Any) -> dict[str, Any]:
+    made = policy(context=256)
+    return {"engine": made.engine, "renderer": made.renderer, "max_new_tokens": 6, **settings}
+
+
+def row(role: str, content: str) -> Any:
+    return {"role": role, "content": content}
+
+
+async def test_chat_agent_is_recorded_token_for_token(tmp_path: Path) -> None:
+    async with bench(out=tmp_path, **local()) as found:
+        opened = await control(found, "/episodes", {"task": "tidy", "env": "desk"})
+        async with client(opened["base_url"]) as agent:
+            rows = [row("system", "tidy up"), row("user", "key north")]
+            for turn in range(4):
+                streams = turn % 2 == 1
+                made = await agent.chat.completions.create(
+                    model="whatever", messages=rows, stream=streams
+                )
+                if streams:
+                    text = "".join([c.choices[0].delta.content or "" async for c in made])
+                else:
+                    text = made.choices[0].message.content
+                    assert made.choices[0].logprobs is None  # the agent did not ask
+                rows += [row("assistant", text), row("user", "and now?")]
+        name = opened["episode"]
+        await control(found, f"/episodes/{name}/reward", {"reward": 0.25})
+        ended = await control(found, f"/episodes/{name}/end", {"score": 1.0, "reward": 1.0})
+        assert ended["turns"] == 4
+        assert ended["segments"] == 1
+        served = found.served
+    (trajectory,) = read_trajectories(tmp_path / FILE)
+    segments_match(trajectory, served)
+    assert (trajectory.env_id, trajectory.task_id) == ("desk", "tidy")
+    assert (trajectory.score, trajectory.episode_return) == (1.0, 1.25)
+    assert [len(turn.observation) for turn in trajectory.turns] == [2, 1, 1, 1]
+    (sample,) = samples_of(trajectory)
+    assert sample.loss_mask.sum() == trajectory.num_sampled_tokens
+
+
+def samples_of(trajectory: Trajectory) -> list[Any]:
+    advantages_M = np.ones(trajectory.num_sampled_tokens, dtype=np.float32)
+    return to_samples(trajectory, advantages_M, index=0, group=0)
+
+
+async def test_agent_that_rewrites_history_opens_a_segment() -> None:
+    async with bench(**local()) as found:
+        async with client(f"{found.url}/v1") as agent:
+            rows = [row("user", "key north")]
+            for text in ("go", "went"):
+                made = await agent.chat.completions.create(model="m", messages=rows)
+                said = made.choices[0].message.content
+                rows = [*rows, row("assistant", said), row("user", text)]
+            rows[1] = row("assistant", "I never said that")
+            await agent.chat.completions.create(model="m", messages=rows)
+        served = found.served
+        episodes = found.episodes
+    (trajectory,) = episodes.finished  # the default episode, ended with the gateway
+    segments_match(trajectory, served)
+    assert [turn.starts_segment for turn in trajectory.turns] == [False, False, True]
+    reason = trajectory.turns[2].segment_reason
+    assert reason is not None
+    assert reason.startswith(("history was rewritten", "an answer came back in other tokens"))
+    assert trajectory.stop_reason is StopReason.TRUNCATED_TIME
+    assert trajectory.metadata["unfinished"] == "the gateway was stopped"
+
+
+async def test_responses_agent_is_recorded_too() -> None:
+    async with bench(**local()) as found:
+        async with client(f"{found.url}/v1") as agent:
+            first = await agent.responses.create(model="m", instructions="be quick", input="north?")
+            assert first.output_text == served_text(found, 0)
+            second = await agent.responses.create(
+                model="m",
+                instructions="be quick",
+                previous_response_id=first.id,
+                input=[{"role": "user", "content": [{"type": "input_text", "text": "go on"}]}],
+            )
+            text = ""
+            async with agent.responses.stream(
+                model="m", instructions="be quick", previous_response_id=second.id, input="more"
+            ) as events:
+                async for event in events:
+                    if event.type == "response.output_text.delta":
+                        text += event.delta
+                last = await events.get_final_response()
+            assert last.output_text == text == served_text(found, 2)
+            assert last.usage.output_tokens == len(found.served[2].drawn.token_ids)
+        served, episodes = found.served, found.episodes
+    (trajectory,) = episodes.finished
+    segments_match(trajectory, served)
+    assert not any(turn.starts_segment for turn in trajectory.turns)
+
+
+def served_text(found: Bench, place: int) -> str:
+    return found.served[place].message.content
+
+
+async def test_tool_calls_go_through_both_interfaces() -> None:
+    call = answer("", calls=[("search", '{"query": "x"}')], finish="tool_calls")
+    tool = {"type": "function", "name": "search", "parameters": {"type": "object"}}
+    async with fake_server(call, answer("done")) as upstream, gateway(upstream.url) as found:
+        async with client(f"{found.url}/v1") as agent:
+            made = await agent.responses.create(model="m", input="find", tools=[tool])
+            (item,) = made.output
+            assert (item.type, item.name, item.arguments) == (
+                "function_call",
+                "search",
+                '{"query": "x"}',
+            )
+            output = {"type": "function_call_output", "call_id": item.call_id, "output": "found"}
+            await agent.responses.create(
+                model="m",
+                input=[row("user", "find"), item.model_dump(), output],
+                tools=[tool],
+            )
+        rows = upstream.bodies[1]["messages"]
+        assert [r["role"] for r in rows] == ["user", "assistant", "tool"]
+        assert rows[2]["tool_call_id"] == rows[1]["tool_calls"][0]["id"]
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    assert trajectory.turns[0].action.tool_calls[0].name == "search"
+    assert not trajectory.turns[1].starts_segment
+    assert trajectory.turns[0].spans == ()  # upstream told no ids
+
+
+async def test_upstream_that_refuses_the_question_is_recorded_without_tokens() -> None:
+    refusal = refuse(400, "Unknown parameter: 'return_token_ids'")
+    async with fake_server(refusal, answer("ok")) as upstream, gateway(upstream.url) as found:
+        async with client(f"{found.url}/v1") as agent:
+            made = await agent.chat.completions.create(model="m", messages=[row("user", "hi")])
+            assert made.choices[0].message.content == "ok"
+        assert [("return_token_ids" in body) for body in upstream.bodies] == [True, False]
+        episodes = found.episodes
+    assert episodes.finished[0].turns[0].spans == ()
+
+
+async def test_half_a_stream_is_told_to_the_agent_and_is_no_turn() -> None:
+    half = stream(chunk("go"), chunk(" nor"), done=False)
+    whole = stream(chunk("go"), chunk(" north", finish="stop"))
+    async with fake_server(half, whole) as upstream, gateway(upstream.url) as found:
+        async with client(f"{found.url}/v1") as agent:
+            import openai
+
+            ask = agent.chat.completions.create
+            with pytest.raises(openai.APIError):
+                async for _ in await ask(model="m", messages=[row("user", "hi")], stream=True):
+                    pass
+            async for _ in await ask(model="m", messages=[row("user", "hi")], stream=True):
+                pass
+        episodes = found.episodes
+    (trajectory,) = episodes.finished
+    assert [turn.action.content for turn in trajectory.turns] == ["go north"]
+    assert "a stream failed" in trajectory.metadata["faults"][0]
+
+
+async def test_files_hold_no_key_even_when_an_agent_says_it(tmp_path: Path) -> None:
+    async with (
+        fake_server(answer(f"your key is {AGENT_KEY}")) as upstream,
+        gateway(upstream.url, tmp_path) as found,
+    ):
+        opened = await control(found, "/episodes", {})
+        async with client(opened["base_url"]) as agent:
+            told = f"Authorization: Bearer abcdef123456 and {AGENT_KEY}"
+            await agent.chat.completions.create(model="m", messages=[row("user", told)])
+        end = {"error": f"it broke with {AGENT_KEY} and {CONTROL}"}
+        await control(found, f"/episodes/{opened['episode']}/end", end)
+    text = (tmp_path / FILE).read_text()
+    for secret in (AGENT_KEY, CONTROL, "abcdef123456"):
+        assert secret not in text
+    assert "[secret]" in text
+
+
+async def test_tokens_of_a_call_that_held_a_secret_are_not_kept() -> None:
+    async with bench(**local()) as found:
+        async with client(f"{found.url}/v1") as agent:
+            for text in ("north", f"key {AGENT_KEY}", "south"):
+                await agent.chat.completions.create(model="m", messages=[row("user", text)])
+        episodes = found.episodes
+    turns = episodes.finished[0].turns
+    assert [bool(turn.spans) for turn in turns] == [True, False, True]
+    assert turns[2].segment_reason == "a call before held a secret, so its tokens are not kept"
+
+
+async def test_agent_cannot_judge_itself() -> None:
+    import openai
+
+    async with bench(**local()) as found:
+        opened = await control(found, "/episodes", {})
+        async with client(found.url) as agent:
+            for path in ("/episodes", f"/episodes/{opened['episode']}/end"):
+                with pytest.raises(openai.AuthenticationError, match="control key is wrong"):
+                    await agent.post(path, body={"score": 1.0}, cast_to=object)
+
+
+# Environments over MCP.
+
+
+def open_maze() -> HostedEnv:
+    return HostedEnv(turngym.make("text/maze"), env_id="turngym/Maze-v0", split="test")
+
+
+async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded(
+    tmp_path: Path,
+) -> None:
+    from mcp.client.client import Client
+
+    oracle = turngym.make("text/maze")
+    async with bench(out=tmp_path, env=open_maze, **local()) as found:
+        opened = await control(found, "/episodes", {"task": "maze-easy/test/0"})
+        assert opened["observation"]
+        oracle.reset(seed=0, options={"task": opened["task"]})
+        async with Client(opened["mcp_url"]) as tools, client(opened["base_url"]) as agent:
+            names = [tool.name for tool in (await tools.list_tools()).tools]
+            assert names == [t["function"]["name"] for t in opened["tools"]]
+            assert not {"reset", "step", "score"} & set(names)
+            bad = await tools.call_tool("fly", {"direction": "up"})
+            assert bad.is_error
+            over = False
+            while not over:
+                rows = [row("user", "what now?")]
+                await agent.chat.completions.create(model="m", messages=rows)
+                action = oracle.unwrapped.oracle_action()
+                parsed: Any = oracle.unwrapped.action_format.parse(action)
+                answered = await tools.call_tool(parsed.name, dict(parsed.arguments))
+                seen, _, terminated, truncated, _ = oracle.step(action)
+                over = terminated or truncated
+                assert answered.content[0].text == seen["text"]
+    (trajectory,) = read_trajectories(tmp_path / FILE)
+    assert trajectory.env_id == "turngym/Maze-v0"
+    assert trajectory.score == 1.0
+    assert trajectory.episode_return > 0
+    assert trajectory.turns[-1].reward > 0
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert json.loads((tmp_path / FILE).read_text().splitlines()[0])["version"] == 1

@@ -1,0 +1,190 @@
+"""Agents that no one here wrote, run unchanged through the gateway: ``make outside``.
+
+They are installed from the registry into a virtual environment of their own, and started as their
+own programs. The model is a real one with random weights, so that every log-prob is true of it, or
+it says what a script tells it to, so that an agent comes to the end of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.models import policy, tokenizer
+from helpers.outside import CONTROL, bench, segments_match
+from turngym.agents.engine import LocalEngine
+from turngym.agents.generation import Generation, OnToken, Sampling
+from turngym.agents.models import TinyModelConfig, build_tiny_model
+from turngym.agents.rendering import Renderer
+from turngym.trainers.samples import to_samples
+from turngym.types import Trajectory
+
+PYTHON = os.environ.get("TURNGYM_OUTSIDE", "")
+"""The python that the agents are installed for."""
+
+pytestmark = [
+    pytest.mark.skipif(not PYTHON, reason="make outside installs the agents and runs this"),
+    pytest.mark.extra("openai", "starlette", "uvicorn"),
+]
+
+OPENAI_AGENTS = """
+import asyncio, os
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+set_tracing_disabled(True)
+
+@function_tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+agent = Agent(name="adder", instructions="Use the tool.", tools=[add], model="tiny")
+print(Runner.run_sync(agent, "What is 19 + 23?", max_turns=4).final_output)
+"""
+
+
+class ScriptedEngine:
+    """Says one text after the other, in tokens with log-probs, as an engine would draw them."""
+
+    def __init__(self, renderer: Renderer, texts: Sequence[str]) -> None:
+        self.context, self.version, self.free_sessions = 1 << 20, 0, 8
+        self._renderer = renderer
+        self._texts = iter(texts)
+
+    def open(self, seed: int) -> ScriptedEngine:
+        return self
+
+    async def generate(
+        self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
+    ) -> Generation:
+        ids = self._renderer.action(next(self._texts))
+        logprobs = tuple(-0.01 * (token % 97) for token in ids)
+        for token, logprob in zip(ids, logprobs, strict=True):
+            if on_token is not None:
+                on_token(token, logprob, 0)
+        return Generation(token_ids=ids, logprobs=logprobs, versions=(0,) * len(ids), finish="end")
+
+    def close(self) -> None:
+        return None
+
+
+def call(tool: str, arguments: str) -> str:
+    return f'{{"name": "{tool}", "arguments": {arguments}}}'
+
+
+MINI_SWE = [
+    "I write the file first.\n" + call("bash", '{"command": "echo hello > note.txt"}'),
+    "Now I look.\n" + call("bash", '{"command": "cat note.txt"}'),
+    call("bash", '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}'),
+]
+SMOL = [
+    "Thought: multiply.\n<code>\nprint(6 * 7)\n</code>",
+    'Thought: done.\n<code>\nfinal_answer("forty-two")\n</code>',
+]
+ADDER = [call("add", '{"a": 19, "b": 23}'), "It is 42."]
+
+
+def command(agent: str, url: str, key: str) -> list[str]:
+    """Return the command line that starts an agent."""
+    programs = Path(PYTHON).parent
+    if agent == "mini-swe-agent":
+        task = "Write hello to note.txt"
+        mini = ["-m", "openai/tiny", "-y", "--exit-immediately", "-t", task, "-o", "run.json"]
+        return [str(programs / "mini"), *mini]
+    if agent == "smolagents":
+        model = ["--model-type", "OpenAIModel", "--model-id", "tiny"]
+        where = ["--api-base", url, "--api-key", key]
+        return [str(programs / "smolagent"), "What is six times seven?", *model, *where, "--tools"]
+    return [PYTHON, "-c", OPENAI_AGENTS]
+
+
+async def run_agent(agent: str, url: str, folder: Path) -> str:
+    """Run an agent's program to its end and return what it said."""
+    key = "sk-some-agent-key-4242"
+    places = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+    quiet = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
+    home = {"HOME": str(folder), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1"}
+    alone = {"MSWEA_GLOBAL_CONFIG_DIR": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    process = await asyncio.create_subprocess_exec(
+        *command(agent, url, key),
+        cwd=folder,
+        env={**home, **places, **quiet, **alone},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return output.decode(errors="replace")
+
+
+@cache
+def random_model() -> tuple[LocalEngine, Renderer]:
+    """Return a small model with random weights that reads long prompts."""
+    config = TinyModelConfig(hidden=32, layers=2, heads=2, context=16384)
+    model = build_tiny_model(config, tokenizer(), seed=5)
+    return LocalEngine(model, tokenizer()), Renderer(tokenizer())
+
+
+async def record(agent: str, folder: Path, engine: Any, renderer: Any) -> tuple[Trajectory, str]:
+    """Run one agent in one episode; check it against the server's own record."""
+    import openai
+
+    async with bench(engine, renderer, folder / "out", max_new_tokens=48) as found:
+        speaker = openai.AsyncOpenAI(base_url=found.url, api_key=CONTROL)
+        async with speaker:
+            opened: Any = await speaker.post("/episodes", body={"env": agent}, cast_to=object)
+            said = await run_agent(agent, opened["base_url"], folder)
+            end = f"/episodes/{opened['episode']}/end"
+            await speaker.post(end, body={"score": 1.0}, cast_to=object)
+        (trajectory,) = found.episodes.finished
+        assert trajectory.turns, said[-3000:]
+        segments_match(trajectory, found.served)
+    return trajectory, said
+
+
+def check_trainable(trajectory: Trajectory) -> None:
+    """Assert that the trainer takes the episode, with a mask on exactly the drawn tokens."""
+    advantages_M = np.ones(trajectory.num_sampled_tokens, dtype=np.float32)
+    samples = to_samples(trajectory, advantages_M, index=0)
+    drawn = [span for span in trajectory.spans if span.sampled]
+    masked = [int(i) for s in samples for i in s.token_ids[s.loss_mask]]
+    assert masked == [i for span in drawn for i in span.token_ids]
+    logprobs = [float(x) for s in samples for x in s.behaviour_logprobs[s.loss_mask]]
+    assert logprobs == pytest.approx([x for span in drawn for x in span.logprobs])
+
+
+@pytest.mark.parametrize("agent", ["mini-swe-agent", "smolagents", "openai-agents"])
+async def test_agent_with_a_random_model_gives_trainable_trajectories(
+    agent: str, tmp_path: Path
+) -> None:
+    engine, renderer = random_model()
+    trajectory, _ = await record(agent, tmp_path, engine, renderer)
+    check_trainable(trajectory)
+
+
+@pytest.mark.parametrize(
+    ("agent", "texts", "sign"),
+    [
+        ("mini-swe-agent", MINI_SWE, "hello"),
+        ("smolagents", SMOL, "forty-two"),
+        ("openai-agents", ADDER, "It is 42."),
+    ],
+)
+async def test_agent_comes_to_the_end_of_its_task(
+    agent: str, texts: list[str], sign: str, tmp_path: Path
+) -> None:
+    renderer = policy().renderer
+    trajectory, said = await record(agent, tmp_path, ScriptedEngine(renderer, texts), renderer)
+    check_trainable(trajectory)
+    assert len(trajectory.turns) == len(texts)
+    assert sign in said, said[-3000:]
+    if agent == "mini-swe-agent":
+        assert (tmp_path / "note.txt").read_text() == "hello\n"
+    reasons = [turn.segment_reason for turn in trajectory.turns if turn.starts_segment]
+    print(f"\n{agent}: {len(trajectory.turns)} turns, segments opened: {reasons or 'none'}")

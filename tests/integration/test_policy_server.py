@@ -1,0 +1,206 @@
+"""Our own OpenAI-compatible server: what it serves is what the local engine would have drawn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import turngym
+from helpers.models import policy, tokenizer
+from turngym.agents.base import Policy
+from turngym.agents.composed import ChatAgent
+from turngym.agents.generation import Sampling
+from turngym.agents.local import EngineModel
+from turngym.agents.remote.chat import RemoteChat
+from turngym.agents.remote.completions import CompletionsEngine
+from turngym.agents.remote.config import ChatConfig, CompletionsConfig
+from turngym.agents.rendering import Renderer
+from turngym.agents.serving.policy_server import PolicyServer
+from turngym.agents.serving.run import bind, serving
+from turngym.errors import ConfigError
+from turngym.rollouts.collect import collect, group_specs
+from turngym.types import Trajectory
+
+pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn")]
+
+ENV = "text/maze"
+GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
+
+
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[tuple[str, PolicyServer]]:
+    local = policy(context=256)
+    server = PolicyServer(local.engine, local.renderer, name="tiny", **settings)
+    async with serving(server.app()) as url:
+        yield f"{url}/v1", server
+
+
+async def play(agent: Policy, episodes: int = 2, turns: int = 3) -> list[Trajectory]:
+    def make() -> Any:
+        env = turngym.make(ENV)
+        env.set_wrapper_attr("max_turns", turns)
+        return env
+
+    task = make().unwrapped.task("test", 0)
+    specs = group_specs(ENV, task, seed=1, group_size=episodes)
+    return await collect(make, agent, specs, concurrency=2)
+
+
+def said(trajectories: list[Trajectory]) -> list[list[str]]:
+    return [[turn.action.content for turn in t.turns] for t in trajectories]
+
+
+def tokens(trajectories: list[Trajectory]) -> list[list[int]]:
+    return [[i for span in t.spans for i in span.token_ids] for t in trajectories]
+
+
+async def test_chat_completions_and_the_engine_itself_give_the_same_tokens() -> None:
+    local = policy(context=256)
+    here = await play(ChatAgent(EngineModel(local.engine, local.renderer, sampling=GREEDY)))
+    async with served() as (url, _):
+        chat = ChatConfig(
+            model="tiny", base_url=url, tool_calls=False, token_ids=True, max_new_tokens=6
+        )
+        by_chat = await play(ChatAgent(RemoteChat(chat)))
+        config = CompletionsConfig(
+            type="completions", model="tiny", base_url=url, tokenizer="-", context=256
+        )
+        renderer = Renderer(tokenizer())
+        model = EngineModel(CompletionsEngine(config), renderer, sampling=GREEDY)
+        by_ids = await play(ChatAgent(model))
+    assert said(here) == said(by_chat) == said(by_ids)
+    assert tokens(here) == tokens(by_chat) == tokens(by_ids)
+    assert not any(turn.starts_segment for t in by_chat for turn in t.turns)
+    assert all(t.stop_reason.is_truncated for t in by_chat)
+
+
+async def test_logprobs_of_sampled_tokens_are_those_of_the_model() -> None:
+    import torch
+
+    from helpers.models import model
+
+    async with served() as (url, _):
+        chat = ChatConfig(
+            model="tiny", base_url=url, token_ids=True, temperature=1.0, max_new_tokens=5
+        )
+        for trajectory in await play(ChatAgent(RemoteChat(chat))):
+            ids = [i for span in trajectory.spans for i in span.token_ids]
+            with torch.no_grad():
+                full = model()(torch.tensor([ids])).logits[0].log_softmax(-1)
+            place = 0
+            for span in trajectory.spans:
+                for i, token in enumerate(span.token_ids):
+                    if span.sampled:
+                        assert full[place - 1, token].item() == pytest.approx(
+                            span.logprobs[i], abs=1e-4
+                        )
+                    place += 1
+
+
+async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_twice() -> None:
+    import openai
+
+    async with (
+        served(max_new_tokens=12) as (url, server),
+        openai.AsyncOpenAI(base_url=url, api_key="x") as client,
+    ):
+        ask: Any = client.chat.completions.create
+        rows: list[Any] = [{"role": "user", "content": "key north"}]
+        more = {"model": "tiny", "seed": 3, "logprobs": True}
+        ids = {"return_token_ids": True}
+        whole = await ask(messages=rows, extra_body=ids, **more)
+        texts, drawn = "", []
+        usage = {"include_usage": True}
+        async for chunk in await ask(
+            messages=rows, stream=True, stream_options=usage, extra_body=ids, **more
+        ):
+            for choice in chunk.choices:
+                texts += choice.delta.content or ""
+                drawn += getattr(choice, "token_ids", None) or []
+            last = chunk
+        assert texts == whole.choices[0].message.content
+        assert drawn == whole.choices[0].token_ids
+        assert last.usage.completion_tokens == len(drawn)
+        rows += [whole.choices[0].message.model_dump(include={"role", "content"})]
+        rows += [{"role": "user", "content": "go"}]
+        read = server._engine.stats.read_tokens
+        second = await ask(messages=rows, extra_body=ids, **more)
+        served_before = [*whole.prompt_token_ids, *drawn]
+        assert second.prompt_token_ids[: len(served_before)] == served_before
+        fresh = len(second.prompt_token_ids) - len(served_before)
+        assert server._engine.stats.read_tokens - read == fresh + 1  # and the last drawn token
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "line"),
+    [
+        ("chat/completions", {"model": "other", "messages": [{"role": "user"}]}, 404, "'other'"),
+        ("chat/completions", {"model": "tiny", "messages": []}, 400, "messages: List should have"),
+        ("chat/completions", {"model": "tiny", "messages": [{"role": "boss"}]}, 400, "role 'boss'"),
+        ("chat/completions", {"messages": [{"role": "user"}]}, 400, "model: Field required"),
+        ("completions", {"model": "tiny", "prompt": [9999]}, 400, "token ids must lie in 0"),
+        ("completions", {"model": "tiny", "prompt": "x" * 9999}, 400, "context length is 256"),
+        ("completions", {"model": "tiny", "prompt": []}, 400, "the prompt is empty"),
+        ("completions", {"model": "tiny", "prompt": "x", "n": 2}, 400, "n: Input should be"),
+    ],
+)
+async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: str) -> None:
+    import openai
+
+    async with (
+        served() as (url, _),
+        openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client,
+    ):
+        with pytest.raises(openai.APIStatusError) as error:
+            await client.post(f"/{path}", body=body, cast_to=object)
+    assert error.value.status_code == status
+    assert line in str(error.value.body)
+
+
+async def test_picture_is_refused_in_one_line() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    import openai
+
+    rows: Any = [{"role": "user", "content": [part]}]
+    async with served() as (url, _), openai.AsyncOpenAI(base_url=url, api_key="x") as client:
+        with pytest.raises(openai.BadRequestError, match="reads text only"):
+            await client.chat.completions.create(model="tiny", messages=rows)
+
+
+async def test_wrong_key_is_refused() -> None:
+    async with served(key="right-key") as (url, _):
+        config = ChatConfig(model="tiny", base_url=url)
+        with pytest.raises(ConfigError, match="the key is refused"):
+            await play(ChatAgent(RemoteChat(config)))
+
+
+async def test_stop_text_ends_the_answer_and_is_not_part_of_it() -> None:
+    import openai
+
+    async with (
+        served(max_new_tokens=40) as (url, _),
+        openai.AsyncOpenAI(base_url=url, api_key="x") as client,
+    ):
+        ask: Any = client.completions.create
+        free = (await ask(model="tiny", prompt="key north", seed=1)).choices[0].text
+        stop = free[len(free) // 2]
+        cut = await ask(model="tiny", prompt="key north", seed=1, stop=[stop])
+        assert cut.choices[0].text == free[: free.index(stop)]
+        assert cut.choices[0].finish_reason == "stop"
+        streamed = ""
+        async for chunk in await ask(
+            model="tiny", prompt="key north", seed=1, stop=[stop], stream=True
+        ):
+            streamed += chunk.choices[0].text
+        assert streamed == cut.choices[0].text
+
+
+async def test_port_that_is_taken_is_one_line() -> None:
+    sock = bind("127.0.0.1", 0)
+    sock.listen()
+    with pytest.raises(ConfigError, match="cannot listen at 127"):
+        bind("127.0.0.1", sock.getsockname()[1])
+    sock.close()

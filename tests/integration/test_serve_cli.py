@@ -1,0 +1,106 @@
+"""``turngym serve`` as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cli import COMMAND, SOURCE, turngym
+from helpers.models import model, tokenizer
+from turngym.agents.models import save_model_dir
+
+pytestmark = pytest.mark.extra("openai", "starlette", "uvicorn")
+
+
+@contextmanager
+def server(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Start a server and yield it with what it told on stdout."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", *arguments],
+        env={**os.environ, "PYTHONPATH": SOURCE, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        told = ""
+        while not told.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, "the server ended before it told where it is"
+            told += line
+        yield process, json.loads(told)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def post(url: str, body: Any, key: str = "x") -> Any:
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_an_agent_is_recorded_from_two_commands(tmp_path: Path) -> None:
+    save_model_dir(model(), tokenizer(), tmp_path / "model")
+    policy = ("policy", f"hf:{tmp_path / 'model'}", "--name", "tiny", "--port", "0")
+    with server(*policy, "--context", "256") as (_, served):
+        assert served["model"] == "tiny"
+        gateway = ("gateway", "--upstream", served["url"], "--model", "tiny", "--port", "0")
+        out = tmp_path / "out"
+        with server(*gateway, "--out", str(out)) as (process, told):
+            body = {
+                "model": "any",
+                "max_tokens": 4,
+                "messages": [{"role": "user", "content": "go"}],
+            }
+            answer = post(f"{told['url']}/chat/completions", body)
+            assert answer["usage"]["completion_tokens"] <= 4
+            assert "token_ids" not in answer["choices"][0]
+        assert process.returncode == 0
+    lines = (out / "trajectories.jsonl").read_text().splitlines()
+    (turn,) = json.loads(lines[1])["turns"]
+    assert [span["sampled"] for span in turn["spans"]] == [False, True]
+    assert told["control_key"] not in (out / "trajectories.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("policy", "gpt"), "model 'gpt': wanted hf:NAME_OR_PATH or run:FOLDER"),
+        (("policy", "hf:x", "--key-env", "NO_SUCH_KEY"), "--key-env NO_SUCH_KEY: the variable"),
+        (("policy", "hf:x", "--host", "192.0.2.1"), "cannot listen at 192.0.2.1:8000"),
+        (
+            ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o", "--env", "maz"),
+            "unknown environment 'maz'",
+        ),
+        (
+            ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o", "--tokens", "1"),
+            "unknown value of --tokens '1'",
+        ),
+    ],
+)
+def test_bad_settings_are_one_line(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    found = turngym("serve", *arguments, cwd=tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.startswith(f"error: {line}")
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_missing_extra_is_one_line(tmp_path: Path) -> None:
+    gateway = ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", "o")
+    found = turngym("serve", *gateway, cwd=tmp_path, hide=["openai"])
+    assert found.returncode == 2
+    assert "pip install 'turngym[serve]'" in found.stderr

@@ -1,0 +1,177 @@
+"""Agents put together of parts, over a model that says what it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import turngym
+from helpers.models import policy as tiny_policy
+from turngym.agents.base import EpisodeContext, EpisodeEnd, PolicyTurn
+from turngym.agents.composed import ChatAgent
+from turngym.agents.conversation import Line, Said
+from turngym.agents.generation import Sampling
+from turngym.agents.history import SUMMARIZE, SummaryHistory, WindowHistory
+from turngym.agents.local import EngineModel
+from turngym.agents.prompting import PlainPrompting, ReActPrompting
+from turngym.agents.reflection import Reflection
+from turngym.errors import ConfigError
+from turngym.rollouts.collect import group_specs
+from turngym.rollouts.episode import rollout
+from turngym.types import Message, StopReason
+
+CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="Find the key.")
+
+
+class Script:
+    """A model that says what ``answer`` makes of what it was told; keeps every conversation."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.answer = answer or (lambda told: f"answer {len(told)}")
+        self.conversations: list[list[Message]] = []
+
+    def open(self, seed: int) -> ScriptConversation:
+        return ScriptConversation(self)
+
+
+class ScriptConversation:
+    def __init__(self, model: Script) -> None:
+        self.model = model
+        self.told: list[Message] = []
+        model.conversations.append(self.told)
+
+    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
+        self.told += [line.message for line in lines]
+        message = Message(role="assistant", content=self.model.answer(self.told))
+        self.told.append(message)
+        return Said(message=message, usage={"completion_tokens": 1.0})
+
+    async def restart(self) -> None:
+        self.told = []
+        self.model.conversations.append(self.told)
+
+    def close(self) -> None:
+        return None
+
+
+async def play(agent: ChatAgent, turns: int) -> list[PolicyTurn]:
+    session = agent.start(CONTEXT)
+    return [await session.act({"text": f"seen {number}"}, {}) for number in range(turns)]
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    return [message.content for message in messages]
+
+
+async def test_plain_agent_is_told_instructions_and_observations_word_for_word() -> None:
+    model = Script()
+    turns = await play(ChatAgent(model), 2)
+    assert texts(model.conversations[0]) == [
+        "Find the key.",
+        "seen 0",
+        "answer 2",
+        "seen 1",
+        "answer 4",
+    ]
+    assert texts(turns[1].observation) == ["seen 1"]
+    assert not turns[1].starts_segment
+
+
+async def test_react_asks_for_a_thought_and_the_environment_reads_the_action() -> None:
+    model = Script(lambda told: "Thought: the key is north.\nAction: go north")
+    agent = ChatAgent(model, prompting=ReActPrompting())
+    turns = await play(agent, 1)
+    assert "Thought:" in model.conversations[0][0].content
+    env = turngym.make("text/maze")
+    env.reset(seed=0)
+    _, _, _, _, info = env.step(turns[0].action.content)
+    assert "Not a command" not in info.get("invalid_action", "")
+
+
+async def test_legal_actions_are_shown_when_asked_for() -> None:
+    prompting = PlainPrompting(show_legal_actions=True, max_legal_actions=2)
+    line = prompting.line({"text": "x"}, {"legal_actions": ["a", "b", "c"]})
+    assert line.message.content == "x\nYou may: a; b; and 1 more"
+
+
+async def test_window_keeps_the_last_turns_and_opens_a_segment_with_its_reason() -> None:
+    model = Script()
+    turns = await play(ChatAgent(model, history=WindowHistory(4, keep=2)), 6)
+    assert [turn.starts_segment for turn in turns] == [False] * 4 + [True, False]
+    assert turns[4].segment_reason == "window: the last 2 of 5 turns are kept"
+    assert texts(turns[4].observation) == ["Find the key.", "seen 3", "answer 8", "seen 4"]
+    assert texts(model.conversations[1])[:4] == texts(turns[4].observation)
+
+
+async def test_summary_replaces_what_is_dropped_by_the_model_s_own_notes() -> None:
+    model = Script(lambda told: "my notes" if SUMMARIZE in told[-1].content else "x" * 40)
+    turns = await play(ChatAgent(model, history=SummaryHistory(30, keep=1)), 4)
+    cut = next(turn for turn in turns if turn.starts_segment)
+    assert cut.segment_reason is not None
+    assert cut.segment_reason.startswith("compaction: ")
+    assert cut.observation[0].content == "Find the key."
+    assert "my notes" in cut.observation[1].content
+    assert cut.observation[1].content.endswith(f"seen {turns.index(cut)}")
+    assert cut.usage["completion_tokens"] == 2  # the notes and the action
+
+
+async def test_reflection_tells_the_next_attempt_what_the_last_one_learned() -> None:
+    model = Script(
+        lambda told: "Do not go\nsouth." if "did not succeed" in told[-1].content else "go"
+    )
+    agent = ChatAgent(model, reflection=Reflection())
+    end = EpisodeEnd(
+        observation="lost", episode_return=0.0, score=0.0, stop_reason=StopReason.TERMINATED
+    )
+    first: Any = agent.start(CONTEXT)
+    await first.act({"text": "seen"}, {})
+    await first.finish(end)
+    second = agent.start(CONTEXT)
+    await second.act({"text": "seen"}, {})
+    assert "- Do not go south." in model.conversations[-1][0].content
+    assert "Do not go" not in model.conversations[0][0].content
+
+
+async def test_success_teaches_nothing() -> None:
+    model = Script()
+    agent = ChatAgent(model, reflection=Reflection())
+    session: Any = agent.start(CONTEXT)
+    await session.act({"text": "seen"}, {})
+    await session.finish(
+        EpisodeEnd(observation="", episode_return=1, score=1.0, stop_reason=StopReason.TERMINATED)
+    )
+    assert len(model.conversations) == 1
+
+
+async def test_rollout_lets_a_session_learn_how_the_episode_came_out() -> None:
+    model = Script()
+    agent = ChatAgent(model, reflection=Reflection())
+    env = turngym.make("text/maze")
+    spec = group_specs("text/maze", env.unwrapped.task("train", 0), seed=0, group_size=1)[0]
+    trajectory = await rollout(env, agent, spec)
+    assert trajectory.score == 0.0
+    assert "did not succeed (score 0)" in model.conversations[1][-2].content
+
+
+async def test_window_over_tokens_keeps_every_segment_as_the_engine_saw_it() -> None:
+    local = tiny_policy(context=256)
+    model = EngineModel(local.engine, local.renderer, sampling=Sampling(max_new_tokens=5))
+    session = ChatAgent(model, history=WindowHistory(2, keep=1)).start(CONTEXT)
+    turns = [await session.act({"text": "key north."}, {}) for _ in range(5)]
+    assert [turn.starts_segment for turn in turns] == [False, False, True, False, True]
+    for turn in turns:
+        prompt, drawn = turn.spans
+        assert (prompt.sampled, drawn.sampled) == (False, True)
+        if turn.starts_segment:
+            opening = local.renderer.opening(turn.observation)
+            assert prompt.token_ids == opening
+    session.close()
+    assert local.engine.free_sessions == 1024
+
+
+@pytest.mark.parametrize("make", [lambda: WindowHistory(2, 3), lambda: SummaryHistory(0)])
+def test_history_that_makes_no_sense_is_refused(make: Any) -> None:
+    with pytest.raises(ConfigError, match="history: "):
+        make()

@@ -1,0 +1,244 @@
+"""A chat model on a server that fails in every way we know of."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.fake_server import (
+    FakeServer,
+    Reply,
+    answer,
+    answer_body,
+    fake_server,
+    hang_up,
+    refuse,
+    send,
+    send_json,
+    talk_for_ever,
+)
+from turngym.agents.base import ContextOverflow
+from turngym.agents.conversation import Line, Said
+from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
+from turngym.agents.remote.config import ChatConfig
+from turngym.agents.remote.images import png
+from turngym.agents.remote.limits import RateLimit
+from turngym.environments.actions import InvalidAction, JsonTools
+from turngym.errors import ConfigError, PolicyFault
+from turngym.types import Message
+
+pytestmark = pytest.mark.extra("openai")
+
+KEY = "sk-very-secret-key-1234567890"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "",
+            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+        },
+    }
+]
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def user(text: str, **more: Any) -> Line:
+    return Line(message=Message(role="user", content=text), **more)
+
+
+async def ask(
+    replies: Sequence[Reply], *lines: Line, tools: Any = (), **config: Any
+) -> tuple[Said, FakeServer]:
+    """Say ``lines`` to a server that replies so."""
+    async with fake_server(*replies) as server:
+        settings = {"model": "tiny", "retry_wait_s": 0.01, "turn_timeout_s": 20.0, **config}
+        conversation = RemoteChat(ChatConfig(base_url=server.url, **settings)).open(7)
+        try:
+            said = await conversation.say(lines or [user("hi")], tools=tools)
+        finally:
+            closing = conversation.close()
+            if closing is not None:
+                await closing
+        return said, server
+
+
+async def test_answer_comes_with_what_it_cost() -> None:
+    said, server = await ask([answer("go north")], input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)
+    assert said.message == Message(role="assistant", content="go north")
+    assert said.usage["prompt_tokens"] == 100
+    assert said.usage["completion_tokens"] == 10
+    assert said.usage["cost_usd"] == pytest.approx(200e-6)
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "hi"}]
+    assert server.bodies[0]["max_tokens"] == 1024
+    assert server.bodies[0]["temperature"] == 0.0
+
+
+async def test_wrong_key_is_one_line_that_names_the_variable_and_not_the_key() -> None:
+    reply = refuse(401, f"Incorrect API key provided: {KEY}")
+    with pytest.raises(ConfigError, match=r"the key is refused \(401\); set OPENAI_API_KEY") as e:
+        await ask([reply])
+    assert KEY not in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+async def test_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown model 'tinny'\. Did you mean 'tiny'"):
+        await ask([refuse(404, "no such model")], model="tinny")
+
+
+async def test_server_that_is_not_there_is_a_wrong_setting() -> None:
+    config = ChatConfig(model="m", base_url="http://127.0.0.1:9/v1", retry_wait_s=0.01)
+    conversation = RemoteChat(config).open(0)
+    with pytest.raises(ConfigError, match="nobody answers there; is the server running"):
+        await conversation.say([user("hi")])
+    await conversation.close()  # type: ignore[misc]
+
+
+async def test_storm_of_429_passes() -> None:
+    storm = refuse(429, "slow down", retry_after="0.01")
+    said, server = await ask([storm, storm, storm, answer("ok")])
+    assert said.message.content == "ok"
+    assert said.usage["retries"] == 3
+    assert len(server.bodies) == 4
+
+
+async def test_storm_that_does_not_pass_breaks_the_episode_alone() -> None:
+    with pytest.raises(PolicyFault, match="no whole answer in 3 tries: slow down"):
+        await ask([refuse(429, "slow down")], max_retries=2)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        send(json.dumps(answer_body("go")).encode()[:60], length=500),
+        send(json.dumps(answer_body("go")).encode()[:60]),
+        answer("go", finish=None),
+        hang_up(),
+        send(b"<html>bad gateway</html>", kind="text/html"),
+        send_json({"choices": []}),
+        refuse(503, "overloaded"),
+    ],
+    ids=["short body", "broken json", "no end", "no word", "html", "no choice", "503"],
+)
+async def test_half_an_answer_is_asked_for_again(half: Reply) -> None:
+    said, _ = await ask([half, answer("whole")])
+    assert said.message.content == "whole"
+    with pytest.raises((PolicyFault, ConfigError)) as error:
+        await ask([half], max_retries=1)
+    assert "\n" not in str(error.value)
+
+
+async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
+    with pytest.raises(PolicyFault, match=r"no whole answer within 0\.3 s"):
+        await ask([talk_for_ever()], turn_timeout_s=0.3)
+
+
+async def test_answer_that_was_cut_is_the_action() -> None:
+    said, _ = await ask([answer("go nor", finish="length")])
+    assert said.message.content == "go nor"
+
+
+async def test_images_to_a_text_only_model_are_one_line() -> None:
+    line = user("look", image=np.zeros((2, 3, 3), dtype=np.uint8))
+    refusal = refuse(400, "This model does not support image input")
+    with pytest.raises(ConfigError, match="the model takes no images; say images=false"):
+        await ask([refusal], line)
+    _, server = await ask([answer("ok")], line, images=False)
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": "look"}]
+
+
+async def test_image_goes_as_a_png_that_holds_every_pixel() -> None:
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    _, server = await ask([answer("ok")], user("look", image=image))
+    parts = server.bodies[0]["messages"][0]["content"]
+    assert parts[0] == {"type": "text", "text": "look"}
+    assert parts[1]["image_url"]["url"].startswith("data:image/png;base64,")
+    data = png(image)
+    start = data.index(b"IDAT")
+    size = int.from_bytes(data[start - 4 : start], "big")
+    rows = np.frombuffer(zlib.decompress(data[start + 4 : start + 4 + size]), dtype=np.uint8)
+    assert (rows.reshape(2, 13)[:, 1:].reshape(image.shape) == image).all()
+
+
+async def test_prompt_that_is_too_long_ends_the_episode_as_such() -> None:
+    with pytest.raises(ContextOverflow):
+        await ask([refuse(400, "This model's maximum context length is 10 tokens")])
+
+
+async def test_other_refusals_break_one_episode_at_once() -> None:
+    with pytest.raises(PolicyFault, match=r"the request is refused \(400\): bad luck"):
+        await ask([refuse(400, "bad luck"), answer("too late")])
+
+
+async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> None:
+    call = ("search", '{"query": "maze"}')
+    async with fake_server(answer("I look.", calls=[call, call]), answer("done")) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
+        said = await conversation.say([user("find it")], tools=TOOLS)
+        assert said.message.content == 'I look.\n{"name": "search", "arguments": {"query": "maze"}}'
+        assert said.call_ids == ("call0", "call1")
+        await conversation.say([Line(message=Message(role="tool", content="found"))], tools=TOOLS)
+        await conversation.close()  # type: ignore[misc]
+    rows = server.bodies[1]["messages"]
+    assert rows[1]["content"] == "I look."
+    assert rows[2] == {"role": "tool", "tool_call_id": "call0", "content": "found"}
+    assert rows[3] == {"role": "tool", "tool_call_id": "call1", "content": ONE_CALL_A_TURN}
+
+
+@pytest.mark.parametrize("arguments", ["{query: maze", "[1, 2]", '"maze"'])
+async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) -> None:
+    said, _ = await ask([answer(None, calls=[("search", arguments)])], tools=TOOLS)
+    found = JsonTools(TOOLS).parse(said.message.content)
+    assert isinstance(found, InvalidAction)
+    assert found.reason == "The arguments of 'search' must be a JSON object."
+
+
+async def test_token_ids_that_are_not_told_are_one_line() -> None:
+    with pytest.raises(ConfigError, match="token_ids is set, but the server tells none"):
+        await ask([answer("ok")], token_ids=True)
+
+
+async def test_seed_differs_from_call_to_call_and_not_from_run_to_run() -> None:
+    async def seeds() -> list[int]:
+        async with fake_server(answer("ok")) as server:
+            config = ChatConfig(model="tiny", base_url=server.url, temperature=1.0)
+            conversation = RemoteChat(config).open(3)
+            for _ in range(3):
+                await conversation.say([user("hi")])
+            await conversation.close()  # type: ignore[misc]
+        return [body["seed"] for body in server.bodies]
+
+    first = await seeds()
+    assert len(set(first)) == 3
+    assert first == await seeds()
+
+
+def test_no_key_for_openai_itself_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"no key for https://api\.openai\.com/v1; set OPENAI_API_KEY"
+    ):
+        RemoteChat(ChatConfig(model="gpt-9"))
+
+
+def test_rate_limit_spreads_requests_evenly_after_a_burst() -> None:
+    limit = RateLimit(60.0)  # one a second
+    waits = [limit.reserve(1, now=100.0) for _ in range(5)]
+    assert waits == pytest.approx([0, 0, 0, 1, 2])
+    limit.charge(10)
+    assert limit.reserve(0, now=103.0) == pytest.approx(10)
+
+
+async def test_recorded_requests_hold_the_key_only_in_the_header() -> None:
+    _, server = await ask([answer("ok")])
+    assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
+    assert KEY not in json.dumps(server.bodies)

@@ -1,0 +1,81 @@
+from turngym.agents.generation import Generation
+from turngym.agents.token_trace import TokenTrace
+from turngym.rollouts.gateway.chunks import ChunkCollector
+from turngym.rollouts.gateway.recorder import EpisodeRecorder
+from turngym.types import Message, StopReason
+
+
+def drawn(*ids: int) -> Generation:
+    return Generation(
+        token_ids=ids, logprobs=(-1.0,) * len(ids), versions=(0,) * len(ids), finish="end"
+    )
+
+
+def test_prompt_that_goes_on_adds_only_what_is_new() -> None:
+    trace = TokenTrace()
+    trace.add([1, 2], drawn(3, 4))
+    found = trace.add([1, 2, 3, 4, 5], drawn(6))
+    assert [span.token_ids for span in found.spans] == [(5,), (6,)]
+    assert not found.starts_segment
+
+
+def test_reasons_say_where_a_prompt_parts_from_what_was_served() -> None:
+    def reason(prompt: list[int]) -> str | None:
+        trace = TokenTrace()
+        trace.add([1, 2], drawn(3, 4))
+        return trace.add(prompt, drawn(6)).reason
+
+    assert reason([1, 2, 3, 4, 5]) is None
+    assert reason([1, 9, 3, 4, 5]) == "history was rewritten from token 1 of 4 on"
+    assert reason([1, 2, 3, 9, 5]) == "an answer came back in other tokens, from token 3 of 4 on"
+    assert reason([1, 2, 3]) == "history was cut: 3 tokens, after 4 were served"
+
+
+def test_call_without_ids_is_kept_and_the_next_one_starts_a_segment() -> None:
+    recorder = EpisodeRecorder(env_id="e", task_id="t")
+    hi, yes = Message(role="user", content="hi"), Message(role="assistant", content="yes")
+    recorder.call([hi], yes, prompt_ids=[1], drawn=drawn(2), usage={})
+    recorder.call([hi, yes, hi], yes, prompt_ids=None, drawn=None, usage={})
+    recorder.call([hi, yes, hi, yes, hi], yes, prompt_ids=[1, 2, 3], drawn=drawn(4), usage={})
+    turns = recorder.end(StopReason.TERMINATED).turns
+    assert [bool(turn.spans) for turn in turns] == [True, False, True]
+    assert [turn.starts_segment for turn in turns] == [False, False, True]
+    assert turns[2].segment_reason == "a call before was answered without token ids"
+    assert len(turns[1].observation) == 1
+
+
+def test_reward_before_the_first_call_waits_for_it() -> None:
+    recorder = EpisodeRecorder(env_id="e", task_id="t")
+    recorder.reward(0.5)
+    hi = Message(role="user", content="hi")
+    yes = Message(role="assistant", content="yes")
+    recorder.call([hi], yes, prompt_ids=None, drawn=None, usage={})
+    recorder.reward(1.0, invalid_action="no such tool")
+    (turn,) = recorder.end(StopReason.TERMINATED).turns
+    assert (turn.reward, turn.invalid_action) == (1.5, "no such tool")
+
+
+def test_chunks_become_the_whole_answer() -> None:
+    collector = ChunkCollector()
+    call = {"index": 0, "id": "c1", "function": {"name": "search", "arguments": '{"q"'}}
+    more = {"index": 0, "function": {"arguments": ': "x"}'}}
+    parts = [
+        {"delta": {"role": "assistant", "content": "I "}, "token_ids": [7]},
+        {"delta": {"content": "look", "tool_calls": [call]}, "token_ids": [8]},
+        {"delta": {"tool_calls": [more]}, "finish_reason": "tool_calls"},
+    ]
+    for part in parts:
+        assert not collector.is_whole
+        collector.add({"id": "a", "prompt_token_ids": [1, 2], "choices": [{"index": 0, **part}]})
+    collector.add({"choices": [], "usage": {"prompt_tokens": 2}})
+    answer = collector.answer()
+    assert collector.is_whole
+    assert answer["usage"] == {"prompt_tokens": 2}
+    assert answer["prompt_token_ids"] == [1, 2]
+    (choice,) = answer["choices"]
+    assert choice["token_ids"] == [7, 8]
+    assert choice["message"]["content"] == "I look"
+    assert choice["message"]["tool_calls"][0]["function"] == {
+        "name": "search",
+        "arguments": '{"q": "x"}',
+    }
