@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -84,6 +84,20 @@ def append_trajectory(path: Path, trajectory: Trajectory) -> None:
         if file.seek(0, os.SEEK_END) == 0:
             line = _header() + line
         file.write(line.encode())
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON, replacing ``path`` only when all of it is on the disk."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_header(file: IO[str]) -> None:
