@@ -123,8 +123,15 @@ class Turn:
     """Name of the PNG file of what the agent saw, where pictures are kept."""
     starts_segment: bool = False
     """True when the history was rewritten, so earlier tokens are not a prefix of this turn."""
+    segment_reason: str | None = None
+    """Why the history was rewritten, in words; only with ``starts_segment``."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What the policy spent on this turn, where it counts: ``prompt_tokens``,
+    ``completion_tokens``, ``requests``, ``retries``, ``seconds``, ``cost_usd``."""
 
     def __post_init__(self) -> None:
+        if self.segment_reason is not None and not self.starts_segment:
+            raise ValueError("Turn.segment_reason is given, but the turn starts no segment")
         if self.action.role != "assistant":
             raise ValueError(f"Turn.action must be an assistant message, got {self.action.role!r}")
         if not math.isfinite(self.reward):

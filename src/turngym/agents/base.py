@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
-from turngym.types import Message, TokenSpan
+from turngym.types import Message, StopReason, TokenSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,22 @@ class PolicyTurn:
     spans: tuple[TokenSpan, ...] = ()
     """Tokens appended by this turn; empty when the policy has no tokens."""
     starts_segment: bool = False
+    """The history was rewritten: what was read and drawn before is no prefix of this turn."""
+    segment_reason: str | None = None
+    """Why it was rewritten."""
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What was spent, by the names of ``Turn.usage``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeEnd:
+    """How an episode came out, for a session that learns from it."""
+
+    observation: str
+    """What the environment answered to the last action."""
+    episode_return: float
+    score: float | None
+    stop_reason: StopReason
 
 
 class ContextOverflow(Exception):
@@ -55,8 +71,17 @@ class PolicySession(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Release what the session holds. Safe to call twice."""
+    def close(self) -> Awaitable[None] | None:
+        """Release what the session holds. Safe to call twice; what it returns is awaited."""
+        ...
+
+
+@runtime_checkable
+class LearningSession(Protocol):
+    """A session that wants to know how its episode came out."""
+
+    async def finish(self, end: EpisodeEnd) -> None:
+        """Take note of the end of an episode that did not break, before ``close``."""
         ...
 
 

@@ -19,47 +19,14 @@ from numpy.typing import NDArray
 
 from turngym.agents.base import ContextOverflow
 from turngym.agents.decoder import CachedDecoder, Decoder, make_decoder
+from turngym.agents.generation import Generation as Generation
+from turngym.agents.generation import OnToken
+from turngym.agents.generation import Sampling as Sampling
 from turngym.errors import ConfigError, PolicyFault
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How tokens are drawn.
-
-    The log-prob of a token is the one under the distribution it was drawn from: after temperature
-    and ``top_p``. At temperature 0 the likeliest token is taken, with log-prob 0.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    """Draw among the likeliest tokens that together hold this probability."""
-    max_new_tokens: int = 64
-    """Longest action in tokens, the end token included."""
-    stop: tuple[str, ...] = ()
-    """Texts that end an action besides the end token; they stay part of it."""
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.max_new_tokens < 1:
-            raise ConfigError(
-                f"sampling: temperature={self.temperature} must be 0 or more, top_p={self.top_p} "
-                f"in (0, 1], max_new_tokens={self.max_new_tokens} at least 1"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """What was drawn for one request. All sequences have one length [N]."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    """Policy version that drew each token; ascending."""
-    finish: str
-    """``"end"`` (the end token), ``"stop"`` (a stop text) or ``"length"``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +48,7 @@ class _Request:
     sampling: Sampling
     future: asyncio.Future[Generation]
     limit: int
+    on_token: OnToken | None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -161,7 +129,11 @@ class LocalEngine:
         return [scored.numpy() for scored in self._decoder.score(sequences)]
 
     async def _generate(
-        self, session: EngineSession, new_ids: Sequence[int], sampling: Sampling
+        self,
+        session: EngineSession,
+        new_ids: Sequence[int],
+        sampling: Sampling,
+        on_token: OnToken | None,
     ) -> Generation:
         feed = [*session.unread, *new_ids]
         room = self.context - session.length - len(feed)
@@ -178,6 +150,7 @@ class LocalEngine:
             sampling=sampling,
             future=loop.create_future(),
             limit=min(sampling.max_new_tokens, room),
+            on_token=on_token,
         )
         self._waiting.append(request)
         if self._loop_task is None or self._loop_task.done():
@@ -245,6 +218,8 @@ class LocalEngine:
             request.token_ids.append(token)
             request.logprobs.append(logprob)
             request.versions.append(self.version)
+            if request.on_token is not None:
+                request.on_token(token, logprob, self.version)
             finish = self._finish(request)
             if finish is not None and not request.future.done():
                 request.future.set_result(
@@ -280,8 +255,15 @@ class EngineSession:
         self.draws = 0
         self.closed = False
 
-    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(
+        self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
+    ) -> Generation:
         """Read ``new_ids`` after what was read and drawn so far, and draw an action.
+
+        Args:
+            new_ids: At least one token, unless the last action was cut and is to go on.
+            sampling: How to draw.
+            on_token: Told of each token as it is drawn; must not raise or wait.
 
         Raises:
             ContextOverflow: There is no room for even one more token.
@@ -289,7 +271,7 @@ class EngineSession:
         """
         if self.closed:
             raise PolicyFault("engine: the session is closed")
-        return await self._engine._generate(self, new_ids, sampling)
+        return await self._engine._generate(self, new_ids, sampling, on_token)
 
     def close(self) -> None:
         """Free the cache row. Safe to call twice."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
-from turngym.agents.engine import EngineSession, Generation, LocalEngine, Sampling
+from turngym.agents.conversation import Conversation, Line, Said
+from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.generation import Engine, Generation, Session, spans_of
 from turngym.agents.rendering import Renderer, with_system
-from turngym.types import Message, TokenSpan
+from turngym.types import Message
 
 
 class LocalPolicy:
@@ -38,44 +39,85 @@ class LocalPolicy:
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session with its own cache and its own random numbers."""
-        return _LocalSession(self, self.engine.open(context.seed), context)
+        return _LocalSession(self, context)
 
 
 class _LocalSession:
-    def __init__(self, policy: LocalPolicy, session: EngineSession, ctx: EpisodeContext) -> None:
-        self._policy = policy
-        self._session = session
-        self._instructions = ctx.instructions if policy.system_prompt else None
-        self._last: Generation | None = None
+    def __init__(self, policy: LocalPolicy, context: EpisodeContext) -> None:
+        self._conversation = EngineConversation(
+            policy.engine, policy.renderer, sampling=policy.sampling, seed=context.seed
+        )
+        self._instructions = context.instructions if policy.system_prompt else None
+        self._first = True
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        renderer = self._policy.renderer
         seen: tuple[Message, ...] = (Message(role="user", content=observation["text"]),)
-        if self._last is None:
-            seen = with_system(self._instructions, seen)
-            prompt = renderer.opening(seen)
-        else:
-            prompt = renderer.continuation(seen, ended=self._last.finish == "end")
-        drawn = await self._session.generate(prompt, self._policy.sampling)
-        self._last = drawn
-        action = Message(role="assistant", content=renderer.decode_action(drawn.token_ids))
-        return PolicyTurn(observation=seen, action=action, spans=_spans(prompt, drawn))
+        if self._first:
+            seen, self._first = with_system(self._instructions, seen), False
+        said = await self._conversation.say([Line(message=message) for message in seen])
+        return PolicyTurn(observation=seen, action=said.message, spans=said.spans)
 
     def close(self) -> None:
-        self._session.close()
+        self._conversation.close()
 
 
-def _spans(prompt: tuple[int, ...], drawn: Generation) -> tuple[TokenSpan, ...]:
-    """Return the prompt's span, then one span per policy version that drew."""
-    spans = [TokenSpan(token_ids=prompt, sampled=False)]
-    for version, places in groupby(range(len(drawn.token_ids)), key=drawn.versions.__getitem__):
-        run = list(places)
-        spans.append(
-            TokenSpan(
-                token_ids=tuple(drawn.token_ids[i] for i in run),
-                logprobs=tuple(drawn.logprobs[i] for i in run),
-                sampled=True,
-                policy_version=version,
-            )
+class EngineModel:
+    """A chat model made of an engine and the chat template of its tokenizer."""
+
+    def __init__(self, engine: Engine, renderer: Renderer, *, sampling: Sampling) -> None:
+        self.engine = engine
+        self.renderer = renderer
+        self.sampling = sampling
+
+    def open(self, seed: int) -> Conversation:
+        """Return a new conversation."""
+        return EngineConversation(self.engine, self.renderer, sampling=self.sampling, seed=seed)
+
+
+class EngineConversation:
+    """A conversation that is told to an engine in tokens, each once; text is never read twice."""
+
+    def __init__(
+        self, engine: Engine, renderer: Renderer, *, sampling: Sampling, seed: int
+    ) -> None:
+        self._engine = engine
+        self._renderer = renderer
+        self._sampling = sampling
+        self._seed = seed
+        self._session: Session = engine.open(seed)
+        self._last: Generation | None = None
+
+    async def say(
+        self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Said:
+        """Say ``lines`` and return the answer. Tools must be told in the lines themselves."""
+        messages = [line.message for line in lines]
+        if self._last is None:
+            prompt = self._renderer.opening(messages)
+        else:
+            prompt = self._renderer.continuation(messages, ended=self._last.finish == "end")
+        drawn = self._last = await self._session.generate(prompt, self._sampling)
+        text = self._renderer.decode_action(drawn.token_ids)
+        return Said(
+            message=Message(role="assistant", content=text),
+            spans=spans_of(prompt, drawn),
+            usage={
+                "prompt_tokens": float(len(prompt)),
+                "completion_tokens": float(len(drawn.token_ids)),
+            },
         )
-    return tuple(spans)
+
+    async def restart(self) -> None:
+        """Forget everything; the next lines open a conversation."""
+        await self._close_session()
+        self._session, self._last = self._engine.open(self._seed + 1), None
+        self._seed += 1
+
+    def close(self) -> Any:  # an awaitable or None, as the engine's sessions have it
+        """Free the engine's session."""
+        return self._session.close()
+
+    async def _close_session(self) -> None:
+        closing = self._session.close()
+        if closing is not None:
+            await closing

@@ -15,6 +15,8 @@ import gymnasium
 from turngym.agents.base import (
     ContextOverflow,
     EpisodeContext,
+    EpisodeEnd,
+    LearningSession,
     Policy,
     PolicySession,
     PolicyTurn,
@@ -150,6 +152,8 @@ class _Record:
                 potential=seen.get("potential"),
                 picture=self.last_picture,
                 starts_segment=turn.starts_segment,
+                segment_reason=turn.segment_reason,
+                usage=turn.usage,
             )
         )
         if answer.is_over:
@@ -230,8 +234,9 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
                 record.add(turn, info, answer)
             record.see(answer.observation)
             observation, info, over = answer.observation, answer.info, answer.is_over
+        await _finish_session(session, record)
     finally:
-        _close_session(session)
+        await _close_session(session)
 
 
 @contextmanager
@@ -263,9 +268,25 @@ async def _awaited(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _close_session(session: PolicySession) -> None:
+async def _finish_session(session: PolicySession, record: _Record) -> None:
+    """Let a session that learns know how the episode came out."""
+    if not isinstance(session, LearningSession):
+        return
+    end = EpisodeEnd(
+        observation=record.last_text or "",
+        episode_return=sum(turn.reward for turn in record.turns),
+        score=record.score,
+        stop_reason=record.stop,
+    )
     try:
-        session.close()
+        await session.finish(end)
+    except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
+        logger.warning("a policy session learned nothing: %s: %s", type(error).__name__, error)
+
+
+async def _close_session(session: PolicySession) -> None:
+    try:
+        await _awaited(session.close())
     except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
         logger.warning("a policy session did not close: %s: %s", type(error).__name__, error)
 
