@@ -4,7 +4,8 @@ config.json            resolved settings, version, commit, seed
 metrics.jsonl          numbers of every step; no clock, so equal runs give equal bytes
 timings.jsonl          seconds of every step
 checkpoints/           see ``checkpoints``
-trajectories/          the expert's episodes, and best, median and worst at each evaluation
+trajectories/          the expert's episodes, best, median and worst at each evaluation, and the
+                       group of training episodes that teaches most, with its advantages
 tensorboard/           event files
 curve.png              success against updates
 summary.json           what came of it, when the run is done
@@ -24,6 +25,8 @@ from turngym.errors import ConfigError
 from turngym.provenance import source_commit
 from turngym.records import write_json, write_trajectories
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.told_advantages import most_telling
 from turngym.types import Trajectory
 
 FORMAT_VERSION = 1
@@ -98,6 +101,12 @@ class RunFolder:
         chosen = {"worst": ranked[0], "median": ranked[len(ranked) // 2], "best": ranked[-1]}
         for name, trajectory in chosen.items():
             write_trajectories(self.trajectories / f"{name}-{label}.jsonl", [trajectory])
+
+    def keep_group(self, label: str, credit: Credit) -> None:
+        """Keep the group of a batch that teaches most, with its advantages; there may be none."""
+        members = most_telling(credit)
+        if members:
+            write_trajectories(self.trajectories / f"{label}.jsonl", members)
 
     def write_summary(self, content: Mapping[str, Any]) -> None:
         """Write ``summary.json`` as a whole."""
