@@ -313,7 +313,11 @@ def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     except TurnGymError:
         raise
     except Exception as error:
-        raise EnvironmentFault(f"{entry.short_name}: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {error}"
+        if plan.env_options:
+            options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
+            raise ConfigError(f"{entry.short_name} with {options}: {told}") from error
+        raise EnvironmentFault(f"{entry.short_name}: {told}") from error
 
 
 def _agent_digest(spec: str) -> str | None:
