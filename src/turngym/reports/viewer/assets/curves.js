@@ -1,10 +1,11 @@
 // Numbers of training runs as small charts.
 
-const COLOURS = ['#0a6ebd', '#d1622b', '#1f8f5f', '#b04f94', '#b8860b', '#3f9fb5', '#7a7f86', '#8c6d31'];
+// Okabe and Ito 2008, each dark enough for white paper and light enough for black.
+const COLOURS = ['#2b87d3', '#d5692b', '#1a9a6c', '#c26aa5', '#b98a00', '#3aa6c4', '#858b92', '#a0803c'];
 const FIRST = ['validation/success', 'rollout/success', 'held_out/sampled/success', 'rollout/return_mean', 'rollout/turns_mean',
   'rollout/advantage_abs_mean', 'train/loss', 'train/entropy', 'train/kl', 'train/grad_norm', 'rollout/tokens', 'rollout/faults'];
 const BAND = { 'validation/success': ['validation/success_low', 'validation/success_high'] };
-const BOX = { width: 320, height: 150, left: 40, right: 8, top: 8, bottom: 20 };
+const BOX = { width: 320, height: 150, left: 46, right: 8, top: 8, bottom: 20 };
 
 function curvesView(runs) {
   const names = Object.keys(runs);

@@ -62,7 +62,7 @@ function turnNode(episode, number, mode) {
   if (hasTokens) {
     const { read, drawn } = tokenTexts(episode, number, mode, advantageScale(episode));
     if (read.childNodes.length) node.append(messageNode('read', [read]));
-    node.append(pictureNode(turn.picture), messageNode('assistant', [drawn], invalid));
+    node.append(pictureNode(turn.picture), messageNode('assistant tokens', [drawn], invalid));
   } else {
     for (const message of turn.observation) node.append(messageNode(message.role, textParts(message, number === 0)));
     node.append(pictureNode(turn.picture), messageNode('assistant', textParts(turn.action, false), invalid));
@@ -94,7 +94,7 @@ function turnBar(episode, number) {
 const ROLES = { user: 'environment', assistant: 'agent', system: 'system', tool: 'tool', read: 'read' };
 
 function messageNode(role, parts, invalid = false) {
-  return h('div', { class: `message ${role}${invalid ? ' invalid' : ''}` }, h('div', { class: 'role' }, ROLES[role] || role), h('div', {}, parts));
+  return h('div', { class: `message ${role}${invalid ? ' invalid' : ''}` }, h('div', { class: 'role' }, ROLES[role.split(' ')[0]] || role), h('div', {}, parts));
 }
 
 function pictureNode(name) {

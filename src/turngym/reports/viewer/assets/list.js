@@ -43,12 +43,13 @@ class EpisodeList {
     this.pane.append(this.spacer);
     this.node = h('aside', { class: 'side' },
       h('div', { class: 'filters' }, this.text, this.env, this.kind, this.stop, this.source,
-        h('label', { class: 'range' }, 'Return', this.low, this.high), this.order),
+        h('div', { class: 'wide range' }, 'Return', this.low, this.high, this.order)),
       h('div', { class: 'count' }, this.count, h('span', { class: 'space' }), this.clear), this.pane);
     new ResizeObserver(this.draw).observe(this.pane);
   }
 
   add(rows, labels) {
+    this.labels = labels;
     for (const row of rows) this.rows.push(row);
     offer(this.env, rows.map((row) => [row.env, row.env]));
     offer(this.stop, rows.map((row) => [row.stop, STOPS[row.stop] || row.stop]));
@@ -121,7 +122,8 @@ class EpisodeList {
   }
 
   rowNode(row, place) {
-    const under = [row.env, row.attempt ? `attempt ${row.attempt}` : '', row.stop === 'terminated' ? '' : STOPS[row.stop] || row.stop].filter(Boolean).join(' · ');
+    const file = this.labels.length > 3 ? this.labels[row.source].split('/').pop() : '';
+    const under = [file, row.env, row.attempt ? `attempt ${row.attempt}` : '', row.stop === 'terminated' ? '' : STOPS[row.stop] || row.stop].filter(Boolean).join(' · ');
     return h('div', { class: 'row', id: `row-${row.id}`, role: 'option', 'data-id': row.id, 'aria-selected': row.id === this.selected, 'aria-posinset': place + 1, 'aria-setsize': this.shown.length, css: { top: `${place * ROW}px` } },
       mark(row.outcome),
       h('div', {}, h('div', { class: 'task' }, row.task), h('div', { class: 'under' }, under)),

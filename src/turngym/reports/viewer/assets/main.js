@@ -81,10 +81,10 @@ function paintTools(row, episode) {
   } }, mark(member.outcome), `${member.attempt}`));
   tools.replaceChildren(h('span', { class: 'title' }, row.task), h('span', { class: 'muted' }, row.env),
     h('span', { class: 'members', 'aria-label': 'Attempts at this task' }, pills), h('span', { class: 'space' }),
-    legend(state.mode, episode), modes,
+    h('div', { class: 'right' }, legend(state.mode, episode), modes,
     h('button', { id: 'compare', class: 'step', disabled: members.length < 2, on: { click: compare } }, state.other ? 'One episode' : 'Compare'),
     h('button', { class: 'step', 'aria-label': 'Previous turn', on: { click: () => jump(state.turn - 1) } }, '↑'),
-    h('button', { class: 'step', 'aria-label': 'Next turn', on: { click: () => jump(state.turn + 1) } }, '↓'));
+    h('button', { class: 'step', 'aria-label': 'Next turn', on: { click: () => jump(state.turn + 1) } }, '↓')));
 }
 
 /** Compare with the next attempt that came out differently, else with any other. */

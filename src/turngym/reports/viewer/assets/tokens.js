@@ -44,7 +44,7 @@ function tokenNode(facts, text, mode, scale) {
   return node;
 }
 
-const logprobColour = (value) => `rgb(var(--less) / ${Math.min(.6, Math.max(0, -value) * .15).toFixed(3)})`;
+const logprobColour = (value) => `rgb(var(--less) / ${Math.min(.6, Math.max(0, -value) * .18).toFixed(3)})`;
 
 function advantageColour(value, scale) {
   if (value === null || value === undefined) return 'none';
