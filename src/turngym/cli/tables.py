@@ -46,7 +46,7 @@ def _columns(results: Mapping[str, Found]) -> list[tuple[str, Callable[[Found], 
     ]
     return [
         *columns,
-        ("SECONDS", lambda found: _cell("mean_seconds", 2)(found["time"])),
+        ("SECONDS", lambda found: _cell("mean_seconds", 3)(found["time"])),
         ("FAULTS", _faults),
     ]
 

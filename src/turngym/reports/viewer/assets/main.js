@@ -188,9 +188,11 @@ async function start() {
     list.done = done;
     list.broken = broken;
     list.add(rows.map((values, i) => rowObject(columns, values, first + i)), sources);
+    if (first === 0) requestAnimationFrame(() => performance.mark('first-rows'));
     if (first === 0 && list.rows.length) location.hash ? route() : open(0, null);
   });
   list.filter();
+  performance.mark('all-rows');
   document.documentElement.dataset.ready = 'yes';
 }
 
