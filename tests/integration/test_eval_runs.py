@@ -78,9 +78,8 @@ def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> N
     assert resumed.returncode == whole.returncode == 0
     assert table(json.loads(resumed.stdout)) == table(json.loads(whole.stdout))
     assert json.loads(whole.stdout)["text/maze"]["faults"] == ATTEMPTS
-    for name in ("text-maze.jsonl",):
-        one, other = (tmp_path / run / name for run in ("resumed", "run"))
-        assert one.read_bytes() == other.read_bytes()
+    one, other = (tmp_path / run / "text-maze.jsonl" for run in ("resumed", "run"))
+    assert one.read_bytes() == other.read_bytes()
 
     again = turngym(*command(), cwd=tmp_path, env=hashed)
     assert json.loads(again.stdout) == json.loads(whole.stdout)  # nothing is played twice
@@ -127,9 +126,7 @@ def test_two_evaluations_are_compared_task_by_task(two_runs: Path, capsys: Captu
         ("text/wordle", "oracle", "random"),
     ]
     for comparison in found:
-        rows = {
-            name: list(read_rows(two_runs / name / FILE)) for name in ("random", "oracle")
-        }
+        rows = {name: list(read_rows(two_runs / name / FILE)) for name in ("random", "oracle")}
         share = {
             name: sum(row.is_success for row in chosen if row.env == comparison["env"]) / 24
             for name, chosen in rows.items()
@@ -180,9 +177,7 @@ def test_an_option_reaches_the_environment(capsys: Captured) -> None:
         ("difficulty=1", "difficulty"),
     ],
 )
-def test_an_option_that_means_nothing_is_one_line(
-    option: str, said: str, capsys: Captured
-) -> None:
+def test_an_option_that_means_nothing_is_one_line(option: str, said: str, capsys: Captured) -> None:
     assert main(["eval", "text/maze", "--agent", "noop", "--env-option", option]) in (1, 2)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -199,10 +194,10 @@ def test_more_attempts_tell_pass_at_k(capsys: Captured) -> None:
 
 
 def test_one_call_runs_in_a_fresh_process_with_no_torch(tmp_path: Path) -> None:
+    options = ["--agent", "noop", "--episodes", "2", "--out", str(tmp_path)]
     code = (
         "import sys; from turngym.cli.main import main; "
-        f"main(['eval', 'text/maze', '--agent', 'noop', '--episodes', '2', '--out', {str(tmp_path)!r}]); "
-        "sys.exit('torch' in sys.modules)"
+        f"main(['eval', 'text/maze', *{options}]); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False

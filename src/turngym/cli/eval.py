@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
+from turngym.cli.agent_files import agent_digest, keep_tokenizer
 from turngym.cli.agents import FORMS, HUMAN, make_policy
 from turngym.cli.errors import first_cause
 from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
-from turngym.provenance import digest_of
 from turngym.registry import EnvEntry
 from turngym.rollouts.eval_folder import EvalFolder
 from turngym.rollouts.eval_run import EvalJob, OnRow, play_job
@@ -57,7 +56,7 @@ class _Plan:
         """Return what decides the results, as JSON values."""
         return {
             "agent": self.agent,
-            "agent_sha256": _agent_digest(self.agent),
+            "agent_sha256": agent_digest(self.agent),
             "envs": {entry.short_name: entry.id for entry in entries},
             "env_options": self.env_options,
             "episodes": self.episodes,
@@ -116,7 +115,7 @@ def evaluate(
         with interruptible(), _saved(folder):
             results = asyncio.run(evaluation.run(entries))
         if folder is not None:
-            _keep_tokenizer(policy, folder.path)
+            keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)
     if as_json:
         print_json(results)
@@ -178,8 +177,7 @@ def _folder(
     out: Path | None, identity: dict[str, Any], *, retry_faults: bool
 ) -> Iterator[EvalFolder | None]:
     if out is None:
-        with nullcontext():
-            yield None
+        yield None
         return
     with EvalFolder(writable_folder(out), identity, retry_faults=retry_faults) as folder:
         if folder.rows:
@@ -318,36 +316,3 @@ def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
             options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
             raise ConfigError(f"{entry.short_name} with {options}: {told}") from error
         raise EnvironmentFault(f"{entry.short_name}: {told}") from error
-
-
-def _agent_digest(spec: str) -> str | None:
-    """Return the SHA-256 of an agent's files: weights, or the module of a function."""
-    kind, _, rest = spec.partition(":")
-    if kind == "run":
-        from turngym.cli.needs import need_train_extra
-
-        need_train_extra(f"agent {spec!r}")
-        from turngym.errors import CheckpointError
-        from turngym.trainers.checkpoints import find_model
-
-        try:
-            return digest_of(find_model(Path(rest).expanduser()))
-        except CheckpointError:  # told when the policy is made
-            return None
-    if kind == "hf":
-        return digest_of(Path(rest).expanduser())
-    if kind == "openai" or not rest:
-        return None
-    try:
-        found = importlib.util.find_spec(kind)
-    except (ImportError, ValueError):
-        return None
-    return None if found is None or found.origin is None else digest_of(Path(found.origin))
-
-
-def _keep_tokenizer(policy: Policy, folder: Path) -> None:
-    """Keep the tokenizer of a policy that has one, so that the viewer can show tokens."""
-    renderer = getattr(policy, "renderer", None)
-    backend = getattr(getattr(renderer, "tokenizer", None), "backend_tokenizer", None)
-    if backend is not None:
-        backend.save(str(folder / "tokenizer.json"))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turngym.cli.output import progress, say
 from turngym.errors import ConfigError
-from turngym.reports.viewer.library import Library
-from turngym.reports.viewer.page import write_page
-from turngym.reports.viewer.server import Viewer, make_server
+
+if TYPE_CHECKING:
+    from turngym.reports.viewer.library import Library
 
 
 def view(
@@ -29,24 +28,31 @@ def view(
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
 ) -> None:
     """Show episodes, learning curves and timeline in a browser on this machine; Ctrl-C ends it."""
+    from turngym.reports.viewer.library import Library
+
     if html is not None:
         library = Library(run)
         with progress("episodes", None) as advance:
             library.scan(lambda: advance(len(library.rows), ""))
         _write(library, html)
         return
+    from turngym.reports.viewer.server import Viewer, make_server
 
     with make_server(Viewer(run), port) as server:
         address = f"http://{server.server_address[0]}:{server.server_port}/"
         print(address, flush=True)
         say("Ctrl-C ends it")
         if browse:
+            import webbrowser
+
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
 
 def _write(library: Library, html: Path) -> None:
+    from turngym.reports.viewer.page import write_page
+
     try:
         write_page(library, html)
     except OSError as error:

@@ -70,7 +70,7 @@ def markdown(
         lines.append("")
     if comparisons:
         lines += ["## Differences", ""]
-        lines += _table(_DIFFERENCES, [_difference_row(c) for c in comparisons]) + [""]
+        lines += [*_table(_DIFFERENCES, [_difference_row(c) for c in comparisons]), ""]
     if image is not None:
         lines += [f"![Success and pass@k with intervals]({image})", ""]
     return "\n".join([*lines, NOTES]) + "\n"

@@ -156,8 +156,8 @@ def compare_runs(runs: Sequence[EvalRun], reference: str | None = None) -> list[
 def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
     if run.tasks.get(env) != base.tasks.get(env) and run.plan["episodes"] == base.plan["episodes"]:
         raise ConfigError(
-            f"{run.folder} and {base.folder}: the tasks of {env!r} are not the same; they cannot be "
-            "compared"
+            f"{run.folder} and {base.folder}: the tasks of {env!r} are not the same; nothing can "
+            "be compared"
         )
     differences: dict[str, Measure] = {}
     gains_T = np.zeros(0)

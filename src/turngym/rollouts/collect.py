@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from turngym.agents.base import Policy
@@ -71,10 +72,7 @@ async def collect(
     """
     if concurrency < 1:
         raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
-
-    async def _rollout(env: AnyEnv, policy: Policy, spec: EpisodeSpec) -> Trajectory:
-        return await rollout(env, policy, spec, timeout_s=timeout_s)
-
+    play = play or partial(rollout, timeout_s=timeout_s)
     results: list[Trajectory | None] = [None] * len(specs)
     todo = iter(enumerate(specs))
 
@@ -89,7 +87,7 @@ async def collect(
                 except Exception as error:  # noqa: BLE001 - the border where faults are attributed
                     trajectory = faulted(spec, f"make: {type(error).__name__}: {error}")
                 else:
-                    trajectory = await (play or _rollout)(env, policy, spec)
+                    trajectory = await play(env, policy, spec)
                 results[index] = trajectory
                 if on_episode is not None:
                     on_episode(trajectory)

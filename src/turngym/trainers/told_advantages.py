@@ -67,9 +67,7 @@ def _of_tokens(
     trajectory: Trajectory, samples: Sequence[TrainingSample]
 ) -> list[list[float]] | None:
     """Return the advantages of each turn's drawn tokens; None when the samples are not of it."""
-    drawn = [
-        [t for s in turn.spans if s.sampled for t in s.token_ids] for turn in trajectory.turns
-    ]
+    drawn = [[t for s in turn.spans if s.sampled for t in s.token_ids] for turn in trajectory.turns]
     values: list[list[float]] = [[] for _ in drawn]
     ids: list[list[int]] = [[] for _ in drawn]
     for sample in samples:

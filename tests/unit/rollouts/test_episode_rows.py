@@ -98,7 +98,9 @@ def test_an_episode_that_was_not_judged_is_in_the_means_but_not_in_success():
 
 
 def test_attempts_give_pass_at_every_k():
-    rows = [row(task, attempt, score=float(attempt == 0)) for task in range(4) for attempt in (0, 1)]
+    rows = [
+        row(task, attempt, score=float(attempt == 0)) for task in range(4) for attempt in (0, 1)
+    ]
     found = summarize_rows(rows)
     assert {k: m.value for k, m in found.pass_at.items()} == {1: 0.5, 2: 1.0}
     assert found.success is not None

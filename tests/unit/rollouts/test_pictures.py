@@ -30,7 +30,9 @@ def test_equal_pictures_are_kept_once_and_different_ones_apart(tmp_path: Path):
     assert sorted(p.name for p in (tmp_path / "pictures").iterdir()) == sorted(set(names))
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((2, 2)), np.zeros((2, 2, 3)), np.zeros((2, 2, 4), "u1")])
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 2)), np.zeros((2, 2, 3)), np.zeros((2, 2, 4), "u1")]
+)
 def test_anything_else_is_refused(tmp_path: Path, wrong: np.ndarray):
     with pytest.raises(ValueError, match=r"uint8 \[H, W, 3\]"):
         PictureFolder(tmp_path)(wrong)

@@ -87,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     viewer: Viewer
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_GET(self) -> None:
         """Answer one request."""
         if not self._is_for_us():
             self._send(HTTPStatus.FORBIDDEN, b"this server answers its own machine only\n")

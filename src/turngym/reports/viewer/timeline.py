@@ -44,7 +44,9 @@ def _lanes(events: list[dict[str, Any]]) -> dict[str, Any]:
     order = sorted(lanes, key=lambda place: (str(place[0]), _sortable(place[1])))
     return {
         "lanes": [{"name": _lane_name(names, place), "bars": lanes[place]} for place in order],
-        "end": max((b + length for bars in lanes.values() for b, length, _, _ in bars), default=0.0),
+        "end": max(
+            (b + length for bars in lanes.values() for b, length, _, _ in bars), default=0.0
+        ),
     }
 
 

@@ -39,7 +39,7 @@ class Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        tag, attributes = self.tags[-1]
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
         if tag == "script" and attributes.get("id"):
             self.data[str(attributes["id"])] = data
 
@@ -125,9 +125,9 @@ def test_wrong_input_is_one_line(
 # The server.
 
 
-@pytest.fixture
-def server(run: Path) -> Iterator[ThreadingHTTPServer]:
-    found = make_server(Viewer(run))
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadingHTTPServer]:
+    found = make_server(Viewer(write_talks(tmp_path_factory.mktemp("served") / "run")))
     thread = threading.Thread(target=found.serve_forever)
     thread.start()
     yield found
