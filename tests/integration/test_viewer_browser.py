@@ -109,11 +109,11 @@ def test_filters_narrow_the_list_and_can_be_cleared(page: Page) -> None:
     page.click("text=Clear filters")
     page.keyboard.press("/")
     page.keyboard.type("take KEY")
-    page.wait_for_selector(".row")
     page.wait_for_selector(".count >> text=1 of 4 episodes")
-    page.keyboard.press("Escape")
-    page.select_option("select[aria-label=Order]", "-return")
-    page.click("text=Clear filters")
+    page.keyboard.press("Escape")  # which also clears the field
+    page.wait_for_selector(".count >> text=/^4 episodes/")
+    page.select_option("select[aria-label=Order]", "return")
+    page.wait_for_selector(".row:nth-child(2) .mark.solved")
 
 
 def test_keys_step_through_episodes_and_turns(page: Page) -> None:

@@ -40,9 +40,9 @@ def describe(library: Library) -> dict[str, Any]:
         "name": library.run.resolve().name,
         "columns": COLUMNS,
         "sources": library.labels(),
-        "about": read_about(library.root),
-        "curves": read_metrics_of(library.root) if library.run.is_dir() else {},
-        "timeline": read_timeline(library.root / TIMELINE),
+        "about": read_about(library.run),
+        "curves": read_metrics_of(library.run),
+        "timeline": read_timeline(library.run / TIMELINE),  # of a file: none
     }
 
 
