@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,8 @@ class Library:
         escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
         return [
             number
-            for number, place in enumerate(self.places)
-            if escaped in (line := self._line(place)).decode(errors="replace").lower()
+            for number, line in enumerate(self._all_lines())
+            if escaped in line.decode(errors="replace").lower()
             and any(wanted in said.lower() for said in texts(json.loads(line)))
         ]
 
@@ -136,6 +137,13 @@ class Library:
         with self.sources[place.source].open("rb") as file:
             file.seek(place.start)
             return file.read(place.length)
+
+    def _all_lines(self) -> Iterator[bytes]:
+        for source, places in groupby(list(self.places), key=lambda place: place.source):
+            with self.sources[source].open("rb") as file:
+                for place in places:
+                    file.seek(place.start)
+                    yield file.read(place.length)
 
     def _row(self, content: Json, source: int) -> list[Any]:
         turns = content["turns"]

@@ -152,7 +152,11 @@ document.addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || byId('keys').open) return;
   const typing = event.target.matches('input, select, textarea');
   if (typing) {
-    if (event.key === 'Escape' || (event.key === 'Enter' && event.target === list.text)) event.target.blur();
+    if (event.key === 'Escape' && event.target === list.text && list.text.value) {
+      event.preventDefault();
+      list.text.value = '';
+      list.search();
+    } else if (event.key === 'Escape' || (event.key === 'Enter' && event.target === list.text)) event.target.blur();
     return;
   }
   const act = ACTIONS[event.key];

@@ -9,6 +9,9 @@ function timelineView(timeline) {
   const page = h('div', { class: 'page' }, h('p', { class: 'muted', css: { 'margin-bottom': '10px' } },
     `${timeline.lanes.length} lanes, ${plain(timeline.end / 1000)} s. Wheel zooms, dragging moves, double click shows all.`), canvas);
   const view = { from: 0, to: timeline.end || 1 };
+  const { kinds, kindOf } = timeline.kinds ? timeline : kindsOf(timeline);
+  Object.assign(timeline, { kinds, kindOf });
+  page.insertBefore(h('div', { class: 'runs' }, kinds.slice(0, 12).map((kind, i) => h('span', {}, h('i', { css: { background: COLOURS[i % COLOURS.length], height: '10px' } }), kind))), canvas);
   const draw = eachFrame(() => drawTimeline(canvas, timeline, view));
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -57,6 +60,14 @@ function timelineView(timeline) {
   return page;
 }
 
+/** What colours tell apart: names while they are few, else categories. */
+function kindsOf(timeline) {
+  const bars = timeline.lanes.flatMap((lane) => lane.bars);
+  const names = new Set(bars.map((bar) => bar[2]));
+  const kindOf = names.size <= COLOURS.length ? (bar) => bar[2] : (bar) => bar[3] || bar[2];
+  return { kindOf, kinds: [...new Set(bars.map(kindOf))].sort() };
+}
+
 function drawTimeline(canvas, timeline, view) {
   const width = canvas.clientWidth;
   const height = RULER + timeline.lanes.length * LANE + 4;
@@ -72,7 +83,6 @@ function drawTimeline(canvas, timeline, view) {
   pen.font = '11px system-ui, sans-serif';
   pen.textBaseline = 'middle';
   const x = (time) => LABEL + (width - LABEL) * (time - view.from) / (view.to - view.from);
-  const kinds = [...new Set(timeline.lanes.flatMap((lane) => lane.bars.map((bar) => bar[3] || bar[2])))].sort();
   for (const time of ticks(view.from, view.to, Math.max(2, Math.floor((width - LABEL) / 110)))) {
     pen.fillStyle = line;
     pen.fillRect(x(time), 0, 1, height);
@@ -84,11 +94,12 @@ function drawTimeline(canvas, timeline, view) {
     pen.fillStyle = line;
     pen.fillRect(0, top, width, 1);
     let end = -1;
-    for (const [begin, length, name, category] of lane.bars) {
+    for (const bar of lane.bars) {
+      const [begin, length, name] = bar;
       const [left, right] = [Math.max(LABEL, x(begin)), Math.min(width, x(begin + length))];
       if (right < LABEL || left > width || right <= end) continue;
       const long = Math.max(1, right - Math.max(left, end));
-      pen.fillStyle = COLOURS[kinds.indexOf(category || name) % COLOURS.length];
+      pen.fillStyle = COLOURS[timeline.kinds.indexOf(timeline.kindOf(bar)) % COLOURS.length];
       pen.fillRect(Math.max(left, end), top + 4, long, LANE - 7);
       end = Math.max(left, end) + long;
       if (right - left > 46) {
