@@ -54,6 +54,8 @@ function verdict(episode) {
   if (invalid.length) facts.push({ text: `${invalid.length} of ${count} had an invalid action, first: ${clip(invalid[0][0], 140)}`, turn: invalid[0][1] });
   const streak = longestRepeat(turns);
   if (streak.length >= 3) facts.push({ text: `The same action ${streak.length} times in a row: ${clip(turns[streak.start].action.content, 80)}`, turn: streak.start });
+  const place = mostVisited(turns);
+  if (place.count >= 3 && kind !== 'solved') facts.push({ text: `Was in one and the same state ${place.count} times, last in`, turn: place.last });
   const gains = turns.map((turn, i) => [turn.reward, i]).filter(([reward]) => reward !== 0);
   const losses = gains.filter(([reward]) => reward < 0);
   if (!gains.length && kind !== 'fault' && turns.length) facts.push({ text: 'No turn earned a reward.' });
@@ -74,6 +76,18 @@ function longestRepeat(turns) {
     if (i && turns[i].action.content !== turns[i - 1].action.content) start = i;
     if (i - start + 1 > best.length) best = { start, length: i - start + 1 };
   }
+  return best;
+}
+
+function mostVisited(turns) {
+  const visits = new Map();
+  let best = { count: 0, last: 0 };
+  turns.forEach(({ anchor }, i) => {
+    if (anchor === null || anchor === undefined) return;
+    const count = (visits.get(anchor) || 0) + 1;
+    visits.set(anchor, count);
+    if (count > best.count) best = { count, last: i };
+  });
   return best;
 }
 
