@@ -41,7 +41,7 @@ class Tags(HTMLParser):
     def handle_data(self, data: str) -> None:
         tag, attributes = self.tags[-1] if self.tags else ("", {})
         if tag == "script" and attributes.get("id"):
-            self.data[str(attributes["id"])] = data
+            self.data.setdefault(str(attributes["id"]), data)  # not the line end after it
 
 
 def written(run: Path) -> Tags:
