@@ -21,7 +21,7 @@ HOSTILE = (
     "javascript:window.hacked='url'",
     "<style>*{display:none}</style>",
     "<!--",
-    "]]>&lt;\u2028\u2029\x00\x1b[31m\ud83e\udd16",
+    "]]>&lt;\u2028\u2029\x00\x1b[31m\U0001f916",
     "{{script}}{{title}}",
     "\u202etxet sdrawkcab",
 )
