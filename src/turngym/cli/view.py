@@ -36,10 +36,10 @@ def view(
             library.scan(lambda: advance(len(library.rows), ""))
         _write(library, html)
         return
-    from turngym.reports.viewer.server import Viewer, make_server
+    from turngym.reports.viewer.server import HOST, Viewer, make_server
 
     with make_server(Viewer(run), port) as server:
-        address = f"http://{server.server_address[0]}:{server.server_port}/"
+        address = f"http://{HOST}:{server.server_port}/"
         print(address, flush=True)
         say("Ctrl-C ends it")
         if browse:
