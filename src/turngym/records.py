@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -55,11 +55,15 @@ def from_json(line: str | bytes) -> Trajectory:
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """Write ``trajectories`` to ``path``, replacing it only when all of them are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_lines(path, (to_json(trajectory).encode() + b"\n" for trajectory in trajectories))
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write trajectories that are lines already, replacing ``path`` when all are written."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        write_header(file)
-        for trajectory in trajectories:
-            file.write(to_json(trajectory) + "\n")
+    with partial.open("wb") as file:
+        file.write(_header().encode())
+        file.writelines(lines)
     partial.replace(path)
 
 
@@ -86,9 +90,18 @@ def append_trajectory(path: Path, trajectory: Trajectory) -> None:
         file.write(line.encode())
 
 
-def write_header(file: IO[str]) -> None:
-    """Write the line that names the format and its version."""
-    file.write(_header())
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON, replacing ``path`` only when all of it is on the disk."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _header() -> str:
@@ -115,17 +128,26 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
         RecordError: The file is missing, is something else, is of a newer version, or a line is
             broken; the message names the file and the line.
     """
+    for number, line in enumerate(read_lines(path), start=2):
+        try:
+            yield from_json(line)
+        except RecordError as error:
+            raise RecordError(f"{path}:{number}: {error}") from error
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the trajectories of a file as they are written, line ends included.
+
+    Raises:
+        RecordError: The file is missing, is something else, or is of a newer version.
+    """
     try:
         file = path.open("rb")
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror})") from error
     with file:
         _check_header(path, file.readline())
-        for number, line in enumerate(file, start=2):
-            try:
-                yield from_json(line)
-            except RecordError as error:
-                raise RecordError(f"{path}:{number}: {error}") from error
+        yield from file
 
 
 def _check_header(path: Path, line: bytes) -> None:

@@ -119,6 +119,8 @@ class Turn:
     """History-free key of the state in which the action was chosen."""
     potential: float | None = None
     """How promising the environment calls that state, for reward shaping."""
+    picture: str | None = None
+    """Name of the PNG file of what the agent saw, where pictures are kept."""
     starts_segment: bool = False
     """True when the history was rewritten, so earlier tokens are not a prefix of this turn."""
     segment_reason: str | None = None
@@ -168,12 +170,14 @@ class Trajectory:
     """The true answer, where the task has one. For training; the agent never saw it."""
     answer: str | None = None
     """The action that states ``ground_truth``. For training; the agent never saw it."""
+    final_picture: str | None = None
+    """Name of the PNG file of what the last action led to, where pictures are kept."""
     final_potential: float | None = None
     """How promising the environment calls the state after the last action."""
     error: str | None = None
     """What broke, exactly when ``stop_reason.is_error``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """For people; no code reads it."""
+    """For people: the viewer shows it, nothing is computed from it."""
 
     def __post_init__(self) -> None:
         if self.stop_reason.is_error != (self.error is not None):

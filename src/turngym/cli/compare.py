@@ -15,6 +15,7 @@ from turngym.cli.needs import need_train_extra
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.report import REFERENCE_HELP, tell
 from turngym.errors import ConfigError, unknown_name
+from turngym.records import write_json
 
 if TYPE_CHECKING:
     from turngym.trainers.comparison import Contender
@@ -54,7 +55,6 @@ def compare(
     from turngym.cli.jobs import run_heats
     from turngym.reports.runs import COMPARISON_FILE, read_run
     from turngym.trainers.comparison import plan
-    from turngym.trainers.run_folder import write_json
 
     contenders = contenders_of(algos, own or [])
     names = [contender.name for contender in contenders]

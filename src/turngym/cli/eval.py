@@ -4,63 +4,97 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turngym import __version__, registry
+from turngym import registry
+from turngym.cli.agent_files import agent_digest, keep_tokenizer
 from turngym.cli.agents import FORMS, HUMAN, make_policy
 from turngym.cli.errors import first_cause
 from turngym.cli.keyboard import interruptible
-from turngym.cli.output import number, percent, print_json, progress, say, table, writable_folder
-from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
-from turngym.records import write_trajectories
+from turngym.cli.output import print_json, progress, say, writable_folder
+from turngym.cli.tables import evaluation_table
+from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
 from turngym.registry import EnvEntry
-from turngym.rollouts.evaluation import evaluate as play_tasks
-from turngym.rollouts.evaluation import summarize
+from turngym.rollouts.eval_folder import EvalFolder
+from turngym.rollouts.eval_run import EvalJob, OnRow, play_job
+from turngym.rollouts.summary import summarize_rows
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
     import gymnasium
 
     from turngym.agents.base import Policy
+    from turngym.rollouts.episode_rows import EpisodeRow
     from turngym.types import Trajectory
 
 _CONCURRENCY = 16
 
 Results = dict[str, dict[str, Any]]
-"""Short name of an environment to the fields of its ``Evaluation``."""
+"""Short name of an environment to the fields of its ``Summary``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """Which episodes to play in each environment, and where to keep them."""
+    """Which episodes to play in each environment."""
 
     agent: str
     episodes: int
+    seeds: int
     seed: int
-    concurrency: int
     split: Split
-    out: Path | None
+    env_options: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float | None
+    concurrency: int
+
+    def identity(self, entries: Sequence[EnvEntry]) -> dict[str, Any]:
+        """Return what decides the results, as JSON values."""
+        return {
+            "agent": self.agent,
+            "agent_sha256": agent_digest(self.agent),
+            "envs": {entry.short_name: entry.id for entry in entries},
+            "env_options": self.env_options,
+            "episodes": self.episodes,
+            "seeds": self.seeds,
+            "seed": self.seed,
+            "split": self.split,
+            "timeout_s": self.timeout_s,
+        }
 
 
 def evaluate(
     envs: Annotated[list[str], typer.Argument(metavar="ENV...", help="Names, or FAMILY/*.")],
     agent: Annotated[str, typer.Option(help=FORMS)],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks per environment.")] = 100,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Attempts at each task; K of them give pass@1..K.")
+    ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Episodes alive at once; changes no result.")
     ] = None,
     split: Annotated[str, typer.Option(help="Which tasks: test (held out) or train.")] = "test",
-    out: Annotated[Path | None, typer.Option(help="Folder for trajectories and results.")] = None,
+    env_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An argument of the environments; again for more."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which an episode is cut off.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to keep all in; the same command goes on there.")
+    ] = None,
+    retry_faults: Annotated[
+        bool, typer.Option("--retry-faults", help="Going on, play anew the episodes that broke.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play tasks 0..N-1 of each environment and print success with its 95 % interval.
+    """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
     Models always take the likeliest token. Of FAMILY/*, what cannot run here is left out and told.
     """
@@ -68,20 +102,27 @@ def evaluate(
     plan = _Plan(
         agent=agent,
         episodes=episodes,
+        seeds=seeds,
         seed=seed,
-        concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
         split=_split(split),
-        out=None if out is None else writable_folder(out),
+        env_options=_options(env_option or []),
+        timeout_s=timeout,
+        concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
     )
     policy = make_policy(agent)
-    with interruptible():
-        results = asyncio.run(_evaluate_all(entries, chosen, policy, plan))
-    if plan.out is not None:
-        _write_results(plan, results)
+    with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
+        evaluation = _Evaluation(plan, policy, folder, chosen)
+        with interruptible(), _saved(folder):
+            results = asyncio.run(evaluation.run(entries))
+        if folder is not None:
+            keep_tokenizer(policy, folder.path)
+            folder.finish(evaluation.order, results)
     if as_json:
         print_json(results)
     else:
-        _print_table(results)
+        print(evaluation_table(results))
+    if out is not None:
+        say(f"kept in {out}: 'turngym view {out}' shows it, 'turngym report {out}' recomputes it")
     if all("not_run" in found for found in results.values()):
         raise ConfigError(f"nothing of {', '.join(envs)} could be played")
     broken = [name for name, found in results.items() if found["faults"] == found["episodes"] > 0]
@@ -115,34 +156,106 @@ def _split(name: str) -> Split:
     raise unknown_name("split", name, SPLITS)
 
 
-async def _evaluate_all(
-    entries: list[EnvEntry], chosen: set[str], policy: Policy, plan: _Plan
-) -> Results:
-    asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
-    results: Results = {}
-    for entry in entries:
+def _options(settings: Sequence[str]) -> dict[str, Any]:
+    """Return ``KEY=VALUE`` pairs; a value is JSON if it reads as JSON, else text."""
+    options: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"--env-option {setting!r}: wanted KEY=VALUE")
+        if key in options:
+            raise ConfigError(f"--env-option {setting!r}: {key!r} is there twice")
         try:
-            entry.require()
-            results[entry.short_name] = await _evaluate(entry, policy, plan)
-        except Exception as error:
-            cause = first_cause(error)
-            if entry.id in chosen or not isinstance(cause, ConfigError):
-                raise
-            say(f"not run: {cause}")
-            results[entry.short_name] = {**summarize([]).to_json(), "not_run": str(cause)}
-    return results
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    return options
 
 
-async def _evaluate(entry: EnvEntry, policy: Policy, plan: _Plan) -> dict[str, Any]:
-    trajectories = await _play(entry, policy, plan)
-    errors = [t.error for t in trajectories if t.error is not None]
-    if errors:
-        first = errors[0].splitlines()[0]
-        say(f"{entry.short_name}: {len(errors)} of {len(trajectories)} episodes broke: {first}")
-    if plan.out is not None:
-        name = f"{entry.short_name.replace('/', '-')}.jsonl"
-        write_trajectories(plan.out / name, trajectories)
-    return summarize(trajectories).to_json()
+@contextmanager
+def _folder(
+    out: Path | None, identity: dict[str, Any], *, retry_faults: bool
+) -> Iterator[EvalFolder | None]:
+    if out is None:
+        yield None
+        return
+    with EvalFolder(writable_folder(out), identity, retry_faults=retry_faults) as folder:
+        if folder.rows:
+            say(f"{out}: going on; {len(folder.rows)} episodes are there")
+        yield folder
+
+
+@contextmanager
+def _saved(folder: EvalFolder | None) -> Iterator[None]:
+    """Say where an evaluation that was interrupted goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise Interrupted(
+            f"{folder.path}: interrupted; {len(folder.rows)} episodes are kept and the same "
+            "command goes on from there"
+        ) from None
+
+
+class _Evaluation:
+    """Plays one environment after the other."""
+
+    def __init__(
+        self, plan: _Plan, policy: Policy, folder: EvalFolder | None, chosen: set[str]
+    ) -> None:
+        self.order: list[tuple[str, str, int]] = []
+        self._plan = plan
+        self._policy = policy
+        self._folder = folder
+        self._chosen = chosen
+
+    async def run(self, entries: Sequence[EnvEntry]) -> Results:
+        """Return the table; what of a family could not run is in it as ``not_run``."""
+        asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
+        results: Results = {}
+        for number, entry in enumerate(entries, start=1):
+            place = f" {number}/{len(entries)}" if len(entries) > 1 else ""
+            try:
+                entry.require()
+                rows = await self._play(entry, place)
+            except Exception as error:
+                cause = first_cause(error)
+                if entry.id in self._chosen or not isinstance(cause, ConfigError):
+                    raise
+                say(f"not run: {cause}")
+                results[entry.short_name] = {
+                    **summarize_rows([]).to_json(),
+                    "not_run": str(cause),
+                }
+            else:
+                self.order += [row.key for row in rows]
+                results[entry.short_name] = summarize_rows(rows).to_json()
+        return results
+
+    async def _play(self, entry: EnvEntry, place: str) -> list[EpisodeRow]:
+        plan = self._plan
+        job = EvalJob(
+            env=entry.short_name,
+            env_id=entry.id,
+            make_env=lambda: _make(entry, plan),
+            tasks=_tasks(entry, plan),
+            seed=plan.seed,
+            attempts=plan.seeds,
+            concurrency=plan.concurrency,
+            timeout_s=plan.timeout_s,
+        )
+        kept = [] if self._folder is None else list(self._folder.rows.values())
+        kept = [row for row in kept if row.env == job.env]
+        total = plan.episodes * plan.seeds
+        with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
+            rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
+        errors = [row.error for row in rows if row.error is not None]
+        if errors:
+            first = errors[0].splitlines()[0]
+            say(f"{job.env}: {len(errors)} of {len(rows)} episodes broke: {first}")
+        return rows
 
 
 def _forget_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -151,83 +264,55 @@ def _forget_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
         loop.default_exception_handler(context)
 
 
-async def _play(entry: EnvEntry, policy: Policy, plan: _Plan) -> list[Trajectory]:
-    tasks = _tasks(entry, plan)
-    with _watch(entry, plan) as on_episode:
-        return await play_tasks(
-            lambda: _make(entry),
-            policy,
-            tasks,
-            env_id=entry.id,
-            seed=plan.seed,
-            concurrency=plan.concurrency,
-            on_episode=on_episode,
-        )
-
-
 @contextmanager
-def _watch(entry: EnvEntry, plan: _Plan) -> Iterator[Callable[[Trajectory], None]]:
+def _watch(
+    label: str, kept: Sequence[EpisodeRow], total: int, *, is_human: bool
+) -> Iterator[OnRow]:
     """Show the progress of an evaluation, or to a player how each episode ended."""
-    if plan.agent == HUMAN:
+    if is_human:
         yield _tell_end
         return
-    solved = done = 0
-    with progress(entry.short_name, plan.episodes) as advance:
+    done, judged = len(kept), sum(row.is_judged for row in kept)
+    solved, faults = sum(row.is_success for row in kept), sum(row.is_fault for row in kept)
+    with progress(label, total) as advance:
 
-        def count(trajectory: Trajectory) -> None:
-            nonlocal solved, done
-            solved, done = solved + trajectory.is_success, done + 1
-            advance(done, f"{solved}/{done} solved")
+        def count(row: EpisodeRow, trajectory: Trajectory) -> None:
+            nonlocal done, judged, solved, faults
+            done, judged = done + 1, judged + row.is_judged
+            solved, faults = solved + row.is_success, faults + row.is_fault
+            share = f" ({100 * solved / judged:.0f} %)" if judged else ""
+            broke = f", {faults} broke" if faults else ""
+            advance(done, f"{solved}/{judged} solved{share}{broke}")
 
         yield count
 
 
-def _tell_end(trajectory: Trajectory) -> None:
+def _tell_end(row: EpisodeRow, trajectory: Trajectory) -> None:
     for message in trajectory.final_observation:
         say(message.content)
     say(f"{trajectory.stop_reason}: {'solved' if trajectory.is_success else 'not solved'}")
 
 
 def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
-    env = _make(entry)
+    env = _make(entry, plan)
     try:
-        task = env.get_wrapper_attr("task")
+        task: Callable[[Split, int], Task] = env.get_wrapper_attr("task")
         return [task(plan.split, index) for index in range(plan.episodes)]
     finally:
         env.close()
 
 
-def _make(entry: EnvEntry) -> gymnasium.Env[Any, Any]:
+def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     """Make one environment; whatever stops it is one line."""
     from turngym.environments.registration import make
 
     try:
-        return make(entry.id)
+        return make(entry.id, **plan.env_options)
     except TurnGymError:
         raise
     except Exception as error:
-        raise EnvironmentFault(f"{entry.short_name}: {type(error).__name__}: {error}") from error
-
-
-def _write_results(plan: _Plan, results: Results) -> None:
-    assert plan.out is not None
-    settings = {key: value for key, value in asdict(plan).items() if key not in ("out", "agent")}
-    content = {"turngym": __version__, "agent": plan.agent, **settings, "results": results}
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (plan.out / "evaluation.json").write_text(text, encoding="utf-8")
-
-
-def _print_table(results: Results) -> None:
-    headers = ["ENVIRONMENT", "EPISODES", "SUCCESS [95 %]", "RETURN", "TURNS", "FAULTS"]
-    rows = [
-        [
-            name,
-            str(found["episodes"]),
-            percent(found["success"], found["success_ci95"]),
-            number(found["mean_return"]),
-            number(found["mean_turns"], 1),
-            str(found["faults"]),
-        ]
-        for name, found in results.items()
-    ]
-    print(table(headers, rows))
+        told = f"{type(error).__name__}: {error}"
+        if plan.env_options:
+            options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
+            raise ConfigError(f"{entry.short_name} with {options}: {told}") from error
+        raise EnvironmentFault(f"{entry.short_name}: {told}") from error

@@ -26,6 +26,7 @@ from turngym.cli.play import play
 from turngym.cli.report import report
 from turngym.cli.serve import app as serve_app
 from turngym.cli.train import train
+from turngym.cli.view import view
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.",
@@ -38,6 +39,7 @@ app.command("eval")(evaluate)
 app.command("train")(train)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("view")(view)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")

@@ -10,8 +10,11 @@ import typer
 
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import print_json, say, table, writable_folder
+from turngym.cli.tables import evaluation_table
+from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
+    from turngym.reports.evaluations import EvalRun
     from turngym.reports.runs import FinishedRun
 
 REFERENCE_HELP = "Algorithm that the others are measured against; grpo, or else the first."
@@ -27,7 +30,15 @@ def report(
     reference: Annotated[str | None, typer.Option(help=REFERENCE_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write tables and plots of all finished runs in some folders."""
+    """Write tables and plots of all evaluations and finished training runs in some folders.
+
+    Evaluations are computed anew from their episodes.jsonl; the second and later ones are compared
+    with the first, or with the one that --reference names.
+    """
+    evaluations = _evaluations(folders)
+    if evaluations:
+        _tell_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
+        return
     need_train_extra("'turngym report'")
     from turngym.reports.runs import find_runs, read_settings
 
@@ -43,6 +54,73 @@ def report(
         notes=notes,
         as_json=as_json,
     )
+
+
+def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
+    """Return the evaluations, if that is what ``folders`` hold."""
+    from turngym.reports.evaluations import find_evaluations
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder}: there is no such folder")
+    evaluations = find_evaluations(folders)
+    trained = [p for f in folders for p in f.rglob("config.json") if (p.parent / ".lock").exists()]
+    if evaluations and trained:
+        raise ConfigError(
+            f"{trained[0].parent} is a training run and {evaluations[0].folder} an evaluation; "
+            "report one kind at a time"
+        )
+    return evaluations
+
+
+def _tell_evaluations(
+    runs: Sequence[EvalRun], out: Path, *, reference: str | None, as_json: bool
+) -> None:
+    from turngym.reports.evaluation_tables import (
+        evaluations_json,
+        figure,
+        percent,
+        write_evaluations,
+    )
+    from turngym.reports.evaluations import compare_runs
+
+    comparisons = compare_runs(runs, reference)
+    image = _draw(runs, writable_folder(out))
+    page = write_evaluations(runs, comparisons, out, image=image)
+    if as_json:
+        print_json(evaluations_json(runs, comparisons))
+    else:
+        for run in runs:
+            unfinished = "" if run.is_finished else ", unfinished"
+            title = f"{run.name}, {run.plan['agent']}{unfinished}\n" if len(runs) > 1 else ""
+            print(f"{title}{evaluation_table(run.results())}")
+        headers = ["ENVIRONMENT", "RUN", "MINUS", "TASKS", "SUCCESS [95 %]", "RETURN", "TURNS"]
+        rows = [
+            [
+                found.env,
+                found.run,
+                found.reference,
+                str(found.tasks),
+                percent(found.differences.get("success"), signed=True),
+                figure(found.differences.get("return"), signed=True),
+                figure(found.differences.get("turns"), signed=True),
+            ]
+            for found in comparisons
+        ]
+        if rows:
+            print(f"\n{table(headers, rows)}")
+    say(f"report: {page}")
+
+
+def _draw(runs: Sequence[EvalRun], out: Path) -> str | None:
+    """Draw the plots and return the name of the PNG; None without matplotlib."""
+    from turngym.reports.evaluation_plots import draw_evaluations
+
+    try:
+        return draw_evaluations(runs, out / "evaluations")[0].name
+    except ImportError:
+        say("no plots: they need the extra 'train': pip install 'turngym[train]'")
+        return None
 
 
 def tell(

@@ -9,8 +9,8 @@ from typing import Any
 from turngym.reports.comparison import Curve, Ranking, Standing
 
 # Colours that people of every kind of colour vision tell apart: Okabe and Ito 2008.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-_DASHES = ("-", "--", "-.", ":")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+DASHES = ("-", "--", "-.", ":")
 _LEAST_GAP = 0.045
 """Between two names at the ends of lines, in units of success."""
 
@@ -75,8 +75,8 @@ def _panel(
     heights = label_heights([float(curve.mean_P[-1]) for curve in curves])
     right = max(float(curve.x_P[-1]) for curve in curves)
     for number, (standing, curve) in enumerate(zip(standings, curves, strict=True)):
-        colour = _COLOURS[number % len(_COLOURS)]
-        dashes = _DASHES[(number // len(_COLOURS) + number) % len(_DASHES)]
+        colour = COLOURS[number % len(COLOURS)]
+        dashes = DASHES[(number // len(COLOURS) + number) % len(DASHES)]
         axes.fill_between(curve.x_P, curve.low_P, curve.high_P, color=colour, alpha=0.12, lw=0)
         axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=dashes, lw=1.8)
         axes.annotate(

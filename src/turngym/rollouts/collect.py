@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from turngym.agents.base import Policy
@@ -16,6 +17,7 @@ from turngym.types import StopReason, Trajectory, TrajectoryGroup
 
 MakeEnv = Callable[[], AnyEnv]
 OnEpisode = Callable[[Trajectory], None]
+Play = Callable[[AnyEnv, Policy, EpisodeSpec], Awaitable[Trajectory]]
 
 
 def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
@@ -47,6 +49,7 @@ async def collect(
     concurrency: int,
     timeout_s: float | None = None,
     on_episode: OnEpisode | None = None,
+    play: Play | None = None,
 ) -> list[Trajectory]:
     """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
 
@@ -61,6 +64,7 @@ async def collect(
         concurrency: Episodes alive at once, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
         on_episode: Called after each episode, for progress.
+        play: Plays one episode; ``rollout`` by default.
 
     Raises:
         ConfigError: ``concurrency`` is less than 1, or an environment or the policy refuses its
@@ -68,6 +72,7 @@ async def collect(
     """
     if concurrency < 1:
         raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
+    play = play or partial(rollout, timeout_s=timeout_s)
     results: list[Trajectory | None] = [None] * len(specs)
     todo = iter(enumerate(specs))
 
@@ -82,7 +87,7 @@ async def collect(
                 except Exception as error:  # noqa: BLE001 - the border where faults are attributed
                     trajectory = faulted(spec, f"make: {type(error).__name__}: {error}")
                 else:
-                    trajectory = await rollout(env, policy, spec, timeout_s=timeout_s)
+                    trajectory = await play(env, policy, spec)
                 results[index] = trajectory
                 if on_episode is not None:
                     on_episode(trajectory)

@@ -52,8 +52,21 @@ class EpisodeSpec:
     attempt: int = 0
 
 
+class KeepPicture(Protocol):
+    """Keeps what the agent saw."""
+
+    def __call__(self, pixels_HW3: Any) -> str:
+        """Keep a picture, uint8 [H, W, 3], and return its name."""
+        ...
+
+
 async def rollout(
-    env: AnyEnv, policy: Policy, spec: EpisodeSpec, *, timeout_s: float | None = None
+    env: AnyEnv,
+    policy: Policy,
+    spec: EpisodeSpec,
+    *,
+    timeout_s: float | None = None,
+    keep_picture: KeepPicture | None = None,
 ) -> Trajectory:
     """Play one episode and return everything it produced. Does not close ``env``.
 
@@ -67,8 +80,9 @@ async def rollout(
         spec: Task and seeds.
         timeout_s: Wall-clock limit of the whole episode in seconds; past it the episode is
             truncated. None for no limit.
+        keep_picture: Keeps the ``image`` of each observation; None keeps none.
     """
-    record = _Record(spec)
+    record = _Record(spec, keep_picture)
     try:
         async with asyncio.timeout(timeout_s):
             await _play(env, policy, record)
@@ -99,8 +113,10 @@ def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
 class _Record:
     """What is known of a running episode."""
 
-    def __init__(self, spec: EpisodeSpec) -> None:
+    def __init__(self, spec: EpisodeSpec, keep_picture: KeepPicture | None = None) -> None:
         self.spec = spec
+        self.keep_picture = keep_picture
+        self.last_picture: str | None = None
         self.turns: list[Turn] = []
         self.stop = StopReason.ERROR_ENV
         self.score: float | None = None
@@ -115,6 +131,12 @@ class _Record:
         self.ground_truth = str(truth) if isinstance(truth, str | int | float) else None
         self.answer = answer if isinstance(answer, str) else None
 
+    def see(self, observation: Any) -> None:
+        image = observation.get("image") if self.keep_picture is not None else None
+        self.last_picture = None
+        if image is not None and self.keep_picture is not None:
+            self.last_picture = self.keep_picture(image)
+
     def add(self, turn: PolicyTurn, seen: Info, answer: _Answer) -> None:
         self.last_text = answer.observation["text"]
         self.last_potential = answer.info.get("potential")
@@ -128,6 +150,7 @@ class _Record:
                 invalid_action=answer.info.get("invalid_action"),
                 anchor=seen.get("anchor"),
                 potential=seen.get("potential"),
+                picture=self.last_picture,
                 starts_segment=turn.starts_segment,
                 segment_reason=turn.segment_reason,
                 usage=turn.usage,
@@ -153,6 +176,7 @@ class _Record:
             ground_truth=self.ground_truth,
             answer=self.answer,
             final_potential=self.last_potential,
+            final_picture=self.last_picture,
             error=self.error,
         )
 
@@ -187,6 +211,7 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
             env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
     record.open(info)
+    record.see(observation)
     with _policy_border("start"):
         session = policy.start(
             EpisodeContext(
@@ -207,6 +232,7 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
             with _env_border("step"):
                 answer = _Answer(*await _awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)
+            record.see(answer.observation)
             observation, info, over = answer.observation, answer.info, answer.is_over
         await _finish_session(session, record)
     finally:

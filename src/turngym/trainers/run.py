@@ -161,13 +161,15 @@ class Run:
         return found
 
     async def assign_credit(self, groups: Sequence[TrajectoryGroup]) -> Credit:
-        """Return what a batch of episodes teaches.
+        """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
         The tokens that the method drew of its own are ``credit/drawn_tokens``.
         """
         assert self.credit is not None
         before = self._engine.stats.sampled_tokens
         credit = await self.credit.assign(groups)
+        if self.state.step % self.config.evaluation.every == 0:
+            self.folder.keep_group(f"train-{self.state.step:06d}", credit)
         drawn = self._engine.stats.sampled_tokens - before
         return replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": float(drawn)})
 

@@ -4,7 +4,8 @@ config.json            resolved settings, version, commit, seed
 metrics.jsonl          numbers of every step; no clock, so equal runs give equal bytes
 timings.jsonl          seconds of every step
 checkpoints/           see ``checkpoints``
-trajectories/          the expert's episodes, and best, median and worst at each evaluation
+trajectories/          the expert's episodes, best, median and worst at each evaluation, and the
+                       group of training episodes that teaches most, with its advantages
 tensorboard/           event files
 curve.png              success against updates
 summary.json           what came of it, when the run is done
@@ -15,15 +16,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
 import turngym
 from turngym.errors import ConfigError
-from turngym.records import write_trajectories
+from turngym.provenance import source_commit
+from turngym.records import write_json, write_trajectories
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.told_advantages import most_telling
 from turngym.types import Trajectory
 
 FORMAT_VERSION = 1
@@ -99,6 +102,12 @@ class RunFolder:
         for name, trajectory in chosen.items():
             write_trajectories(self.trajectories / f"{name}-{label}.jsonl", [trajectory])
 
+    def keep_group(self, label: str, credit: Credit) -> None:
+        """Keep the group of a batch that teaches most, with its advantages; there may be none."""
+        members = most_telling(credit)
+        if members:
+            write_trajectories(self.trajectories / f"{label}.jsonl", members)
+
     def write_summary(self, content: Mapping[str, Any]) -> None:
         """Write ``summary.json`` as a whole."""
         write_json(self.summary, content)
@@ -152,16 +161,6 @@ class RunFolder:
         write_json(file, content)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON, replacing ``path`` only when all of it is on the disk."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(dict(content), indent=2, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 def check_same_run(path: Path, config: TrainConfig) -> None:
     """Make sure that ``path`` holds no run of other settings; it may hold nothing.
 
@@ -171,19 +170,6 @@ def check_same_run(path: Path, config: TrainConfig) -> None:
     file = path / "config.json"
     if file.exists():
         _check_same(path, _read_config(file), config.model_dump(mode="json"))
-
-
-def source_commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, or None outside of one."""
-    package = Path(turngym.__file__).parent
-    if not (package.parents[1] / ".git").exists():
-        return None
-    command = ["git", "-C", str(package), "rev-parse", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Where numbers come from: the code, the packages and the machine that made them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import turngym
+
+_PACKAGES = ("gymnasium", "numpy", "pydantic", "tokenizers", "torch", "transformers")
+_BLOCK = 1 << 20
+
+
+def source_commit() -> str | None:
+    """Return the commit of the checkout that this package runs from, or None outside of one."""
+    return _git("rev-parse", "HEAD")
+
+
+def provenance() -> dict[str, Any]:
+    """Return versions, commit and machine as JSON values. No secret of the environment is read."""
+    commit = source_commit()
+    return {
+        "turngym": turngym.__version__,
+        "commit": commit,
+        "uncommitted_changes": None if commit is None else bool(_git("status", "--porcelain")),
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _installed(name))},
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+    }
+
+
+def digest_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file, or of all files of a folder with their names; None if gone."""
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+    else:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as content:
+            while block := content.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    package = Path(turngym.__file__).parent
+    if not (package.parents[1] / ".git").exists():
+        return None
+    command = ["git", "-C", str(package), *arguments]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

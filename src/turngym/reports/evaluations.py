@@ -1,0 +1,193 @@
+"""Evaluations read back from their rows, and compared task by task.
+
+Axis letters: T task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turngym.errors import ConfigError, unknown_name
+from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
+from turngym.rollouts.eval_folder import EVALUATION_FILE, read_evaluation
+from turngym.rollouts.intervals import Measure, bootstrap_ratio
+from turngym.rollouts.summary import Summary, summarize_rows
+
+MEASURED: dict[str, Callable[[EpisodeRow], float | None]] = {
+    "success": lambda row: None if row.score is None else float(row.is_success),
+    "return": lambda row: row.episode_return,
+    "turns": lambda row: row.turns,
+    "completion_tokens": lambda row: row.completion_tokens,
+    "cost_usd": lambda row: row.cost_usd,
+}
+"""What two evaluations are compared by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EvalRun:
+    """One evaluation, finished or not."""
+
+    name: str
+    folder: Path
+    plan: dict[str, Any]
+    tasks: dict[str, str]
+    """Digest of the tasks of each environment."""
+    rows: dict[str, list[EpisodeRow]]
+    """Of each environment."""
+    not_run: dict[str, str]
+    """Environments of a family that could not run, with the reason."""
+    is_finished: bool
+
+    def summaries(self) -> dict[str, Summary]:
+        """Return the table, computed from the rows."""
+        return {env: summarize_rows(rows) for env, rows in self.rows.items()}
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Return the table as ``turngym eval --json`` prints it."""
+        found = {env: summary.to_json() for env, summary in self.summaries().items()}
+        for env, reason in self.not_run.items():
+            found[env] = {**summarize_rows([]).to_json(), "not_run": reason}
+        return {env: found[env] for env in self.plan["envs"] if env in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One evaluation minus another, in one environment, over the tasks that both played."""
+
+    env: str
+    run: str
+    reference: str
+    tasks: int
+    better: int
+    """Tasks with more success."""
+    worse: int
+    differences: dict[str, Measure]
+    """By name of ``MEASURED``; the mean over tasks of the difference of the task's means."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "env": self.env,
+            "run": self.run,
+            "reference": self.reference,
+            "tasks": self.tasks,
+            "better": self.better,
+            "worse": self.worse,
+            "differences": {name: m.to_json() for name, m in self.differences.items()},
+        }
+
+
+def find_evaluations(folders: Sequence[Path]) -> list[EvalRun]:
+    """Return the evaluations in ``folders``, at any depth, in the order given.
+
+    Raises:
+        ConfigError: One cannot be read, or is of a newer format.
+        RecordError: A row is broken.
+    """
+    places = dict.fromkeys(
+        file.parent
+        for folder in folders
+        if folder.is_dir()
+        for file in sorted(folder.rglob(EVALUATION_FILE))
+    )
+    names = _names(list(places))
+    return [_read(place, names[place]) for place in places]
+
+
+def _names(places: Sequence[Path]) -> dict[Path, str]:
+    """Return the shortest ends of the paths that tell them apart."""
+    parts = {place: place.resolve().parts for place in places}
+    size = 1
+    while len({parts[p][-size:] for p in places}) < len(places):
+        size += 1
+    return {place: "/".join(parts[place][-size:]) for place in places}
+
+
+def _read(folder: Path, name: str) -> EvalRun:
+    content = read_evaluation(folder)
+    rows: dict[str, list[EpisodeRow]] = {env: [] for env in content["tasks"]}
+    latest: dict[tuple[str, str, int], EpisodeRow] = {}
+    if (folder / FILE).exists():
+        latest = {row.key: row for row in read_rows(folder / FILE)}
+    for row in latest.values():
+        rows.setdefault(row.env, []).append(row)
+    results = content["results"] or {}
+    return EvalRun(
+        name=name,
+        folder=folder,
+        plan=content["plan"],
+        tasks=content["tasks"],
+        rows={env: found for env, found in rows.items() if found},
+        not_run={env: r["not_run"] for env, r in results.items() if "not_run" in r},
+        is_finished=content["results"] is not None,
+    )
+
+
+def compare_runs(runs: Sequence[EvalRun], reference: str | None = None) -> list[Comparison]:
+    """Return every run minus the reference, in each environment that both played.
+
+    The interval is a bootstrap over tasks: what both did at a task is drawn together.
+
+    Args:
+        runs: At least one.
+        reference: Name of a run; the first by default.
+
+    Raises:
+        ConfigError: There is no such run, or two runs played other tasks under one name.
+    """
+    names = [run.name for run in runs]
+    if reference is not None and reference not in names:
+        raise unknown_name("reference", reference, names)
+    base = runs[0] if reference is None else runs[names.index(reference)]
+    return [
+        _compare(env, run, base)
+        for run in runs
+        if run is not base
+        for env in run.rows
+        if env in base.rows
+    ]
+
+
+def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
+    if run.tasks.get(env) != base.tasks.get(env) and run.plan["episodes"] == base.plan["episodes"]:
+        raise ConfigError(
+            f"{run.folder} and {base.folder}: the tasks of {env!r} are not the same; nothing can "
+            "be compared"
+        )
+    differences: dict[str, Measure] = {}
+    gains_T = np.zeros(0)
+    for name, value in MEASURED.items():
+        ours, theirs = _task_means(run.rows[env], value), _task_means(base.rows[env], value)
+        shared = [task for task in ours if task in theirs]
+        found_T = np.array([ours[task] - theirs[task] for task in shared])
+        if name == "success":
+            gains_T = found_T
+        if shared:
+            interval = bootstrap_ratio(found_T, np.ones(len(found_T)))
+            differences[name] = Measure(value=float(found_T.mean()), interval=interval)
+    return Comparison(
+        env=env,
+        run=run.name,
+        reference=base.name,
+        tasks=len(gains_T),
+        better=int((gains_T > 0).sum()),
+        worse=int((gains_T < 0).sum()),
+        differences=differences,
+    )
+
+
+def _task_means(
+    rows: Sequence[EpisodeRow], value: Callable[[EpisodeRow], float | None]
+) -> dict[str, float]:
+    """Return the mean over the attempts at each task, episodes that broke left out."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        found = None if row.is_fault else value(row)
+        if found is not None:
+            values.setdefault(row.task_id, []).append(float(found))
+    return {task: sum(found) / len(found) for task, found in values.items()}

@@ -1,0 +1,205 @@
+"""An evaluation as a user meets it: killed, resumed, recomputed, compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cli import COMMAND, SOURCE, turngym
+from turngym.cli.main import main
+from turngym.rollouts.episode_rows import FILE, read_rows
+
+Captured = pytest.CaptureFixture[str]
+
+EPISODES, ATTEMPTS = 20, 3
+HALF = EPISODES * ATTEMPTS // 2
+
+AGENT = f"""
+import random, sys, time
+from pathlib import Path
+
+ended = set()
+
+def act(seen, info):
+    if info["task_id"] == "maze-easy/test/13":
+        raise RuntimeError("not this one")
+    place = Path("half")
+    if not place.exists() and sum(1 for _ in open("run/episodes.jsonl")) > {HALF}:
+        place.touch()
+    while place.exists() and not Path("go on").exists():
+        time.sleep(0.01)
+    return sorted(info["legal_actions"])[hash(seen["text"]) % len(info["legal_actions"])]
+"""
+
+
+def command(*more: str) -> list[str]:
+    options = ["--episodes", str(EPISODES), "--seeds", str(ATTEMPTS), "--out", "run", "--json"]
+    return ["eval", "text/maze", "--agent", "slow:act", *options, *more]
+
+
+def table(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found without what a clock decided."""
+    return {
+        env: {name: value for name, value in row.items() if name != "time"}
+        for env, row in found.items()
+    }
+
+
+def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(AGENT)
+    variables = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONHASHSEED": "0"}
+    process = subprocess.Popen([*COMMAND, *command()], cwd=tmp_path, env=variables)
+    until = time.monotonic() + 60
+    while not (tmp_path / "half").exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    kept = len(list(read_rows(tmp_path / "run" / FILE)))
+    assert 0 < kept < EPISODES * ATTEMPTS
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["results"] is None
+
+    (tmp_path / "go on").touch()
+    hashed = {"PYTHONHASHSEED": "0"}
+    resumed = turngym(*command(), cwd=tmp_path, env=hashed)
+    assert f"going on; {kept} episodes are there" in resumed.stderr
+    (tmp_path / "run").rename(tmp_path / "resumed")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "note.txt").touch()
+    whole = turngym(*command("--concurrency", "3"), cwd=tmp_path, env=hashed)
+    assert resumed.returncode == whole.returncode == 0
+    assert table(json.loads(resumed.stdout)) == table(json.loads(whole.stdout))
+    assert json.loads(whole.stdout)["text/maze"]["faults"] == ATTEMPTS
+    one, other = (tmp_path / run / "text-maze.jsonl" for run in ("resumed", "run"))
+    assert one.read_bytes() == other.read_bytes()
+
+    again = turngym(*command(), cwd=tmp_path, env=hashed)
+    assert json.loads(again.stdout) == json.loads(whole.stdout)  # nothing is played twice
+    report = turngym("report", "run", "--json", cwd=tmp_path)
+    [found] = json.loads(report.stdout)["evaluations"]
+    assert found["results"] == json.loads(whole.stdout)  # times included: all is in the rows
+
+
+def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path) -> None:
+    import signal
+
+    (tmp_path / "slow.py").write_text(AGENT)
+    variables = {**os.environ, "PYTHONPATH": SOURCE}
+    process = subprocess.Popen(
+        [*COMMAND, *command()], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "half").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for agent in ("random", "oracle"):
+        options = ("--episodes", "12", "--seeds", "2", "--out", str(folder / agent))
+        assert main(["eval", "text/maze", "text/wordle", "--agent", agent, *options]) == 0
+    return folder
+
+
+def test_two_evaluations_are_compared_task_by_task(two_runs: Path, capsys: Captured) -> None:
+    capsys.readouterr()
+    folders = [str(two_runs / "random"), str(two_runs / "oracle")]
+    assert main(["report", *folders, "--out", str(two_runs / "report"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparisons"]
+    assert [(c["env"], c["run"], c["reference"]) for c in found] == [
+        ("text/maze", "oracle", "random"),
+        ("text/wordle", "oracle", "random"),
+    ]
+    for comparison in found:
+        rows = {name: list(read_rows(two_runs / name / FILE)) for name in ("random", "oracle")}
+        share = {
+            name: sum(row.is_success for row in chosen if row.env == comparison["env"]) / 24
+            for name, chosen in rows.items()
+        }
+        value, low, high = comparison["differences"]["success"]
+        assert value == pytest.approx(share["oracle"] - share["random"])
+        assert low <= value <= high
+        assert (comparison["tasks"], comparison["worse"]) == (12, 0)
+    for name in ("evaluations.md", "evaluations.csv", "evaluations.png", "evaluations.svg"):
+        assert (two_runs / "report" / name).stat().st_size > 100
+
+
+def test_a_comparison_has_a_reference_of_choice(two_runs: Path, capsys: Captured) -> None:
+    folders = [str(two_runs / name) for name in ("random", "oracle")]
+    options = ("--reference", "oracle", "--out", str(two_runs / "other"), "--json")
+    assert main(["report", *folders, *options]) == 0
+    [found, _] = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (found["run"], found["differences"]["success"][0] < 0) == ("random", True)
+    assert main(["report", *folders, "--reference", "oracel"]) == 2
+    assert "Did you mean 'oracle'?" in capsys.readouterr().err
+
+
+def test_a_report_without_matplotlib_has_its_tables(two_runs: Path, tmp_path: Path) -> None:
+    done = turngym(
+        "report", two_runs / "oracle", "--out", tmp_path, cwd=tmp_path, hide=["matplotlib", "torch"]
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no plots" in done.stderr
+    assert "100.0 %" in done.stdout
+    assert (tmp_path / "evaluations.md").exists()
+
+
+def test_an_option_reaches_the_environment(capsys: Captured) -> None:
+    options = ("--agent", "oracle", "--episodes", "1", "--json")
+    assert main(["eval", "text/maze", *options, "--env-option", "difficulty=hard"]) == 0
+    hard = json.loads(capsys.readouterr().out)["text/maze"]
+    assert main(["eval", "text/maze-hard", *options]) == 0
+    same = json.loads(capsys.readouterr().out)["text/maze-hard"]
+    assert hard["mean_turns"] == same["mean_turns"]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("difficulty", "wanted KEY=VALUE"),
+        ("=hard", "wanted KEY=VALUE"),
+        ("colour=red", "colour"),
+        ("difficulty=1", "difficulty"),
+    ],
+)
+def test_an_option_that_means_nothing_is_one_line(option: str, said: str, capsys: Captured) -> None:
+    assert main(["eval", "text/maze", "--agent", "noop", "--env-option", option]) in (1, 2)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+
+
+def test_more_attempts_tell_pass_at_k(capsys: Captured) -> None:
+    options = ("--agent", "random", "--episodes", "10", "--seeds", "4")
+    assert main(["eval", "text/maze", *options]) == 0
+    header, _ = capsys.readouterr().out.splitlines()
+    assert "PASS@1" in header
+    assert "PASS@4" in header
+    assert "PASS@3" not in header
+
+
+def test_one_call_runs_in_a_fresh_process_with_no_torch(tmp_path: Path) -> None:
+    options = ["--agent", "noop", "--episodes", "2", "--out", str(tmp_path)]
+    code = (
+        "import sys; from turngym.cli.main import main; "
+        f"main(['eval', 'text/maze', *{options}]); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False
+    )
+    assert done.returncode == 0

@@ -1,0 +1,90 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turngym.rollouts.evaluation import mean_interval, wilson_interval
+from turngym.rollouts.intervals import Measure, bootstrap_ratio, pass_at, pass_at_measure
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.data())
+def test_pass_at_k_is_the_share_of_choices_that_hold_a_solved_attempt(counts, data):
+    attempts, solved = counts
+    k = data.draw(st.integers(1, attempts))
+    outcomes = [True] * solved + [False] * (attempts - solved)
+    choices = list(combinations(outcomes, k))
+    assert pass_at(k, attempts, solved) == pytest.approx(
+        sum(any(choice) for choice in choices) / len(choices)
+    )
+
+
+def test_pass_at_k_of_a_worked_example():
+    # 1 - C(3, 2) / C(5, 2) = 1 - 3/10
+    assert pass_at(2, 5, 2) == pytest.approx(0.7)
+    assert pass_at(4, 5, 2) == 1.0
+    assert pass_at(200, 1000, 0) == 0.0
+
+
+@pytest.mark.parametrize(("k", "attempts", "solved"), [(0, 3, 1), (4, 3, 1), (1, 3, 4), (1, 3, -1)])
+def test_pass_at_k_refuses_counts_out_of_range(k, attempts, solved):
+    with pytest.raises(ValueError, match="wanted 1 <= k"):
+        pass_at(k, attempts, solved)
+
+
+def test_pass_at_k_is_unbiased_where_the_naive_estimate_is_not():
+    random = np.random.default_rng(3)
+    solved = random.binomial(6, 0.3, size=20_000)
+    ours = np.mean([pass_at(3, 6, int(c)) for c in solved])
+    naive = np.mean(1 - (1 - solved / 6) ** 3)
+    truth = 1 - 0.7**3
+    assert ours == pytest.approx(truth, abs=0.01)
+    assert naive < truth - 0.03
+
+
+def test_tasks_with_fewer_than_k_judged_attempts_are_left_out():
+    found = pass_at_measure(2, [(2, 1), (1, 1), (4, 0)])
+    assert found is not None
+    assert found.value == pytest.approx(0.5)
+    assert pass_at_measure(5, [(2, 1)]) is None
+
+
+def test_pass_at_k_that_is_certain_at_every_task_keeps_the_width_of_wilsons_interval():
+    found = pass_at_measure(1, [(3, 3)] * 8)
+    assert found == Measure(value=1.0, interval=wilson_interval(8, 8))
+
+
+def test_a_mean_of_single_attempts_has_the_normal_interval():
+    assert Measure.mean([[1.0], [2.0], [4.0]]) == Measure(
+        value=7 / 3, interval=mean_interval([1.0, 2.0, 4.0])
+    )
+    assert Measure.mean([[], []]) is None
+
+
+def test_attempts_at_one_task_count_as_one_draw():
+    """Eight copies of an attempt say no more than one of them."""
+    once = Measure.mean([[0.0], [1.0]] * 10)
+    copied = Measure.mean([[0.0] * 8, [1.0] * 8] * 10)
+    assert once is not None
+    assert once.interval is not None
+    assert copied is not None
+    assert copied.interval is not None
+    assert copied.interval == pytest.approx(once.interval, abs=0.04)
+
+
+def test_a_bootstrap_covers_the_truth_about_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(100):
+        values = random.normal(2.0, 1.0, size=40)
+        interval = bootstrap_ratio(values, np.ones(40))
+        assert interval is not None
+        inside += interval[0] <= 2.0 <= interval[1]
+    assert 85 <= inside <= 99
+
+
+def test_a_bootstrap_of_one_task_knows_no_interval_and_of_some_always_the_same():
+    assert bootstrap_ratio(np.ones(1), np.ones(1)) is None
+    values = np.arange(5.0)
+    assert bootstrap_ratio(values, np.ones(5)) == bootstrap_ratio(values, np.ones(5))

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.envs import LadderEnv
+from turngym.agents.scripted import OraclePolicy
+from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.pictures import PictureFolder, png
+
+
+def noise(seed: int, height: int = 5, width: int = 7) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def test_a_png_holds_the_pixels(tmp_path: Path):
+    from matplotlib.image import imread
+
+    (tmp_path / "a.png").write_bytes(png(noise(0)))
+    np.testing.assert_array_equal(
+        np.round(imread(tmp_path / "a.png") * 255).astype(np.uint8), noise(0)
+    )
+
+
+def test_equal_pictures_are_kept_once_and_different_ones_apart(tmp_path: Path):
+    keep = PictureFolder(tmp_path)
+    names = [keep(noise(0)), keep(noise(0)), keep(noise(1)), keep(noise(0).reshape(7, 5, 3))]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert sorted(p.name for p in (tmp_path / "pictures").iterdir()) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 2)), np.zeros((2, 2, 3)), np.zeros((2, 2, 4), "u1")]
+)
+def test_anything_else_is_refused(tmp_path: Path, wrong: np.ndarray):
+    with pytest.raises(ValueError, match=r"uint8 \[H, W, 3\]"):
+        PictureFolder(tmp_path)(wrong)
+
+
+class Painted(LadderEnv):
+    """A ladder with a picture of each rung."""
+
+    def reset(self, **options):
+        observation, info = super().reset(**options)
+        return {**observation, "image": noise(100)}, info
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return {**observation, "image": noise(len(observation["text"]))}, *rest
+
+
+async def test_a_rollout_keeps_what_the_agent_saw_before_each_turn_and_at_the_end(tmp_path: Path):
+    env = Painted(slip=0.0, top=3)
+    spec = EpisodeSpec(env_id="ladder", task=env.task("train", 0), env_seed=0, policy_seed=0)
+    keep = PictureFolder(tmp_path)
+    found = await rollout(env, OraclePolicy(), spec, keep_picture=keep)
+    assert found.turns[0].picture == keep(noise(100))
+    assert found.final_picture == keep(noise(len(found.final_observation[0].content)))
+    bare = await rollout(Painted(slip=0.0, top=3), OraclePolicy(), spec)
+    assert {turn.picture for turn in bare.turns} == {None}
