@@ -31,11 +31,13 @@ demo: ## Train the small default policy and watch its success rise
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
 	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
 	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 1800 tests/conformance $(PYTEST_ARGS)
 
 sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
@@ -75,6 +77,7 @@ results: ## Train again what the published tables and plots show
 
 extras: ## Install every optional part
 	@$(BOOTSTRAP) core train lora search dev smollm2 minilm $(GAMES) $(SANDBOXES) $(WEB)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

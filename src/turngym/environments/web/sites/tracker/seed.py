@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from trac.admin.console import TracAdmin
@@ -31,7 +31,7 @@ PAGES = {
     "Conventions": "= Conventions =\n\nSummaries are whole sentences.\n",
 }
 TICKETS = 40
-START = datetime(2026, 1, 5, 9, 0, tzinfo=timezone.utc)
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 CACHES = (
     "trac.wiki.api.WikiSystem.pages",
     "trac.ticket.api.TicketSystem.fields",
