@@ -8,11 +8,13 @@ function of what was done and not of when.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from socketserver import ThreadingMixIn
+from threading import Thread
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from trac.util import datefmt
@@ -65,7 +67,14 @@ def main(project: Path) -> None:
     server = Server(("127.0.0.1", 0), Quiet)
     server.set_app(application)
     print(server.server_port, flush=True)
+    Thread(target=end_with_parent, daemon=True).start()
     server.serve_forever()
+
+
+def end_with_parent() -> None:
+    """Wait for the end of standard input, which comes when whoever started this is gone."""
+    sys.stdin.read()
+    os._exit(0)
 
 
 if __name__ == "__main__":
