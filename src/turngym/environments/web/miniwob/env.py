@@ -17,7 +17,7 @@ from turngym.environments.web.gate import Folder, Site
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
 from turngym.environments.web.miniwob.scene import Scene
-from turngym.environments.web.session import Settings
+from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
 from turngym.seeding import derive_seed
