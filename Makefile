@@ -32,11 +32,13 @@ demo: ## Train the small default policy and watch its success rise
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
 	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 conformance: ## Every environment through every check, at full length; about an hour
 	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 7200 tests/conformance $(PYTEST_ARGS)
 
 sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
@@ -91,6 +93,7 @@ learning: ## Compare credit assignment at equal episodes, five seeds each; about
 
 extras: ## Install every optional part
 	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@$(BIN)/python -m turngym.environments.web.sites.install
 
 docs: ## Build the documentation into site/
 	@$(BOOTSTRAP) core docs

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from turngym.environments.base import Outcome
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.gate import Response
-from turngym.environments.web.session import Settings
+from turngym.environments.web.settings import Settings
 
 HOST = "pages.test"
 QUICK = Settings(width=400, height=300, cap_ms=1_000)

@@ -8,8 +8,10 @@ import time
 import pytest
 
 from helpers.web import HOST, PagesEnv
+from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.session import MAX_DIALOGS, MAX_TABS, Settings
+from turngym.environments.web.session import MAX_DIALOGS
+from turngym.environments.web.settings import Settings
 
 pytestmark = [
     pytest.mark.extra("playwright", "$TURNGYM_CHROMIUM|chromium-headless-shell|chromium"),

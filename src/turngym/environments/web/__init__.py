@@ -5,6 +5,7 @@ from __future__ import annotations
 from turngym.environments.registration import register
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
+from turngym.environments.web.sites.tracker.kinds import TRACKER_KINDS
 
 _HERE = "turngym.environments.web"
 
@@ -20,6 +21,18 @@ def register_web() -> None:
             kwargs={"task": task},
             extra="web",
             modules=("playwright", "miniwob"),
+            programs=(NEED,),
+            provides=("anchor",),
+        )
+    for kind in TRACKER_KINDS:
+        register(
+            f"turngym/Tracker-{kind}-v0",
+            f"{_HERE}.factories:tracker",
+            family="web",
+            max_turns=30,
+            kwargs={"kind": kind},
+            extra="web",
+            modules=("playwright",),
             programs=(NEED,),
             provides=("anchor",),
         )

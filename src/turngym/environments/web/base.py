@@ -18,7 +18,8 @@ from turngym.environments.web.actions import as_tool_call, web_commands, web_too
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
 from turngym.environments.web.gate import Site
 from turngym.environments.web.observation import PageView, address_text, page_text
-from turngym.environments.web.session import Settings, WebSession
+from turngym.environments.web.session import WebSession
+from turngym.environments.web.settings import Settings
 from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
 from turngym.tasks.base import Task
 

@@ -19,3 +19,10 @@ def miniwob(**kwargs: Any) -> gymnasium.Env[Observation, str]:
     from turngym.environments.web.miniwob.env import MiniWobEnv
 
     return as_sync(MiniWobEnv(**kwargs))
+
+
+def tracker(**kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return a ``TrackerEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
+    from turngym.environments.web.sites.tracker.env import TrackerEnv
+
+    return as_sync(TrackerEnv(**kwargs))

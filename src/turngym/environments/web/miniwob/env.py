@@ -17,7 +17,7 @@ from turngym.environments.web.gate import Folder, Site
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
 from turngym.environments.web.miniwob.scene import Scene
-from turngym.environments.web.session import Settings
+from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
 from turngym.seeding import derive_seed
@@ -28,8 +28,9 @@ _NO_LIMIT_MS = 2_000_000_000
 _DRAWS = 12
 _STARTS = 5
 
-# The page's clock starts at the same moment in every episode: some tasks show today's date.
-_CLOCK = """(() => {
+# The page's clock starts at the same moment in every episode, since some tasks show today's date,
+# and no picture shows the reward and the time that is left.
+_INIT = """(() => {
   const real = Date, start = real.now(), shift = Date.UTC(2026, 0, 15, 9, 0, 0) - start;
   const now = () => real.now() + shift;
   class Shifted extends real {
@@ -37,6 +38,11 @@ _CLOCK = """(() => {
     static now() { return now(); }
   }
   globalThis.Date = Shifted;
+  addEventListener("DOMContentLoaded", () => {
+    const style = document.createElement("style");
+    style.textContent = "#reward-display, #click-canvas { visibility: hidden !important }";
+    document.head.append(style);
+  });
 })();"""
 
 # Draws problems from the seed until one falls into the split, which its content decides; a task
@@ -71,7 +77,7 @@ _SETTINGS = Settings(
     height=214,
     ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",
     mark_text=True,
-    init_script=_CLOCK,
+    init_script=_INIT,
 )
 
 

@@ -1,1 +1,1 @@
-"""Real web applications as environments: each a program from a registry, started per episode slot."""
+"""Real web applications as environments: programs from a registry, started per slot."""

@@ -155,7 +155,7 @@ class Slot:
             str(program.python),
             str(program.server_script),
             str(self._folder / "data"),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # its end tells the server that we are gone
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=_environment(),

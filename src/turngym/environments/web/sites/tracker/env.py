@@ -13,7 +13,7 @@ from turngym.environments.base import Outcome
 from turngym.environments.web.base import ActionStyle, WebEnv
 from turngym.environments.web.gate import Server, Site
 from turngym.environments.web.miniwob.scene import Scene
-from turngym.environments.web.session import Settings
+from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.program import Slot
 from turngym.environments.web.sites.tracker.program import TRACKER
 from turngym.environments.web.sites.tracker.state import State, read_state

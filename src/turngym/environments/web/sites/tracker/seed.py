@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import sys
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from trac.admin.console import TracAdmin
 from trac.cache import key_to_id
@@ -31,7 +33,7 @@ PAGES = {
     "Conventions": "= Conventions =\n\nSummaries are whole sentences.\n",
 }
 TICKETS = 40
-START = datetime(2026, 1, 5, 9, 0, tzinfo=timezone.utc)
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 CACHES = (
     "trac.wiki.api.WikiSystem.pages",
     "trac.ticket.api.TicketSystem.fields",
@@ -82,7 +84,7 @@ def main(project: Path) -> None:
     env.shutdown()
 
 
-def tickets():
+def tickets() -> Iterator[dict[str, Any]]:
     """Yield the tickets; no two have the same summary."""
     draw = random.Random(11)
     summaries = [f"{thing} {problem}" for thing in THINGS for problem in PROBLEMS]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import sqlite3
 from dataclasses import dataclass, field
+
+from turngym.tasks.base import Split
 
 FIELDS = (
     "type", "component", "priority", "owner", "reporter", "cc", "version", "milestone", "status",
@@ -53,7 +56,9 @@ def read_state(connection: sqlite3.Connection) -> State:
     state.comments = [(number, _plain(text)) for number, text in comments]
     for name, text in rows("SELECT name, text FROM wiki ORDER BY name, version"):
         state.pages[name] = _plain(text)
-    state.milestones = {name: bool(done) for name, done in rows("SELECT name, completed FROM milestone")}
+    state.milestones = {
+        name: bool(done) for name, done in rows("SELECT name, completed FROM milestone")
+    }
     for table in ("component", "version", "permission", "enum", "report", "attachment"):
         found = rows(f"SELECT * FROM {table}").fetchall()
         state.others += sorted((table, *map(str, row)) for row in found)
@@ -61,5 +66,10 @@ def read_state(connection: sqlite3.Connection) -> State:
 
 
 def _plain(text: str | None) -> str:
-    """Return text as it was meant: browsers send other line ends."""
-    return (text or "").replace("\r\n", "\n").strip()
+    """Return text as it was meant: line ends, empty lines and blanks at ends do not matter."""
+    return "\n".join(line.rstrip() for line in (text or "").splitlines() if line.strip())
+
+
+def split_of(goal: str) -> Split:
+    """Return the split that the words of a goal belong to: one in four is held out."""
+    return "test" if hashlib.sha256(goal.encode()).digest()[0] % 4 == 0 else "train"

@@ -2,9 +2,263 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any
-from turngym.environments.web.sites.tracker.state import State
-TEMPLATES: dict[str, Any] = {}
-Job = Any
+
+from turngym.environments.web.miniwob.scene import Expert
+from turngym.environments.web.sites.tracker.experts import (
+    answer_after,
+    edit_page,
+    edit_tickets,
+    file_ticket,
+)
+from turngym.environments.web.sites.tracker.state import State, split_of
+from turngym.tasks.base import Split
+
+_PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
+_TYPES = ("defect", "enhancement", "task")
+_COMPONENTS = ("account", "cart", "mobile", "payment", "search")
+_OWNERS = ("ada", "ben", "cleo", "dan", "eva")
+_RESOLUTIONS = ("duplicate", "invalid", "wontfix", "worksforme")
+_COMMENTS = (
+    "Seen again today", "Please try the new version", "This blocks the release",
+    "The customer agrees", "Screenshots will follow", "Not urgent for us",
+)  # fmt: skip
+_KEYWORDS = ("regression", "layout", "speed", "wording", "security", "beginner")
+_SUBJECTS = ("Login page", "Export", "Filter", "Basket", "Address form", "Voucher")
+_FAULTS = ("shows a wrong date", "is empty at night", "cannot be closed", "has two scroll bars")
+_LINES = (
+    "Wednesday: cleo", "Thursday: dan", "Friday: eva", "Ask in the channel first",
+    "Reviewed in April", "See the roadmap",
+)  # fmt: skip
+_NAMES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch", "TestMatrix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One thing to do in the tracker."""
+
+    goal: str
+    wanted: State
+    """The whole tracker once it is done."""
+    expert: Expert
+    answer: str = ""
+    """What must be answered, letter case aside; empty where nothing is asked."""
+
+    @property
+    def split(self) -> Split:
+        """Which split this job belongs to, a function of the goal."""
+        return split_of(self.goal)
+
+
+Template = Callable[[State, Random], Job]
+
+
+def _change(
+    state: State, numbers: list[int], changes: Mapping[str, str], goal: str, *, comment: str = ""
+) -> Job:
+    """Return the job of editing fields of tickets, and commenting on them."""
+    wanted = state.copy()
+    for number in numbers:
+        wanted.tickets[number] |= changes
+        if comment:
+            wanted.comments.append((number, comment))
+    wanted.comments.sort()
+    expert = edit_tickets(numbers, changes, comment)
+    return Job(goal=goal, wanted=wanted, expert=expert)
+
+
+def _some_open(state: State, rng: Random) -> int:
+    return rng.choice(state.open_tickets())
+
+
+def _other(rng: Random, values: tuple[str, ...], now: str) -> str:
+    return rng.choice([value for value in values if value != now])
+
+
+def _priority(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    value = _other(rng, _PRIORITIES, state.tickets[number]["priority"])
+    goal = f"Set the priority of ticket #{number} to {value}."
+    return _change(state, [number], {"priority": value}, goal)
+
+
+def _component(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    value = _other(rng, _COMPONENTS, state.tickets[number]["component"])
+    goal = f"Move ticket #{number} to the component {value}."
+    return _change(state, [number], {"component": value}, goal)
+
+
+def _retarget(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    ticket = state.tickets[number]
+    milestone = _other(rng, ("1.1", "2.0"), ticket["milestone"])
+    kind = _other(rng, _TYPES, ticket["type"])
+    goal = f"Give ticket #{number} the milestone {milestone} and make it a ticket of type {kind}."
+    return _change(state, [number], {"milestone": milestone, "type": kind}, goal)
+
+
+def _keyword(state: State, rng: Random) -> Job:
+    number, word = _some_open(state, rng), rng.choice(_KEYWORDS)
+    goal = f'Give ticket #{number} the keyword "{word}".'
+    return _change(state, [number], {"keywords": word}, goal)
+
+
+def _rename(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    text = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
+    goal = f'Change the summary of ticket #{number} to "{text}".'
+    return _change(state, [number], {"summary": text}, goal)
+
+
+def _comment(state: State, rng: Random) -> Job:
+    number, text = _some_open(state, rng), rng.choice(_COMMENTS)
+    goal = f'Add the comment "{text}" to ticket #{number}.'
+    return _change(state, [number], {}, goal, comment=text)
+
+
+def _close(state: State, rng: Random) -> Job:
+    number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
+    goal = f"Close ticket #{number} as {how}."
+    return _change(state, [number], {"status": "closed", "resolution": how}, goal)
+
+
+def _close_named(state: State, rng: Random) -> Job:
+    number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
+    goal = f'Find the ticket "{state.tickets[number]["summary"]}" and close it as {how}.'
+    return _change(state, [number], {"status": "closed", "resolution": how}, goal)
+
+
+def _explain(state: State, rng: Random) -> Job:
+    number, how, text = _some_open(state, rng), rng.choice(_RESOLUTIONS), rng.choice(_COMMENTS)
+    goal = f'Close ticket #{number} as {how}, with the comment "{text}".'
+    return _change(state, [number], {"status": "closed", "resolution": how}, goal, comment=text)
+
+
+def _reopen(state: State, rng: Random) -> Job:
+    closed = [n for n, ticket in state.tickets.items() if ticket["status"] == "closed"]
+    number, text = rng.choice(closed), rng.choice(_COMMENTS)
+    goal = f'Reopen ticket #{number} with the comment "{text}".'
+    return _change(state, [number], {"status": "reopened", "resolution": ""}, goal, comment=text)
+
+
+def _assign(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    owner = _other(rng, _OWNERS, state.tickets[number]["owner"])
+    goal = f"Reassign ticket #{number} to {owner}."
+    return _change(state, [number], {"owner": owner, "status": "assigned"}, goal)
+
+
+def _bulk(state: State, rng: Random) -> Job:
+    """Change all open tickets of one component and owner: two or three pages."""
+    while True:
+        component, owner = rng.choice(_COMPONENTS), rng.choice(_OWNERS)
+        value = rng.choice(_PRIORITIES)
+        numbers = state.open_tickets(component=component, owner=owner)
+        others = [n for n in numbers if state.tickets[n]["priority"] != value]
+        if 2 <= len(others) <= 3:
+            break
+    goal = (
+        f"Set the priority of every ticket of the component {component} that {owner} owns and "
+        f"that is not closed to {value}."
+    )
+    return _change(state, others, {"priority": value}, goal)
+
+
+def _file(state: State, rng: Random) -> Job:
+    summary = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
+    fields = {
+        "summary": summary,
+        "type": rng.choice(_TYPES),
+        "priority": rng.choice(_PRIORITIES),
+        "component": rng.choice(_COMPONENTS),
+    }
+    goal = (
+        f'File a ticket "{summary}" of type {fields["type"]} with priority {fields["priority"]} '
+        f"for the component {fields['component']}; leave everything else as it is."
+    )
+    wanted = state.copy()
+    rest = {"reporter": "anonymous", "owner": "", "status": "new"}
+    empty = dict.fromkeys(next(iter(state.tickets.values())), "")
+    wanted.tickets[max(state.tickets) + 1] = {**empty, **rest, **fields}
+    return Job(goal=goal, wanted=wanted, expert=file_ticket(fields))
+
+
+def _append(state: State, rng: Random) -> Job:
+    page, line = rng.choice(("Conventions", "OnCall", "ReleasePlan")), rng.choice(_LINES)
+    goal = f'Add the line "{line}" at the end of the wiki page {page}.'
+    wanted = state.copy()
+    wanted.pages[page] += f"\n{line}"
+    return Job(goal=goal, wanted=wanted, expert=edit_page(page, line))
+
+
+def _page(state: State, rng: Random) -> Job:
+    page, line = rng.choice(_NAMES), rng.choice(_LINES)
+    goal = f'Create the wiki page {page} with the text "{line}".'
+    wanted = state.copy()
+    wanted.pages[page] = line
+    return Job(goal=goal, wanted=wanted, expert=edit_page(page, line))
+
+
+def _asked(state: State, goal: str, answer: str, address: str) -> Job:
+    return Job(
+        goal=f"{goal} Change nothing.",
+        wanted=state.copy(),
+        answer=answer,
+        expert=answer_after(address, answer),
+    )
+
+
+def _owner(state: State, rng: Random) -> Job:
+    number = _some_open(state, rng)
+    ticket = state.tickets[number]
+    goal = f'Who owns the ticket "{ticket["summary"]}"? Answer with the name.'
+    return _asked(state, goal, ticket["owner"], f"ticket/{number}")
+
+
+def _number(state: State, rng: Random) -> Job:
+    owner, component = rng.choice(_OWNERS), rng.choice(_COMPONENTS)
+    found = state.open_tickets(owner=owner, component=component)
+    goal = (
+        f"How many tickets of the component {component} that are not closed does {owner} own? "
+        "Answer with the number."
+    )
+    address = f"query?status=!closed&owner={owner}&component={component}"
+    return _asked(state, goal, str(len(found)), address)
+
+
+def _compare(state: State, rng: Random) -> Job:
+    while True:
+        numbers = rng.sample(state.open_tickets(), 3)
+        ranks = [_PRIORITIES.index(state.tickets[n]["priority"]) for n in numbers]
+        if ranks.count(min(ranks)) == 1:
+            break
+    best = numbers[ranks.index(min(ranks))]
+    names = ", ".join(f"#{number}" for number in numbers)
+    goal = f"Which of the tickets {names} has the highest priority? Answer with its number alone."
+    return _asked(state, goal, str(best), f"ticket/{best}")
+
+
+TEMPLATES: dict[str, Template] = {
+    "append": _append,
+    "assign": _assign,
+    "bulk": _bulk,
+    "close": _close,
+    "close-named": _close_named,
+    "comment": _comment,
+    "compare": _compare,
+    "component": _component,
+    "count": _number,
+    "explain": _explain,
+    "file": _file,
+    "keyword": _keyword,
+    "owner": _owner,
+    "page": _page,
+    "priority": _priority,
+    "rename": _rename,
+    "reopen": _reopen,
+    "retarget": _retarget,
+}
+"""Kind of task to what makes one."""

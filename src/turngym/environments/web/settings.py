@@ -1,0 +1,28 @@
+"""How pages are shown and waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a page is shown and waited for."""
+
+    width: int = 1024
+    height: int = 768
+    """Of the view, in CSS pixels."""
+    quiet_ms: int = 40
+    """A page is quiet when its document has not changed for so long and no request is open."""
+    cap_ms: int = 4_000
+    """Longest wait for that, after which the page is shown as it is."""
+    ignore: str = ""
+    """CSS selector of what is not shown."""
+    mark_text: bool = False
+    """Give marks to text, too."""
+    init_script: str = ""
+    """Run in every page before its own scripts."""
+    allow: tuple[str, ...] = ()
+    """Hosts beyond the task's own that may be reached."""
+    trace: bool = False
+    """Record a Playwright trace."""
