@@ -64,7 +64,7 @@ function paint(fromTop) {
   if (state.other) {
     scroll.replaceChildren(pairNode(episode, state.other.episode, state.mode, jump));
   } else {
-    scroll.replaceChildren(h('div', { class: 'column' }, episodeHead(episode, jump), episode.turns.map((_, i) => turnNode(episode, i, state.mode)), endNode(episode)));
+    scroll.replaceChildren(h('div', { class: 'column' }, episodeHead(episode, jump), turnNodes(episode, state.mode), endNode(episode)));
   }
   scroll.scrollTop = fromTop ? 0 : before;
   note();
