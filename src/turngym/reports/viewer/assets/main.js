@@ -186,8 +186,8 @@ async function start() {
   addEventListener('hashchange', route);
   const about = source.about();
   about.then((found) => { dress(found); if (state.view !== 'episodes' || location.hash) route(); });
-  const { columns, sources } = await about;
-  await source.rows((rows, done, broken) => {
+  await source.rows(async (rows, done, broken) => {
+    const { columns, sources } = await about;
     const first = list.rows.length;
     list.done = done;
     list.broken = broken;
