@@ -137,22 +137,6 @@ def test_no_task_serves_two_purposes(tmp_path: Path) -> None:
     assert validation.task_id in {f"signals-easy/train/{i}" for i in range(6)}
 
 
-def test_a_group_of_training_episodes_is_kept_with_its_advantages(tmp_path: Path) -> None:
-    train(config(SMALL, "algo=grpo", "evaluation.every=1"), tmp_path)
-    files = sorted((tmp_path / "trajectories").glob("train-*.jsonl"))
-    assert files
-    for file in files:
-        members = list(read_trajectories(file))
-        assert len({(t.task_id, t.env_seed) for t in members}) == 1
-        for member in members:
-            told = member.metadata
-            drawn = [turn.num_sampled_tokens for turn in member.turns]
-            assert [len(values) for values in told["token_advantages"]] == drawn
-            means = [sum(values) / len(values) for values in told["token_advantages"]]
-            assert told["advantages"] == pytest.approx(means, abs=1e-4)
-        assert any(member.metadata["advantages"][0] != 0 for member in members)
-
-
 def test_a_weak_warm_start_is_said_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         train(config(SMALL, "algo=grpo", "run.steps=0"), tmp_path)

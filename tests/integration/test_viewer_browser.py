@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from helpers.trajectories import episode, turn
 from helpers.viewer import HOSTILE, many_talks, write_talks
 from turngym.cli.main import main
+from turngym.records import write_trajectories
 from turngym.reports.viewer.server import Viewer, make_server
 
 CHROMIUM = "chromium-headless-shell"
@@ -172,6 +174,23 @@ def test_tokens_are_coloured_by_log_prob_advantage_and_mask(page: Page) -> None:
     assert "advantage +0.5" in page.inner_text(".tip")
     page.keyboard.press("t")
     assert page.query_selector(".tok") is None
+
+
+def test_the_tokens_of_a_long_episode_are_drawn_as_they_come_into_view(
+    browser: Any, tmp_path: Path
+) -> None:
+    wide = turn(0.0, prompt=range(1000), drawn=range(50))
+    write_trajectories(tmp_path / "long.jsonl", [episode([wide] * 40)])
+    assert main(["view", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    opened = browser.new_page()
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.wait_for_selector(".verdict")
+    opened.keyboard.press("t")
+    opened.wait_for_selector(".turn[data-turn='0'] .tok")
+    assert opened.query_selector(".turn[data-turn='39'] .tok") is None
+    opened.locator(".turn.end").scroll_into_view_if_needed()
+    opened.wait_for_selector(".turn[data-turn='39'] .tok")
+    opened.close()
 
 
 def test_two_attempts_are_compared_from_where_they_differ(page: Page, tmp_path: Path) -> None:

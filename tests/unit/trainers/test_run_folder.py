@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.trajectories import episode
@@ -14,6 +15,7 @@ from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.records import read_trajectories
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit.base import Credit
 from turngym.trainers.run_folder import RunFolder
 
 
@@ -116,6 +118,23 @@ def test_the_best_the_median_and_the_worst_episode_are_kept(tmp_path: Path) -> N
         for name in ("worst", "median", "best")
     }
     assert kept == {"worst": 0.0, "median": 0.5, "best": 1.0}
+
+
+def test_a_group_is_kept_with_its_advantages_and_a_batch_without_any_keeps_nothing(
+    tmp_path: Path,
+) -> None:
+    members = tuple(episode([s, 0.0], attempt=i, score=s) for i, s in enumerate((0.0, 1.0)))
+    advantages = (np.array([-1.0, -0.5]), np.array([1.0, 0.5]))
+    with RunFolder(tmp_path, config()) as folder:
+        folder.keep_group(
+            "train-000005", Credit(samples=(), trajectories=members, advantages=advantages)
+        )
+        folder.keep_group("train-000010", Credit(samples=()))
+    [file] = (tmp_path / "trajectories").iterdir()
+    assert file.name == "train-000005.jsonl"
+    kept = list(read_trajectories(file))
+    assert [t.score for t in kept] == [0.0, 1.0]
+    assert [t.metadata["advantages"] for t in kept] == [[-1.0, -0.5], [1.0, 0.5]]
 
 
 def test_seconds_add_up_over_resumptions(tmp_path: Path) -> None:

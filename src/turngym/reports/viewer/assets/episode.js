@@ -53,6 +53,30 @@ function strip(episode, jump) {
   }));
 }
 
+const MANY = 20000; // tokens of an episode from which on turns are filled when they come into view
+
+const filler = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting || !target.fillIn) continue;
+    filler.unobserve(target);
+    target.fillIn();
+    target.fillIn = null;
+  }
+}, { rootMargin: '800px' });
+
+/** Return the elements of all turns. */
+function turnNodes(episode, mode) {
+  const tokens = episode.turns.reduce((sum, turn) => (turn.spans || []).reduce((part, span) => part + span.token_ids.length, sum), 0);
+  const numbers = episode.turns.map((_, i) => i);
+  if (mode === 'text' || tokens < MANY) return numbers.map((i) => turnNode(episode, i, mode));
+  return numbers.map((i) => {
+    const node = h('article', { class: 'turn', 'data-turn': i }, turnBar(episode, i));
+    node.fillIn = () => node.replaceChildren(...turnNode(episode, i, mode).childNodes);
+    filler.observe(node);
+    return node;
+  });
+}
+
 /** Return the element of one turn. */
 function turnNode(episode, number, mode) {
   const turn = episode.turns[number];

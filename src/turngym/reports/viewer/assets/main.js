@@ -64,7 +64,7 @@ function paint(fromTop) {
   if (state.other) {
     scroll.replaceChildren(pairNode(episode, state.other.episode, state.mode, jump));
   } else {
-    scroll.replaceChildren(h('div', { class: 'column' }, episodeHead(episode, jump), episode.turns.map((_, i) => turnNode(episode, i, state.mode)), endNode(episode)));
+    scroll.replaceChildren(h('div', { class: 'column' }, episodeHead(episode, jump), turnNodes(episode, state.mode), endNode(episode)));
   }
   scroll.scrollTop = fromTop ? 0 : before;
   note();
@@ -186,8 +186,8 @@ async function start() {
   addEventListener('hashchange', route);
   const about = source.about();
   about.then((found) => { dress(found); if (state.view !== 'episodes' || location.hash) route(); });
-  const { columns, sources } = await about;
-  await source.rows((rows, done, broken) => {
+  await source.rows(async (rows, done, broken) => {
+    const { columns, sources } = await about;
     const first = list.rows.length;
     list.done = done;
     list.broken = broken;

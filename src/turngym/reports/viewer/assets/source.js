@@ -38,7 +38,7 @@ class ServerSource {
       const found = await this.ask(`api/index?seen=${seen}`);
       seen += found.rows.length;
       done = found.done;
-      onRows(found.rows, done, found.broken);
+      await onRows(found.rows, done, found.broken);
     }
   }
 
@@ -68,7 +68,7 @@ class PageSource {
 
   async rows(onRows) {
     const run = await this.run;
-    onRows(run.rows, true, run.broken);
+    await onRows(run.rows, true, run.broken);
   }
 
   async episode(id) {

@@ -13,8 +13,8 @@ function tokenAdvantages(episode, turn) {
 /** Return the largest size of any advantage, for the scale of colours. */
 function advantageScale(episode) {
   const metadata = episode.metadata || {};
-  const values = [...(metadata.advantages || []), ...(metadata.token_advantages || []).flat()].filter((value) => value !== null);
-  return Math.max(1e-9, ...values.map(Math.abs));
+  const values = [metadata.advantages || [], ...(metadata.token_advantages || [])].flat();
+  return values.reduce((most, value) => Math.max(most, Math.abs(value || 0)), 1e-9);
 }
 
 /** Return the tokens of a turn as two texts: what was read, and what was drawn. */
