@@ -36,12 +36,12 @@ def build_agent(config: AgentConfig) -> Policy:
         ConfigError: A model cannot be loaded, or a key is missing.
         MissingExtraError: An extra is not installed.
     """
-    native = isinstance(config, ChatAgentConfig) and config.tool_calls
     return ChatAgent(
         _model(config),
-        prompting=_prompting(config, native_tools=native),
+        prompting=_prompting(config),
         history=_history(config.history),
         reflection=Reflection(config.reflection) if config.reflection else None,
+        native_tools=isinstance(config, ChatAgentConfig) and config.tool_calls,
         turn_timeout_s=None if isinstance(config, LocalAgentConfig) else 2 * config.turn_timeout_s,
     )
 
@@ -98,10 +98,10 @@ def _path(path: str) -> Path | str:
     return Path(path).expanduser() if path.startswith("~") else path
 
 
-def _prompting(config: PartsConfig, *, native_tools: bool) -> Prompting:
+def _prompting(config: PartsConfig) -> Prompting:
     plain = PlainPrompting(system=config.system, show_legal_actions=config.show_legal_actions)
     if config.prompt == "react":
-        return ReActPrompting(plain=plain, native_tools=native_tools)
+        return ReActPrompting(plain=plain)
     return plain
 
 

@@ -26,6 +26,7 @@ class ChatAgent:
         history: How much of the conversation it still sees.
         reflection: Learns a lesson from each failed attempt at a task, for the next one; None for
             no memory between episodes.
+        native_tools: The model calls an environment's tools natively, where there are some.
         turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
     """
 
@@ -36,12 +37,14 @@ class ChatAgent:
         prompting: Prompting | None = None,
         history: History | None = None,
         reflection: Reflection | None = None,
+        native_tools: bool = False,
         turn_timeout_s: float | None = None,
     ) -> None:
         self.model = model
         self.prompting: Prompting = prompting or PlainPrompting()
         self.history: History = history or FullHistory()
         self.reflection = reflection
+        self.native_tools = native_tools
         self.turn_timeout_s = turn_timeout_s
 
     def start(self, context: EpisodeContext) -> PolicySession:
@@ -63,8 +66,7 @@ class _ChatSession:
         self._tokens = 0.0
         self._spent: dict[str, float] = {}
         self._asides = 0
-        opening = agent.prompting.opening(context.instructions, lessons)
-        self._new = [Line(message=Message(role="system", content=opening))] if opening else []
+        self._lessons = lessons
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
         limit = self._agent.turn_timeout_s
@@ -79,8 +81,8 @@ class _ChatSession:
         line = self._agent.prompting.line(observation, info)
         if self._lines and self._lines[-1].call_ids:
             line = replace(line, message=replace(line.message, role="tool"))
-        new = [*self._new, line]
-        self._new, self._spent = [], {}
+        new = [line] if self._lines else [*self._opening(), line]
+        self._spent = {}
         whole = [*self._lines, *new]
         tokens = self._tokens + guessed_tokens(new)
         rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
@@ -115,6 +117,15 @@ class _ChatSession:
 
     def close(self) -> Awaitable[None] | None:
         return self._conversation.close()
+
+    def _opening(self) -> list[Line]:
+        agent = self._agent
+        text = agent.prompting.opening(
+            self._context.instructions,
+            self._lessons,
+            native_tools=agent.native_tools and bool(self._tools),
+        )
+        return [Line(message=Message(role="system", content=text))] if text else []
 
     def _count(self, said: Said, *, fresh: bool) -> None:
         """Note how long the conversation is now."""

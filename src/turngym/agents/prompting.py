@@ -21,12 +21,13 @@ LESSONS = "What you learned in earlier attempts at this very task:"
 class Prompting(Protocol):
     """Turns instructions and observations into lines for a model."""
 
-    def opening(self, instructions: str, lessons: Sequence[str]) -> str:
+    def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return the system message; empty for none.
 
         Args:
             instructions: Of the environment.
             lessons: What was learned in earlier attempts, oldest first.
+            native_tools: The model is told of the environment's tools natively.
         """
         ...
 
@@ -45,7 +46,7 @@ class PlainPrompting:
     """List the legal actions under each observation, where there are some."""
     max_legal_actions: int = 30
 
-    def opening(self, instructions: str, lessons: Sequence[str]) -> str:
+    def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return own words, instructions and lessons, with a blank line between."""
         learned = "\n".join([LESSONS, *(f"- {lesson}" for lesson in lessons)]) if lessons else ""
         return "\n\n".join(filter(None, [self.system, instructions, learned]))
@@ -71,14 +72,13 @@ class ReActPrompting:
     """
 
     plain: PlainPrompting = PlainPrompting()
-    native_tools: bool = False
-    """The model calls tools natively, so that an answer holds the thought only."""
 
-    def opening(self, instructions: str, lessons: Sequence[str]) -> str:
-        """Return the plain opening, then the form of an answer."""
-        form = REACT_TOOLS if self.native_tools else REACT
-        return self.plain.opening(f"{instructions}\n\n{form}".strip(), lessons)
+    def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
+        """Return the plain opening with the form of an answer; a native call is no part of it."""
+        form = REACT_TOOLS if native_tools else REACT
+        whole = f"{instructions}\n\n{form}".strip()
+        return self.plain.opening(whole, lessons, native_tools=native_tools)
 
     def line(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Line:
-        """Return the observation, called so after the first turn as in the paper."""
+        """Return the observation as the plain way has it."""
         return self.plain.line(observation, info)

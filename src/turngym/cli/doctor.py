@@ -25,8 +25,14 @@ from turngym.sandbox.base import Capabilities
 Status = Literal["ok", "missing", "broken"]
 
 _CORE_ENV = "text/maze"
-_TRAIN_MODULES = ("torch", "transformers", "tokenizers", "safetensors", "jinja2")
-_LORA_MODULES = ("peft",)
+_EXTRAS = {
+    "train": ("torch", "transformers", "tokenizers", "safetensors", "jinja2"),
+    "lora": ("peft",),
+    "openai": ("openai",),
+    "serve": ("starlette", "uvicorn"),
+    "mcp": ("mcp",),
+}
+"""Extras that no environment asks for, and the modules of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +105,7 @@ def _core() -> Finding:
 
 
 def _optional_parts() -> list[Finding]:
-    findings = [_part("train", _TRAIN_MODULES), _part("lora", _LORA_MODULES)]
+    findings = [_part(name, modules) for name, modules in _EXTRAS.items()]
     groups: dict[str, list[EnvEntry]] = {}
     for entry in registry.entries():
         if entry.modules or entry.programs:

@@ -90,6 +90,17 @@ async def test_react_asks_for_a_thought_and_the_environment_reads_the_action() -
     assert "Not a command" not in info.get("invalid_action", "")
 
 
+@pytest.mark.parametrize("native", [False, True])
+async def test_react_asks_for_an_action_line_unless_tools_are_called_natively(native: bool) -> None:
+    model = Script()
+    agent = ChatAgent(model, prompting=ReActPrompting(), native_tools=True)
+    session = agent.start(CONTEXT)
+    await session.act({"text": "seen"}, {"tools": [{"type": "function"}]} if native else {})
+    told = model.conversations[0][0].content
+    assert ("Action: the action" in told) is not native
+    assert ("Before each tool call" in told) is native
+
+
 async def test_legal_actions_are_shown_when_asked_for() -> None:
     prompting = PlainPrompting(show_legal_actions=True, max_legal_actions=2)
     line = prompting.line({"text": "x"}, {"legal_actions": ["a", "b", "c"]})

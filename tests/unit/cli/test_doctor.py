@@ -80,8 +80,7 @@ def test_a_missing_module_of_a_plug_in_is_no_extra_of_ours() -> None:
 def test_a_broken_plug_in_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "plug-in 'lab' of lab 1.0 is broken: ImportError: oh"
     monkeypatch.setattr(doctor_module.registry, "broken_plugins", lambda: [line])
-    monkeypatch.setattr(doctor_module, "_TRAIN_MODULES", ())
-    monkeypatch.setattr(doctor_module, "_LORA_MODULES", ())
+    monkeypatch.setattr(doctor_module, "_EXTRAS", {})
     monkeypatch.setattr(doctor_module.registry, "entries", list)
     finding = doctor_module._optional_parts()[-1]
     assert (finding.status, finding.detail) == ("broken", line)

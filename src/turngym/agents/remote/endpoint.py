@@ -88,7 +88,7 @@ class Endpoint:
         Args:
             path: ``"/chat/completions"`` or another one below the base URL.
             body: The request.
-            check: Raises ``HalfAnswer`` or ``LookupError`` for an answer that is not whole.
+            check: Raises ``HalfAnswer`` for an answer that is not whole.
 
         Raises:
             ConfigError: It can never succeed: wrong key, unknown model, nobody there at all.
@@ -177,7 +177,7 @@ class Endpoint:
                     answer = await ask()
                 self._ever_answered = True
                 return answer, tries
-            except (HalfAnswer, LookupError, self._openai.OpenAIError) as error:
+            except (HalfAnswer, self._openai.OpenAIError) as error:
                 await self._refuse_for_good(error)
                 if tries >= self._tries(error):
                     raise self._given_up(error, tries) from error
@@ -260,8 +260,6 @@ class Endpoint:
         told = getattr(error, "body", None)
         if isinstance(told, dict) and isinstance(told.get("message"), str):
             text = str(told["message"])
-        elif isinstance(error, LookupError):
-            text = f"the answer has no {error}"
         else:
             text = str(error) or type(error).__name__
         if cause := error.__cause__:

@@ -181,6 +181,9 @@ class Gateway:
                 return await self._ask(episode, asked)
             episode.recorder.fault(str(fault))
             raise
+        except ContextOverflow as error:
+            episode.recorder.fault(str(error))
+            raise BadRequest(str(error), code="context_length_exceeded") from error
         await self._record(episode, asked, reply.body, reply.usage)
         return reply.body
 

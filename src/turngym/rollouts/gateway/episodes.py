@@ -91,10 +91,14 @@ class Episodes:
         task = task_id or _UNKNOWN_TASK
         env_seed = 0
         if hosted is not None:
-            chosen = hosted.task(number if task_id is None else task_id)
-            task, env_id = chosen.id, hosted.env_id
-            env_seed = derive_seed(self._seed, task, "env")
-            await hosted.reset(chosen, seed=env_seed)
+            env_id = hosted.env_id
+            try:
+                chosen = hosted.task(number if task_id is None else task_id)
+                task, env_seed = chosen.id, derive_seed(self._seed, chosen.id, "env")
+                await hosted.reset(chosen, seed=env_seed)
+            except BaseException:
+                await hosted.close()
+                raise
         recorder = EpisodeRecorder(
             env_id=env_id or _UNKNOWN_ENV,
             task_id=task,
