@@ -68,10 +68,20 @@ class AlgoConfig(StrictModel):
                 "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
                 f"{advantage.type!r}; use 'seq_mean_token_mean'"
             )
-        if self.updates_last_turn_first and loss.ratio_anchor == "behaviour":
+        if self.updates_last_turn_first and loss.ratio_anchor in ("behaviour", "interpolate"):
             raise ValueError(
                 "advantage.turn_order='reverse' measures each turn from the policy that the later "
-                "turns left: wanted loss.ratio_anchor='prox', got 'behaviour'"
+                f"turns left: wanted loss.ratio_anchor='prox', got {loss.ratio_anchor!r}"
+            )
+        if self.updates_last_turn_first and loss.correction.is_active:
+            raise ValueError(
+                "advantage.turn_order='reverse' takes a step for every turn, and loss.correction "
+                "would weigh each by the steps before it: leave loss.correction out"
+            )
+        if loss.surrogate.type == "balance" and not _compares_episodes(advantage):
+            raise ValueError(
+                "loss.surrogate.type='balance' needs one number per attempt within a group: wanted "
+                "advantage.type='group_relative' with returns='outcome' and group_by='task'"
             )
         return self
 
@@ -79,6 +89,10 @@ class AlgoConfig(StrictModel):
     def updates_last_turn_first(self) -> bool:
         """Whether one update goes turn by turn, from the last to the first."""
         return isinstance(self.advantage, GroupRelative) and self.advantage.turn_order == "reverse"
+
+
+def _compares_episodes(advantage: AdvantageConfig) -> bool:
+    return isinstance(advantage, GroupRelative) and all(t.is_constant for t in advantage.terms)
 
 
 class RolloutConfig(StrictModel):
@@ -150,11 +164,12 @@ class TrainConfig(StrictModel):
     def _parts_fit(self) -> Self:
         loss, steps = self.algo.loss, self.learner.steps_per_batch
         kind = loss.surrogate.type
-        if kind in UNBOUNDED and steps > 1 and self.regularizer.kl_coefficient == 0:
+        leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
+        if kind in UNBOUNDED and steps > 1 and (not leashed or kind == "balance"):
             raise ValueError(
                 f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
                 f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
-                "'ppo_clip', or set regularizer.kl_coefficient"
+                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'live' pair"
             )
         if loss.ratio_anchor == "live" and steps > 1:
             raise ValueError(

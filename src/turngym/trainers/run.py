@@ -23,7 +23,7 @@ from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.methods import build_credit
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.imitation import Imitator
-from turngym.trainers.learner import Learner
+from turngym.trainers.learner import Learner, needs_reference
 from turngym.trainers.lora import full_state, is_adapted, load_own_state, own_state
 from turngym.trainers.metrics import (
     FanOut,
@@ -258,7 +258,7 @@ class Run:
 
     def start_learning(self) -> Learner:
         """Make what reinforcement needs; the policy as it is now becomes the reference."""
-        if self.config.regularizer.kl_coefficient > 0:
+        if needs_reference(self.config.algo.loss, self.config.regularizer):
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
         self.learner = Learner(
             self.model,
