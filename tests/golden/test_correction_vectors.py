@@ -83,9 +83,7 @@ def test_f1_is_what_it_should_be() -> None:
 def test_decoupled_ppo_with_truncated_weights() -> None:
     loss, gradient = corrected(DAPO, weight="truncate", high=2.0)
     assert loss == pytest.approx(-0.080013, abs=1e-5)
-    assert gradient == pytest.approx(
-        [0, -0.136455, -0.101088, -0.184195, 0.335625, 0], abs=1e-5
-    )
+    assert gradient == pytest.approx([0, -0.136455, -0.101088, -0.184195, 0.335625, 0], abs=1e-5)
 
 
 def test_decoupled_ppo_on_two_tokens() -> None:
@@ -165,6 +163,7 @@ def test_one_bad_token_takes_its_episode_with_it() -> None:
 
 def test_opsm_drops_only_blamed_episodes_that_the_policy_has_left() -> None:
     """The means of behaviour - live are 0.025 and -0.6."""
+
     def kept(bound: float, advantages: torch.Tensor = ADVANTAGES) -> list[float]:
         opsm = Rejection(
             pair="live_behaviour", statistic="k1", level="sequence_mean", high=bound,

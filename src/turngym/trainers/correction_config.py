@@ -27,6 +27,7 @@ class Rejection(StrictModel):
     pair: Pair = "prox_behaviour"
     """Which two: the first is compared with the second."""
     statistic: Literal["ratio", "k1", "k2", "k3", "abs_dp"] = "ratio"
+    """How much they disagree, see above."""
     level: RejectionLevel = "token"
     """What is judged: each token; an episode by the sum, the mean or the largest of its tokens'
     statistics (a ratio's sum and mean are those of its logarithm: the product and the geometric
@@ -176,5 +177,6 @@ class StepScale(StrictModel):
     """
 
     rule: Literal["none", "sqrt", "linear"] = "none"
+    """Not at all, with the square root of the share, or with the share."""
     base: float = Field(default=1.0, gt=0, le=1)
     """Effective share from which on the step is whole."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from turngym.trainers.correction_config import CorrectionConfig, Rejection
+from turngym.trainers.loss_config import RatioLevel
 from turngym.trainers.ratios import episodes_of, pooled
 from turngym.trainers.surrogates import MAX_LOG_RATIO
 
@@ -37,9 +38,7 @@ class Drift:
         return gaps_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def interpolated(
-    live_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, version: int
-) -> Tensor:
+def interpolated(live_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, version: int) -> Tensor:
     """Return a guess of the log-probs under the policy that the update began with, [N].
 
     ``behaviour + a·(live - behaviour)`` with ``a = (version - v) / (version + 1 - v)``: the update
@@ -104,7 +103,7 @@ def _kept(drift: Drift, rejection: Rejection) -> Tensor:
         inside_N &= values_N <= rejection.high
     if rejection.level == "any_token":
         episodes_N = episodes_of(_wholes(drift))
-        outside = episodes_N[~inside_N].unique()
+        outside = torch.unique(episodes_N[~inside_N])
         inside_N = ~torch.isin(episodes_N, outside)
     if rejection.only_negative:
         inside_N |= drift.advantages >= 0
@@ -117,7 +116,7 @@ def _judged(drift: Drift, rejection: Rejection) -> Tensor:
     if rejection.level == "sequence_max":
         values_N = _largest(values_N, episodes_of(_wholes(drift)))
     elif rejection.level in ("sequence_sum", "sequence_mean"):
-        level = "sequence_prod" if rejection.level == "sequence_sum" else "sequence_geo"
+        level: RatioLevel = "sequence_prod" if rejection.level == "sequence_sum" else "sequence_geo"
         values_N = pooled(values_N, _wholes(drift), level)
     return values_N.exp() if rejection.statistic == "ratio" else values_N
 

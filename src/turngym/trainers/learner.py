@@ -19,9 +19,9 @@ from turngym.trainers.forward import MicroBatch, micro_batches, score, token_log
 from turngym.trainers.loss_config import NO_RATIO, LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.losses import TokenTerms, policy_loss
 from turngym.trainers.metrics import MetricSums
+from turngym.trainers.off_policy import EpisodeWeights, kept_only, with_balance
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import LearnerConfig
-from turngym.trainers.off_policy import EpisodeWeights, kept_only, with_balance
 from turngym.trainers.ratios import (
     episode_log_ratios,
     flat,
@@ -344,7 +344,7 @@ class Learner:
     def _guessed(
         self, live_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
     ) -> Tensor:
-        """Return the anchors of a step that nobody computed before: the policy itself, or a guess."""
+        """Return the anchors that nobody computed before: the policy itself, or a guess."""
         if self._loss.ratio_anchor != "interpolate":
             return live_N
         return interpolated(

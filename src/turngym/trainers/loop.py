@@ -17,12 +17,12 @@ import torch
 from turngym.errors import Interrupted
 from turngym.rollouts.evaluation import summarize
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.feed import SyncFeed, step_metrics
 from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
 from turngym.trainers.needs import check_needs
 from turngym.trainers.opening import open_run
 from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
-from turngym.trainers.rollout_metrics import rollout_metrics
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
 
@@ -109,13 +109,14 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     if run.state.phase != "train":
         return
     progress.phase("reinforcement", run.config.run.steps)
+    feed = SyncFeed(run.config, run.arena, run.sampled, run.selection, groups=run.state.groups)
     while not await _is_good(run):
-        groups = await run.arena.training_groups(run.sampled, run.state.step)
+        batch = await feed.take(run.state.step)
         run.lap("rollout_s")
-        credit = await run.assign_credit(groups)
+        credit = await run.assign_credit(batch.chosen)
         run.lap("credit_s")
-        metrics = rollout_metrics(groups, credit) | run.update(credit.samples)
-        run.finish_step(metrics, groups)
+        metrics = step_metrics(batch, credit) | run.update(credit.samples)
+        run.finish_step(metrics, batch.played, begun=feed.groups)
         progress.advance(run.state.step, metrics)
     run.begin("after")
 

@@ -23,9 +23,7 @@ Aggregation = Literal[
     "prompt_mean",
     "turn_mean",
 ]
-RatioLevel = Literal[
-    "token", "turn", "sequence_geo", "sequence_prod", "prefix_prod", "prefix_min"
-]
+RatioLevel = Literal["token", "turn", "sequence_geo", "sequence_prod", "prefix_prod", "prefix_min"]
 RatioAnchor = Literal["prox", "interpolate", "behaviour", "live"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 
@@ -194,7 +192,9 @@ class LossConfig(StrictModel):
     constant_length: int | None = Field(default=None, ge=1)
     """Length in tokens that ``seq_mean_token_sum_const`` divides by; fixed for a whole run."""
     correction: CorrectionConfig = CorrectionConfig()
+    """What is done about tokens that other weights drew."""
     step_scale: StepScale = StepScale()
+    """Whether steps shrink when few episodes carry the weight."""
 
     @model_validator(mode="after")
     def _length_belongs_to_const(self) -> Self:
@@ -210,8 +210,8 @@ class LossConfig(StrictModel):
         kind, level = self.surrogate.type, self.ratio_level
         if kind in NO_RATIO and (level != "token" or self.ratio_anchor in _MEASURED):
             raise ValueError(
-                f"surrogate.type={kind!r} has no ratio: leave ratio_level and ratio_anchor out, or use "
-                "'is_clip'"
+                f"surrogate.type={kind!r} has no ratio: leave ratio_level and ratio_anchor out, "
+                "or use 'is_clip'"
             )
         if kind == "div_mask" and level != "token":
             raise ValueError(

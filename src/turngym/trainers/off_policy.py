@@ -36,7 +36,7 @@ class EpisodeWeights:
         behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
         gaps_N = (policy_logprobs_N.detach() - behaviour_N).double().cpu()
         sizes = [int(mask.sum()) for mask in batch.masks]
-        for i, part in zip(batch.members, gaps_N.split(sizes), strict=True):
+        for i, part in zip(batch.members, torch.split(gaps_N, sizes), strict=True):
             episode = samples[i].trajectory
             self._logs[episode] = self._logs.get(episode, 0.0) + float(part.sum())
 
@@ -102,8 +102,6 @@ def with_balance(
     )
     value = dict(zip(first, values_B.tolist(), strict=True))
     return [
-        replace(
-            s, advantages=np.where(s.loss_mask, value[s.trajectory], 0.0).astype(np.float32)
-        )
+        replace(s, advantages=np.where(s.loss_mask, value[s.trajectory], 0.0).astype(np.float32))
         for s in samples
     ]

@@ -87,7 +87,7 @@ def _prefixed(values_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
     result_N = values_N.clone()
     order_N = torch.argsort(wholes_N, stable=True)  # a turn's tokens are in order already
     _, sizes = torch.unique_consecutive(episodes_of(wholes_N[order_N]), return_counts=True)
-    for places in order_N.split(sizes.tolist()):
+    for places in torch.split(order_N, sizes.tolist()):
         own_L = values_N[places]
         if level == "prefix_prod":
             result_N[places] = own_L.cumsum(0)
@@ -110,9 +110,7 @@ def episodes_of(wholes_N: Tensor) -> Tensor:
     return wholes_N >> _TURN_BITS
 
 
-def flat(
-    arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample]
-) -> Tensor:
+def flat(arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample]) -> Tensor:
     """Return what ``arrays`` [L] hold at the drawn tokens of ``samples``, one after the other."""
     picked = [array[s.loss_mask] for array, s in zip(arrays, samples, strict=True)]
     return torch.from_numpy(np.concatenate(picked))

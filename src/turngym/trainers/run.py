@@ -37,6 +37,10 @@ from turngym.trainers.progress import HeldOut, TrainResult
 from turngym.trainers.rollout_metrics import evaluation_metrics
 from turngym.trainers.run_folder import RunFolder
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.selection.batches import Chosen, with_imitation
+from turngym.trainers.selection.config import Imitation
+from turngym.trainers.selection.filters import down_sampled
+from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.sequential import update_last_turn_first
 from turngym.types import Trajectory, TrajectoryGroup
 
@@ -60,6 +64,8 @@ class RunState:
     """Step of the phase that was validated last."""
     optimizer_steps: int = 0
     reached_target: bool = False
+    groups: int = 0
+    """Groups begun for reinforcement; the running number of the next."""
     episodes: int = 0
     faults: int = 0
     before: dict[str, Any] | None = None
@@ -100,6 +106,13 @@ class Run:
         self.imitator: Imitator | None = None
         self.learner: Learner | None = None
         self.credit: CreditMethod | None = None
+        self.selection = DataSelection(
+            config.selection,
+            arena.pool,
+            groups_per_step=config.rollout.groups_per_step,
+            group_size=config.rollout.group_size,
+            seed=derive_seed(config.run.seed, "selection"),
+        )
         self.reference: PreTrainedModel | None = None
         self._tokenizer = tokenizer
         self._engine = engine
@@ -160,16 +173,24 @@ class Run:
         self.state.validated = step
         return found
 
-    async def assign_credit(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+    async def assign_credit(self, chosen: Chosen) -> Credit:
         """Return what a batch of episodes teaches.
 
-        The tokens that the method drew of its own are ``credit/drawn_tokens``.
+        The tokens that the method drew of its own are ``credit/drawn_tokens``, where nobody else
+        draws at the same time.
         """
         assert self.credit is not None
         before = self._engine.stats.sampled_tokens
-        credit = await self.credit.assign(groups)
-        drawn = self._engine.stats.sampled_tokens - before
-        return replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": float(drawn)})
+        credit = await self.credit.assign(chosen.groups)
+        if self.config.rollout.mode == "sync":
+            drawn = float(self._engine.stats.sampled_tokens - before)
+            credit = replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": drawn})
+        if self.config.selection.keep_attempts is not None:
+            credit = down_sampled(credit, self.config.selection.keep_attempts)
+        if isinstance(self.config.selection.replay, Imitation):
+            baseline, weight = self.selection.imitation(self.state.step)
+            credit = with_imitation(credit, chosen.imitated, baseline=baseline, weight=weight)
+        return credit
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
@@ -181,11 +202,20 @@ class Run:
         self.lap("update_s")
         return metrics
 
-    def finish_step(self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
-        """Close a step: log, count, publish the new weights, keep the run when it is due."""
+    def finish_step(
+        self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, begun: int
+    ) -> None:
+        """Close a step: log, count, publish the new weights, keep the run when it is due.
+
+        Args:
+            metrics: Of the step.
+            groups: What was played for it.
+            begun: Groups begun so far.
+        """
         state = self.state
         self.log(state.step, metrics)
         state.step += 1
+        state.groups = begun
         state.episodes += sum(len(group.trajectories) for group in groups)
         state.faults += sum(len(g.trajectories) - len(g.usable) for g in groups)
         self.publish()
@@ -315,7 +345,11 @@ class Run:
         save_checkpoint(
             self.folder.checkpoints,
             f"{state.phase}-{step}",
-            state={"run": asdict(state), "config": self.config.model_dump(mode="json")},
+            state={
+                "run": asdict(state),
+                "config": self.config.model_dump(mode="json"),
+                "selection": {} if self.config.selection.is_plain else self.selection.state(),
+            },
             tensors=tensors,
             write_model=lambda path: write_model(self.model, self._tokenizer, path),
             keep=self.config.run.keep_checkpoints,
@@ -337,4 +371,6 @@ class Run:
                 load_own_state(self.reference, checkpoint.tensors("reference"))
             assert self.credit is not None
             self.credit.load_state(checkpoint.tensors("credit"))
+            if selection := checkpoint.state.get("selection"):
+                self.selection.load_state(selection)
         self.publish()

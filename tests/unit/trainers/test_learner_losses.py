@@ -156,13 +156,13 @@ CORRECTIONS = {
     "sequence": {"weight": "truncate", "level": "sequence_prod", "high": 1.5},
     "normalized": {"weight": "truncate", "high": 1.2, "normalize": True},
     "kept": {"weight": "band", "low": 0.8, "high": 1.2, "denominator": "kept"},
-    "opsm": {
+    "one_sided": {
         "reject": [
             {
                 "pair": "live_behaviour",
-                "statistic": "k1",
+                "statistic": "k2",
                 "level": "sequence_mean",
-                "high": 0.001,
+                "high": 0.03,
                 "only_negative": True,
             }
         ]
@@ -176,7 +176,9 @@ def correcting(name: str, **loss: object) -> LossConfig:
     return load_config(LossConfig, [{"correction": CORRECTIONS[name], **loss}])
 
 
-def gradient_of(loss: LossConfig, samples: Sequence[TrainingSample], **config: float) -> torch.Tensor:
+def gradient_of(
+    loss: LossConfig, samples: Sequence[TrainingSample], **config: float
+) -> torch.Tensor:
     return outcome(learner(loss, **config), samples)[1]
 
 
