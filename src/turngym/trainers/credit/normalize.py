@@ -24,7 +24,8 @@ def normalize(
     """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
 
     A pool of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and is not
-    divided when it is not. A pool of one becomes what ``term.singleton`` says when it is centred and is not divided either.
+    divided when it is not. A pool of one becomes what ``term.singleton`` says when it is centred
+    and is not divided either.
 
     Args:
         values_N: What is compared, finite, shape [N].
