@@ -9,7 +9,7 @@ from typing import Any
 from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
 from turngym.agents.engine import EngineSession, Generation, LocalEngine, Sampling
 from turngym.agents.rendering import Renderer, with_system
-from turngym.types import Message, TokenSpan
+from turngym.types import Message, TokenSpan, Turn
 
 
 class LocalPolicy:
@@ -46,20 +46,28 @@ class _LocalSession:
         self._policy = policy
         self._session = session
         self._instructions = ctx.instructions if policy.system_prompt else None
-        self._last: Generation | None = None
+        self._last_ended: bool | None = None  # None before the first action
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
         renderer = self._policy.renderer
         seen: tuple[Message, ...] = (Message(role="user", content=observation["text"]),)
-        if self._last is None:
+        if self._last_ended is None:
             seen = with_system(self._instructions, seen)
             prompt = renderer.opening(seen)
         else:
-            prompt = renderer.continuation(seen, ended=self._last.finish == "end")
+            prompt = renderer.continuation(seen, ended=self._last_ended)
         drawn = await self._session.generate(prompt, self._policy.sampling)
-        self._last = drawn
+        self._last_ended = drawn.finish == "end"
         action = Message(role="assistant", content=renderer.decode_action(drawn.token_ids))
         return PolicyTurn(observation=seen, action=action, spans=_spans(prompt, drawn))
+
+    def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
+        """Take over the tokens of a turn that was played before, exactly as they were."""
+        ids = [token for span in turn.spans for token in span.token_ids]
+        if not ids:
+            raise ValueError("the turn has no tokens to take up")
+        self._session.read(ids, draws=turn.num_sampled_tokens)
+        self._last_ended = ids[-1] == self._policy.renderer.tokenizer.eos_token_id
 
     def close(self) -> None:
         self._session.close()
