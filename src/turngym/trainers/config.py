@@ -126,10 +126,9 @@ class RolloutConfig(StrictModel):
     admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
     """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
     whatever is ready first, what is inside a window, or as in AReaL."""
-    stale: Literal["mask_head", "drop", "harvest", "train"] = "mask_head"
+    stale: Literal["mask_head", "drop", "train"] = "mask_head"
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
-    dropped; finished turns are trained on just before they get too old; or they are trained on,
-    which lifts the bound."""
+    dropped; or they are trained on, which lifts the bound."""
     interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
     """``overlap``: what new weights do to running episodes: nothing but to draw their next tokens;
     they wait for them; or they break them off, to begin again where they stood."""
@@ -254,20 +253,25 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _staleness_is_minded(self) -> Self:
         rollout, loss = self.rollout, self.algo.loss
-        if rollout.mode == "overlap" and self.algo.updates_last_turn_first:
+        if rollout.mode == "sync":
+            return self
+        if self.algo.updates_last_turn_first:
             raise ValueError(
                 "advantage.turn_order='reverse' knows nothing of older weights: wanted "
                 "rollout.mode='sync'"
             )
-        if (
-            rollout.mode == "overlap"
-            and loss.ratio_anchor == "live"
-            and rollout.staleness > 0
-            and (loss.correction.weight == "none")
-        ):
+        corrected = loss.correction.weight != "none" or rollout.staleness == 0
+        if loss.ratio_anchor == "live" and not corrected:
             raise ValueError(
                 "algo.loss.ratio_anchor='live' makes every ratio 1, although rollout.staleness="
                 f"{rollout.staleness} lets older weights draw: use 'prox' or 'behaviour', or set "
                 "algo.loss.correction.weight"
+            )
+        heads = rollout.stale == "mask_head" and rollout.admission != "in_order"
+        if heads and not isinstance(self.algo.advantage, GroupRelative):
+            raise ValueError(
+                "rollout.stale='mask_head' leaves turns that nobody is trained on, which "
+                f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
+                "rollout.stale='drop' or rollout.admission='in_order'"
             )
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from turngym.trainers.arena import Arena
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.rollout_metrics import rollout_metrics
+from turngym.trainers.run_state import RunState
 from turngym.trainers.selection.batches import Chosen, chosen
 from turngym.trainers.selection.policy import DataSelection
 from turngym.types import TrajectoryGroup
@@ -33,6 +34,10 @@ def step_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
     return found | dict(batch.metrics)
 
 
+Update = Callable[[], dict[str, float]]
+Load = Callable[[], None]
+
+
 class Feed(Protocol):
     """Gives one batch per update, in strict turns: take, update, publish."""
 
@@ -44,9 +49,16 @@ class Feed(Protocol):
         """
         ...
 
-    @property
-    def groups(self) -> int:
-        """Running number of the next group."""
+    async def train(self, update: Update) -> dict[str, float]:
+        """Return what ``update`` returns, after it has run to its end."""
+        ...
+
+    async def publish(self, version: int, load: Load) -> None:
+        """Put the weights of ``version`` into the engine."""
+        ...
+
+    def seal(self, version: int) -> None:
+        """Note that the weights of ``version`` are in a checkpoint."""
         ...
 
 
@@ -58,7 +70,7 @@ class SyncFeed:
         arena: Plays the episodes.
         policy: Who acts.
         selection: Chooses and judges.
-        groups: Running number of the next group.
+        state: Where the run stands; its number of groups goes on with every batch.
     """
 
     def __init__(
@@ -67,14 +79,13 @@ class SyncFeed:
         arena: Arena,
         policy: Policy,
         selection: DataSelection,
-        *,
-        groups: int,
+        state: RunState,
     ) -> None:
         self._config = config
         self._arena = arena
         self._policy = policy
         self._selection = selection
-        self.groups = groups
+        self._state = state
 
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on.
@@ -89,25 +100,32 @@ class SyncFeed:
         kept: list[ReadyGroup] = []
         played: list[ReadyGroup] = []
         while (missing := min(wanted - len(kept), most - len(played))) > 0:
-            found = await self._play(missing)
+            found = await self._play(self._state.groups + len(played), missing)
             played += found
-            kept += [group for group in found if self._is_kept(group)]
+            kept += [g for g in found if self._selection.admit(g).group is not None]
+        for group in played:  # past all waits, where nothing can come between
+            self._selection.observe(group)
         extra = self._selection.replay(step, kept)
+        self._state.groups += len(played)
         return Batch(
             chosen=chosen(kept, extra),
             played=tuple(group.group for group in played),
             metrics=self._selection.metrics(),
         )
 
-    async def _play(self, count: int) -> list[ReadyGroup]:
-        orders = {}
-        for index in range(self.groups, self.groups + count):
-            task = self._selection.propose(index)
-            orders[index] = self._selection.allocate(index, task)
-        found = await self._arena.groups(self._policy, orders)
-        self.groups += count
-        return found
+    async def train(self, update: Update) -> dict[str, float]:
+        """Return what ``update`` returns; nothing else happens meanwhile."""
+        return update()
 
-    def _is_kept(self, group: ReadyGroup) -> bool:
-        self._selection.observe(group)
-        return self._selection.admit(group).group is not None
+    async def publish(self, version: int, load: Load) -> None:
+        """Put the weights of ``version`` into the engine."""
+        load()
+
+    def seal(self, version: int) -> None:
+        """Do nothing: nothing is accounted for apart from the checkpoint."""
+
+    async def _play(self, first: int, count: int) -> list[ReadyGroup]:
+        orders = {}
+        for index in range(first, first + count):
+            orders[index] = self._selection.allocate(index, self._selection.propose(index))
+        return await self._arena.groups(self._policy, orders)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +18,12 @@ import torch
 from turngym.errors import Interrupted
 from turngym.rollouts.evaluation import summarize
 from turngym.trainers.config import TrainConfig
-from turngym.trainers.feed import SyncFeed, step_metrics
+from turngym.trainers.feed import step_metrics
 from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
 from turngym.trainers.needs import check_needs
 from turngym.trainers.opening import open_run
+from turngym.trainers.overlap import open_feed
 from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
@@ -109,15 +111,19 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     if run.state.phase != "train":
         return
     progress.phase("reinforcement", run.config.run.steps)
-    feed = SyncFeed(run.config, run.arena, run.sampled, run.selection, groups=run.state.groups)
-    while not await _is_good(run):
-        batch = await feed.take(run.state.step)
-        run.lap("rollout_s")
-        credit = await run.assign_credit(batch.chosen)
-        run.lap("credit_s")
-        metrics = step_metrics(batch, credit) | run.update(credit.samples)
-        run.finish_step(metrics, batch.played, begun=feed.groups)
-        progress.advance(run.state.step, metrics)
+    async with open_feed(run) as feed:
+        while not await _is_good(run):
+            batch = await feed.take(run.state.step)
+            run.lap("rollout_s")
+            credit = await run.assign_credit(batch.chosen)
+            run.lap("credit_s")
+            trained = await feed.train(partial(run.update, credit.samples))
+            metrics = step_metrics(batch, credit) | trained
+            run.finish_step(metrics, batch.played)
+            await feed.publish(run.state.step, run.publish)
+            if run.keep():
+                feed.seal(run.state.step)
+            progress.advance(run.state.step, metrics)
     run.begin("after")
 
 

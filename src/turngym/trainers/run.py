@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Literal
 
 from turngym.agents.engine import LocalEngine, Sampling
 from turngym.agents.local import LocalPolicy
@@ -36,6 +36,7 @@ from turngym.trainers.model_files import read_model, write_model
 from turngym.trainers.progress import HeldOut, TrainResult
 from turngym.trainers.rollout_metrics import evaluation_metrics
 from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.run_state import Phase, RunState
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.selection.batches import Chosen, with_imitation
 from turngym.trainers.selection.config import Imitation
@@ -47,31 +48,6 @@ from turngym.types import Trajectory, TrajectoryGroup
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Phase = Literal["warm_start", "before", "train", "after", "done"]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """Where a run stands. With the weights and the optimizer, all that a resumption needs."""
-
-    phase: Phase = "warm_start"
-    warm_steps: int = 0
-    warm_success: float | None = None
-    step: int = 0
-    """Updates done; also the version of the weights."""
-    validated: int = -1
-    """Step of the phase that was validated last."""
-    optimizer_steps: int = 0
-    reached_target: bool = False
-    groups: int = 0
-    """Groups begun for reinforcement; the running number of the next."""
-    episodes: int = 0
-    faults: int = 0
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
-    metrics_bytes: int = 0
-    """Length of ``metrics.jsonl``; what a killed process wrote after that is cut off."""
 
 
 class Run:
@@ -142,8 +118,14 @@ class Run:
         self.arena.close()
 
     def publish(self) -> None:
-        """Give the engine the model's weights, under the number of updates as their version."""
-        self._engine.load_weights(full_state(self.model), self.state.step)
+        """Give the engine the model's weights, under the number of updates as their version.
+
+        A copy of them where the next update may begin before the engine has read them.
+        """
+        weights = full_state(self.model)
+        if self.config.rollout.mode == "overlap":
+            weights = {name: weight.clone() for name, weight in weights.items()}
+        self._engine.load_weights(weights, self.state.step)
 
     def lap(self, name: str) -> None:
         """Count the seconds since the last lap under ``name``."""
@@ -202,25 +184,20 @@ class Run:
         self.lap("update_s")
         return metrics
 
-    def finish_step(
-        self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, begun: int
-    ) -> None:
-        """Close a step: log, count, publish the new weights, keep the run when it is due.
-
-        Args:
-            metrics: Of the step.
-            groups: What was played for it.
-            begun: Groups begun so far.
-        """
+    def finish_step(self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
+        """Close a step: log and count. The new weights are neither published nor kept yet."""
         state = self.state
         self.log(state.step, metrics)
         state.step += 1
-        state.groups = begun
         state.episodes += sum(len(group.trajectories) for group in groups)
         state.faults += sum(len(g.trajectories) - len(g.usable) for g in groups)
-        self.publish()
-        if state.step % self.config.run.checkpoint_every == 0:
+
+    def keep(self) -> bool:
+        """Keep the run when it is due, and say whether it was."""
+        is_due = self.state.step % self.config.run.checkpoint_every == 0
+        if is_due:
             self.save()
+        return is_due
 
     def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
         """Close a held-out measurement and enter the next phase."""
