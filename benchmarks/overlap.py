@@ -5,9 +5,9 @@ do, without using the processor. The same task, the same number of updates, the 
 (decoupled PPO) and the same seeds, once in turns (``sync``) and once overlapped with a staleness of
 1 and of 4. Only reinforcement is timed; evaluations do not wait.
 
-    python benchmarks/overlap.py                    five seeds, about four minutes on a quiet machine
-    python benchmarks/overlap.py --seeds 1 --steps 6    a look
-    python benchmarks/overlap.py --json FILE        also write every number
+    python benchmarks/overlap.py                    five seeds, four minutes when it is quiet
+    python benchmarks/overlap.py --seeds 1 --steps 6  a look
+    python benchmarks/overlap.py --json FILE          also write every number
 
 Goals: the overlapped runs take at most 1 / 1.5 of the time, and end with a success that is no worse
 than the mean of the runs in turns minus its 95 % interval.
@@ -263,8 +263,8 @@ def main() -> int:
                 row = run(mode, seed, steps=args.steps, latency_s=args.latency, folder=folder)
                 rows.append(row)
                 print(
-                    f"{mode:12} seed {seed}: {row.seconds:6.1f} s, {row.rollout_share:4.0%} waiting"
-                    f" for episodes, success {row.before:.2f} -> {row.after:.2f}, lag {row.lag:.2f}",
+                    f"{mode:11} seed {seed}: {row.seconds:5.1f} s, {row.rollout_share:3.0%} waited"
+                    f" for episodes, success {row.before:.2f} to {row.after:.2f}, lag {row.lag:.1f}",
                     flush=True,
                 )
     found = summary(rows)

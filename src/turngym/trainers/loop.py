@@ -23,7 +23,7 @@ from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
 from turngym.trainers.needs import check_needs
 from turngym.trainers.opening import open_run
-from turngym.trainers.overlap import open_feed
+from turngym.trainers.overlap import check_overlap, open_feed
 from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
@@ -49,6 +49,7 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
+    check_overlap(config)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))

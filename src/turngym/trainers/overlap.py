@@ -12,7 +12,12 @@ from turngym.rollouts.groups import ReadyGroup
 from turngym.rollouts.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.orders import GroupOrder, Verdict
 from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.schedule_config import FailureConfig, GroupConfig, SchedulerConfig
+from turngym.rollouts.schedule_config import (
+    FailureConfig,
+    GroupConfig,
+    SchedulerConfig,
+    check_schedule,
+)
 from turngym.rollouts.scheduler import RolloutScheduler
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -52,6 +57,16 @@ async def open_feed(run: Run) -> AsyncIterator[Feed]:
         )
         await stack.enter_async_context(scheduler)
         yield OverlappedFeed(scheduler, watched)
+
+
+def check_overlap(config: TrainConfig) -> None:
+    """Make sure that an overlapped run can make progress.
+
+    Raises:
+        ConfigError: It cannot; the message names the inequality that fails.
+    """
+    if config.rollout.mode == "overlap":
+        check_schedule(schedule_of(config.rollout), largest_group(config))
 
 
 def schedule_of(rollout: RolloutConfig) -> SchedulerConfig:

@@ -79,7 +79,7 @@ def policy_gradient(push: Push, config: PolicyGradient) -> tuple[Tensor, Tensor]
     """``l = -A·logp / (1 + τ)``; nothing is bounded.
 
     Source:
-        REINFORCE; with τ > 0 OPMD, arXiv:2203.17070 in the form of Trinity-RFT.
+        REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT.
     """
     return -push.advantages * push.policy_logprobs / (1 + config.tau), _nowhere(push)
 
