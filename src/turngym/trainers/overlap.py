@@ -165,9 +165,12 @@ class OverlappedFeed:
         found = await self._scheduler.take()
         if found is None:
             raise TrainingError(f"update {step}: the selection has no task left to play")
+        played = self._selection.taken()
+        if found.replayed:  # composed before a crash, when its groups were counted for nobody
+            played = (*played, *(group.group for group in found.groups))
         return Batch(
             chosen=chosen(found.groups, found.extra),
-            played=self._selection.taken(),
+            played=played,
             metrics=self._scheduler.metrics() | self._selection.metrics(),
         )
 
