@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from turngym import __version__
+from turngym.cli.audit import audit
 from turngym.cli.check import app as check_app
 from turngym.cli.compare import compare
 from turngym.cli.config import app as config_app
@@ -37,6 +38,7 @@ app.command("eval")(evaluate)
 app.command("train")(train)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("audit")(audit)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")

@@ -66,7 +66,7 @@ class AsyncAdapter:
         self._finalizer = weakref.finalize(self, _abandon, self._home, self._runner)
 
     async def start(self) -> None:
-        """Make the environment now, with its process if it has one, instead of at the first call."""
+        """Make the environment now, and its process, instead of at the first call."""
         await self._call(GET, "metadata")
 
     async def reset(

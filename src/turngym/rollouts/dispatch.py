@@ -238,6 +238,8 @@ class Dispatcher:
         except asyncio.CancelledError:
             broken = episode.phase != "act"
             if episode.drop_reason is None and not episode.stop_asked:
+                if around.ledger is not None and episode.loose_tokens:
+                    around.ledger.lose(job.key, episode.attempt, episode.loose_tokens)
                 raise
         except EnvironmentFault as fault:
             ended = faulted(self._spec(job), str(fault))

@@ -135,6 +135,10 @@ class Ledger:
             operations.append((sql.FINISH, place))
         self._add(*operations)
 
+    def lose(self, key: SampleKey, attempt: int, tokens: int) -> None:
+        """Enter tokens of a turn that the end of this process breaks off."""
+        self._add((sql.LOSE, (key.group, key.member, attempt, tokens)))
+
     def ready(self, index: int, members: Iterable[int], *, late: bool) -> None:
         """Enter that finished members of a group wait to be trained on."""
         operations: list[Operation] = [(sql.READY, (index, n, int(late))) for n in members]

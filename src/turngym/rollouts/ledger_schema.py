@@ -63,6 +63,8 @@ END = """
 UPDATE attempts SET outcome = ?4, error = ?5, loose_tokens = loose_tokens + ?6, tail = ?7
 WHERE grp = ?1 AND member = ?2 AND attempt = ?3 AND outcome IS NULL
 """
+LOSE = "UPDATE attempts SET loose_tokens = loose_tokens + ?4"
+LOSE += " WHERE grp = ?1 AND member = ?2 AND attempt = ?3 AND outcome IS NULL"
 FINISH = "UPDATE samples SET state = 'finished' WHERE grp = ?1 AND member = ?2 AND attempt = ?3"
 FINISH += " AND state = 'running'"
 READY = "UPDATE samples SET state = 'ready', late = ?3 WHERE grp = ?1 AND member = ?2"

@@ -202,8 +202,9 @@ class RolloutScheduler:
                 return None
             else:
                 self.pump()  # what was evicted makes room
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+                if self._dispatch.is_busy or not self._exhausted:
+                    self._waiter = asyncio.get_running_loop().create_future()
+                    await self._waiter
         if self._ledger is not None:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()

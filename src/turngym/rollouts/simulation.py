@@ -166,7 +166,7 @@ class SimSession:
         spread = rng.gauss(0.0, profile.env_sigma) if profile.env_sigma else 0.0
         seconds = profile.env_median_s * 2.718281828459045**spread
         luck, trouble = rng.random(), rng.random()
-        end = "end" if self._left == 0 else "on"
+        end = "end" if self._left <= 0 else "on"
         if luck < profile.raise_share:
             end = "raise"
         elif luck < profile.raise_share + profile.hang_share:
