@@ -196,6 +196,8 @@ class DataSelection:
             step=self._step,
             rng=generator(self._seed, "tasks", block),
         )
+        if self._pool.size is not None:
+            tasks = [task % self._pool.size for task in tasks]
         sizes = attempts_for(
             self._difficulty.success(tasks, step=self._step),
             self._difficulty.attempts(tasks),
