@@ -85,8 +85,10 @@ class DataSelection:
 
     def propose(self, index: int) -> Task:
         """Return the task of group number ``index``."""
-        task = self._pool.task(self._planned(index)[0])
-        self._places[task.id] = self._planned(index)[0]
+        place = self._planned(index)[0]
+        task = self._pool.task(place)
+        if self._pool.size is not None:  # else it never comes back, and there is nothing to learn
+            self._places[task.id] = place
         return task
 
     def allocate(self, index: int, task: Task) -> GroupOrder:
