@@ -197,6 +197,13 @@ def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
         "(s.state = 'sealed' AND t.state <> 'sealed'))"
     ):
         report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
+    for grp, member, outcome in db.execute(
+        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN attempts a USING (grp, member, attempt)"
+        " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
+    ):
+        report.blame(
+            f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
+        )
     for grp, member, attempt in db.execute(
         "SELECT a.grp, a.member, a.attempt FROM attempts a JOIN samples s USING (grp, member) "
         "WHERE a.attempt > s.attempt"

@@ -319,6 +319,7 @@ class Dispatcher:
             end_turn=len(trajectory.turns),
             versions=tuple(episode.versions),
             born=episode.born if job.born is None else job.born,
+            packed=None if episode.packed is None else tuple(episode.packed),
         )
         self._assembly.finished(job.group, member, now)
 

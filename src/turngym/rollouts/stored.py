@@ -102,8 +102,14 @@ def _store_member(member: Member) -> StoredMember:
         versions=member.versions,
         born=member.born,
         turn_tokens=turn_tokens(member),
-        packed=pack_episode(member.trajectory),
+        packed=_pack(member),
     )
+
+
+def _pack(member: Member) -> PackedEpisode:
+    if member.packed is None or len(member.packed) != len(member.trajectory.turns):
+        return pack_episode(member.trajectory)
+    return PackedEpisode(member.packed, pack_tail(member.trajectory))
 
 
 def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) -> Member:
