@@ -272,14 +272,9 @@ class Dispatcher:
         try:
             if isinstance(ended, Trajectory) and not ended.stop_reason.is_error:
                 self._finished(episode, ended, now)
-            elif episode.drop_reason is not None:
-                self._dropped(episode, episode.drop_reason)
-            elif isinstance(ended, Trajectory):
-                self._faulted(episode, ended)
-            elif isinstance(ended, CannotReplay):
-                self._not_taken_up(episode, str(ended))
             else:
-                self._requeue(episode)
+                episode.cut()
+                self._broken(episode, ended)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or too many faults
             self._owner.fail(error)
             return
@@ -287,6 +282,17 @@ class Dispatcher:
         self._owner.pump()
         self._freed = None
         self._owner.changed()
+
+    def _broken(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
+        """Account for a try that did not end by itself."""
+        if episode.drop_reason is not None:
+            self._dropped(episode, episode.drop_reason)
+        elif isinstance(ended, Trajectory):
+            self._faulted(episode, ended)
+        elif isinstance(ended, CannotReplay):
+            self._not_taken_up(episode, str(ended))
+        else:
+            self._requeue(episode)
 
     def _spec(self, job: Job) -> EpisodeSpec:
         return EpisodeSpec(
@@ -407,8 +413,8 @@ def prefix_of(group: OpenGroup) -> list[Played]:
         spans = tuple(
             replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
         )
-        seen = {"text": turn.observation[-1].content} if turn.observation else None
-        found.append(Played(replace(turn, spans=spans), seen and digest_of(seen)))
+        seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
+        found.append(Played(replace(turn, spans=spans), seen))
     return found
 
 

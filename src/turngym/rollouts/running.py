@@ -212,6 +212,10 @@ class RunningEpisode:
         own = len(self.turns) - self._own
         return self._allowance.spend(turn, turns=own, tokens=self.tokens)
 
+    def cut(self) -> None:
+        """Take down the phase that the try ended in, when it ended before its time."""
+        self._draw_span("fault", self.phase, self._around.clock())
+
     def carried(self) -> list[Played]:
         """Return the finished turns, to be carried out again by the next try."""
         return [Played(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -305,7 +306,7 @@ async def play_scenario(
             _take_down(batch, result, digest)
             await asyncio.sleep(scenario.update_s * rng.uniform(0.5, 1.5))
             version = batch.step + 1
-            await scheduler.publish(version, load=lambda version=version: engine.load(version))
+            await scheduler.publish(version, load=partial(engine.load, version))
             scheduler.seal(version)
             result.steps += 1
         result.metrics = scheduler.metrics()

@@ -242,6 +242,36 @@ def test_hanging_steps_are_ended_by_their_deadline(tmp_path: Path) -> None:
     assert result.metrics["pool/timeouts"] > 0
 
 
+def test_faults_cost_little_more_than_the_work_they_destroy() -> None:
+    """10 % of steps raise and 2 % hang: the slots stay as full as list scheduling fills them."""
+    run = scenario(
+        steps=1,
+        group_size=2,
+        groups=60,
+        update_s=0.0,
+        profile={"raise_share": 0.1, "hang_share": 0.02, "max_turns": 6},
+        scheduler={
+            "concurrency": 16,
+            "groups_per_step": 60,
+            "deadlines": {"step_s": 3.0},
+            "retry": {"max_attempts": 9, "quarantine_after": 99},
+            "failures": {"fraction": 1.0},
+        },
+    )
+    timeline = Timeline()
+    result = run_virtually(play_scenario(run, timeline=timeline))
+    tries: dict[tuple[int, int], float] = {}
+    events = [e for e in timeline.to_json()["traceEvents"] if e["ph"] == "X" and e["tid"] > 0]
+    number = dict.fromkeys({event["tid"] for event in events}, 0)
+    for event in sorted(events, key=lambda e: e["ts"]):
+        if event["name"].startswith("reset"):
+            number[event["tid"]] += 1
+        place = (event["tid"], number[event["tid"]])
+        tries[place] = tries.get(place, 0.0) + event["dur"] / 1e6
+    assert any(event["cat"] == "fault" for event in events)
+    assert list_schedule(tries.values(), 16) / result.wall_s >= 0.85
+
+
 def test_a_task_that_keeps_breaking_is_shut_out(tmp_path: Path) -> None:
     run = scenario(
         profile={"reset_error_share": 0.3},
