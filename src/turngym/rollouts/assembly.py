@@ -34,6 +34,9 @@ from turngym.rollouts.stored import (
     with_turns,
 )
 
+_LIVE = 64
+"""Waiting groups that are not packed: what the next steps take is there at once."""
+
 
 class Runner(Protocol):
     """Plays the members of groups."""
@@ -187,8 +190,11 @@ class Assembly:
             self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
         stored = store(ready, closed=self._closed, pinned=pinned)
         self.ready[ready.index] = stored
-        if self._ledger is not None and len(self.ready) > self._config.keep_packed and not pinned:
+        waiting = len(self.ready)
+        if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
             stored.spill()
+        elif waiting > _LIVE:
+            stored.pack()
 
     def _add_late(self, group: OpenGroup, member: Member) -> None:
         if group.statistics is None:  # its group was given up

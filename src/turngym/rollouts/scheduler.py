@@ -404,7 +404,7 @@ class RolloutScheduler:
 
     async def _flush_if_spilled(self) -> None:
         stored = [*self._assembly.ready.values(), *self._assembly.extra]
-        if self._ledger is not None and any(m.packed is None for s in stored for m in s.members):
+        if self._ledger is not None and any(group.is_spilled for group in stored):
             await self._ledger.flush()
 
     def _note_training(self) -> None:

@@ -146,9 +146,10 @@ class SimSession:
         """Draw an action."""
         profile = self._profile
         text, ids, breaks = self._decide()
-        versions = await self._engine.draw(len(ids), profile.policy_s)
         if breaks:
+            await asyncio.sleep(profile.policy_s)
             raise PolicyFault("simulated engine error")
+        versions = await self._engine.draw(len(ids), profile.policy_s)
         return PolicyTurn(
             observation=(Message(role="user", content=observation["text"]),),
             action=Message(role="assistant", content=text),
