@@ -86,6 +86,33 @@ def straggling(rule: str, **options: Any) -> dict[str, Any]:
     }
 
 
+def harvested_and_broken() -> dict[str, Any]:
+    """Return a run in which a harvested episode breaks and is played again."""
+    return {
+        "seed": 864,
+        "steps": 2,
+        "group_size": 2,
+        "update_s": 0.0,
+        "profile": {
+            "policy_s": 0.0,
+            "env_median_s": 1.0,
+            "env_sigma": 2.0,
+            "max_turns": 4,
+            "tokens_per_turn": 1,
+        },
+        "scheduler": {
+            "concurrency": 2,
+            "groups_per_step": 2,
+            "admission": {"type": "ready_first", "staleness": 1},
+            "stale": "harvest",
+            "keep_packed": 1,
+            "deadlines": {"step_s": 40.0},
+            "failures": {"fraction": 1.0},
+            "watchdog_s": None,
+        },
+    }
+
+
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 @example(straggling("ready_first", stale="harvest"))
@@ -93,6 +120,7 @@ def straggling(rule: str, **options: Any) -> dict[str, Any]:
 @example(straggling("capacity", stale="drop"))
 @example(straggling("ready_first", interruption="abort_requeue"))
 @example(straggling("in_order"))
+@example(harvested_and_broken())
 def test_the_bound_holds_for_every_trained_token_and_the_account_is_right(
     drawn: dict[str, Any],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Closed groups while they wait: the first few as they are, others packed or in the ledger alone."""
+"""Closed groups while they wait: the first few as they are, others packed, or in the ledger."""
 
 from __future__ import annotations
 
