@@ -9,9 +9,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from turngym.agents.base import Policy
-from turngym.errors import EnvironmentFault
+from turngym.errors import ConfigError, EnvironmentFault
 from turngym.rollouts.assembly import Assembly
-from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, faulted, rollout
+from turngym.rollouts.episode import (
+    CannotReplay,
+    EpisodeSpec,
+    NoReplay,
+    Played,
+    digest_of,
+    faulted,
+    rollout,
+)
 from turngym.rollouts.groups import Member, OpenGroup
 from turngym.rollouts.orders import SampleKey, member_policy_seed
 from turngym.rollouts.packing import pack_tail
@@ -290,7 +298,7 @@ class Dispatcher:
         elif isinstance(ended, Trajectory):
             self._faulted(episode, ended)
         elif isinstance(ended, CannotReplay):
-            self._not_taken_up(episode, str(ended))
+            self._not_taken_up(episode, ended)
         else:
             self._requeue(episode)
 
@@ -347,10 +355,15 @@ class Dispatcher:
             reason = "quarantined" if shut_out else stop.value
             self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
-    def _not_taken_up(self, episode: RunningEpisode, error: str) -> None:
+    def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
         """Begin an episode anew whose turns led elsewhere; drop it when its prefix did."""
         job = episode.job
-        self._end_try(episode, "cannot_replay", error)
+        if isinstance(error, NoReplay) and self._config.interruption == "abort_requeue":
+            raise ConfigError(
+                f"scheduler: interruption='abort_requeue' takes episodes up again, but {error}; "
+                "use 'continue_partial' or 'drain'"
+            )
+        self._end_try(episode, "cannot_replay", str(error))
         if len(job.played) > len(job.group.order.prefix):
             self._begin_again(episode, "lost")
         else:

@@ -6,12 +6,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.scheduling import run_audited, scenario
+from turngym.agents.base import EpisodeContext
 from turngym.errors import ConfigError
 from turngym.rollouts.groups import ReadyGroup
 from turngym.rollouts.ledger import Ledger
@@ -468,3 +471,35 @@ def test_extra_turns_and_limits_end_episodes_as_truncated() -> None:
     stops = {t.stop_reason.value for group in selection.seen for t in group.trajectories}
     assert stops == {"truncated_turns"}
     assert {len(t.turns) for group in selection.seen for t in group.trajectories} == {3}
+
+
+def test_breaking_off_is_refused_for_a_policy_that_cannot_take_episodes_up() -> None:
+    class Forgetful(SimPolicy):
+        def start(self, context: EpisodeContext) -> Any:
+            session = super().start(context)
+            return SimpleNamespace(act=session.act, close=session.close)
+
+    run = scenario(
+        scheduler={
+            "interruption": "abort_requeue",
+            "admission": {"type": "capacity", "staleness": 2},
+        }
+    )
+
+    async def play() -> None:
+        pool = EnvPool(lambda: SimEnv(run.profile), size=run.scheduler.concurrency)
+        engine = SimEngine()
+        async with RolloutScheduler(
+            pool,
+            Forgetful(engine, run.profile),
+            Chosen(),
+            run.scheduler,
+            env_id="turngym/Simulated-v0",
+            seed=0,
+        ) as scheduler:
+            while (batch := await scheduler.take()) is not None:
+                await asyncio.sleep(0.5)
+                await scheduler.publish(batch.step + 1, partial(engine.load, batch.step + 1))
+
+    with pytest.raises(ConfigError, match="sessions of SimpleNamespace have no replay"):
+        run_virtually(play())
