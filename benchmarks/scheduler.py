@@ -39,7 +39,7 @@ from turngym.rollouts.groups import Member, ReadyGroup
 from turngym.rollouts.ledger import Ledger
 from turngym.rollouts.oracle import list_schedule
 from turngym.rollouts.orders import GroupOrder, UniformSelection, member_policy_seed
-from turngym.rollouts.schedule_config import InOrder, Mode, SchedulerConfig
+from turngym.rollouts.schedule_config import Capacity, InOrder, Mode, SchedulerConfig
 from turngym.rollouts.simulation import (
     Scenario,
     SimEngine,
@@ -204,14 +204,25 @@ def measure_cost(quick: bool) -> Numbers:
     )
     values, bare_values = [], []
     for seed in range(1 if quick else 5):
-        scenario = one_pass(2000 if quick else 4000, 1000, profile, seed=seed)
+        scenario = Scenario(
+            seed=seed,
+            steps=10 if quick else 40,
+            group_size=GROUP,
+            update_s=0.0,
+            profile=profile,
+            scheduler=SchedulerConfig(
+                concurrency=1000,
+                groups_per_step=50,
+                admission=Capacity(staleness=5),
+                watchdog_s=None,
+            ),
+        )
         started = time.process_time()
         result = asyncio.run(with_ledger(scenario))
         spent = time.process_time() - started
-        turns = result.metrics["sched/turns_per_s"] * result.wall_s
-        bare = bare_seconds(scenario)
-        values.append(1e6 * (spent - bare) / turns)
-        bare_values.append(1e6 * bare / turns)
+        whole = 1e6 * spent / (result.metrics["sched/turns_per_s"] * result.wall_s)
+        bare_values.append(1e6 * bare_seconds_per_turn(one_pass(2000, 1000, profile, seed=seed)))
+        values.append(whole - bare_values[-1])
     return {
         "cpu_us_per_turn": sorted(values)[len(values) // 2],
         "values": values,
@@ -219,8 +230,8 @@ def measure_cost(quick: bool) -> Numbers:
     }
 
 
-def bare_seconds(scenario: Scenario) -> float:
-    """Return the processor seconds of the same episodes in plain tasks, with nothing around them.
+def bare_seconds_per_turn(scenario: Scenario) -> float:
+    """Return the processor seconds of such episodes in plain tasks, with nothing around them.
 
     That is what the simulated policy, engine and environment take, and the switches of the event
     loop that they cause.
@@ -228,7 +239,10 @@ def bare_seconds(scenario: Scenario) -> float:
     policy = SimPolicy(SimEngine(), scenario.profile)
     assert scenario.groups is not None
 
+    turns = 0
+
     async def episode(seed: int) -> None:
+        nonlocal turns
         env, info = SimEnv(scenario.profile), {}
         context = EpisodeContext(env_id="e", task_id="t", seed=seed, instructions="")
         session, over = policy.start(context), False
@@ -236,6 +250,7 @@ def bare_seconds(scenario: Scenario) -> float:
         while not over:
             turn = await session.act(observation, info)
             observation, _, over, _, _ = await env.step(turn.action.content)
+            turns += 1
 
     async def play() -> None:
         seeds = [
@@ -248,7 +263,7 @@ def bare_seconds(scenario: Scenario) -> float:
 
     started = time.process_time()
     asyncio.run(play())
-    return time.process_time() - started
+    return (time.process_time() - started) / turns
 
 
 def measure_memory(quick: bool) -> Numbers:
