@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos drill check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -46,6 +46,10 @@ sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and P
 chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills during the start
 	@$(BOOTSTRAP) core dev sandboxes
 	@TURNGYM_CHAOS=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_sandbox_chaos.py $(PYTEST_ARGS)
+
+drill: ## Kill a trainer 50 times at random and prove that its account stays right
+	@$(BOOTSTRAP) core dev
+	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev

@@ -194,7 +194,7 @@ async def train(folder: Path, steps: int, isolation: Any) -> None:
             await asyncio.sleep(0.02)
             updates.write(version, weights)
             version += 1
-            await scheduler.publish(version, load=lambda: engine.load(version))  # noqa: B023
+            await scheduler.publish(version, load=partial(engine.load, version))
             if version % CHECKPOINT_EVERY == 0 or version == steps:
                 save_checkpoint(folder, version, weights)
                 scheduler.seal(version)

@@ -32,7 +32,8 @@ def start(folder: Path, steps: int, isolation: str) -> subprocess.Popen[bytes]:
         "TURNGYM_DRILL_MARK": str(folder),
     }
     command = [sys.executable, str(PROCESS), str(folder), str(steps), isolation]
-    return subprocess.Popen(command, env=environment, stderr=(folder / "stderr.txt").open("ab"))
+    with (folder / "stderr.txt").open("ab") as log:
+        return subprocess.Popen(command, env=environment, stderr=log)
 
 
 def lines(file: Path) -> list[list[str]]:

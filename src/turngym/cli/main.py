@@ -25,6 +25,7 @@ from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause
 from turngym.cli.eval import evaluate
 from turngym.cli.play import play
 from turngym.cli.report import report
+from turngym.cli.simulate import simulate
 from turngym.cli.train import train
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command("train")(train)
 app.command("compare")(compare)
 app.command("report")(report)
 app.command("audit")(audit)
+app.command("simulate")(simulate)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")

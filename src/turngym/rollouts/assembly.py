@@ -34,6 +34,9 @@ from turngym.rollouts.stored import (
     with_turns,
 )
 
+_LIVE = 64
+"""Waiting groups that are not packed: what the next steps take is there at once."""
+
 
 class Runner(Protocol):
     """Plays the members of groups."""
@@ -65,6 +68,8 @@ class Assembly:
         selection: Selection,
         gauges: Gauges,
         ledger: Ledger | None,
+        *,
+        version: Callable[[], int],
     ) -> None:
         self.open: dict[int, OpenGroup] = {}
         self.ready: dict[int, StoredGroup] = {}
@@ -79,6 +84,7 @@ class Assembly:
         self._selection = selection
         self._gauges = gauges
         self._ledger = ledger
+        self._version = version
         self._running = 0
         self._closed = 0
         self._reader: sqlite3.Connection | None = None
@@ -187,8 +193,12 @@ class Assembly:
             self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
         stored = store(ready, closed=self._closed, pinned=pinned)
         self.ready[ready.index] = stored
-        if self._ledger is not None and len(self.ready) > self._config.keep_packed and not pinned:
+        self._evict_group(stored, self._version())
+        waiting = len(self.ready)
+        if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
             stored.spill()
+        elif waiting > _LIVE:
+            stored.pack()
 
     def _add_late(self, group: OpenGroup, member: Member) -> None:
         if group.statistics is None:  # its group was given up
@@ -206,6 +216,7 @@ class Assembly:
         if self._ledger is not None:
             self._ledger.ready(group.index, [member.number], late=True)
         self.extra.append(store(piece, closed=self._closed))
+        self._evict_extra(self._version())
 
     def _drop_group(self, group: OpenGroup, members: Sequence[Member], reason: str) -> None:
         self._drop_members(group.index, members, reason)
@@ -241,9 +252,10 @@ class Assembly:
             step: Version of the weights that train.
             final: Nothing more will come, so fewer groups will do.
         """
-        self.evict(step)
-        candidates = [stored.candidate() for stored in self.ready.values()]
         wanted = self._config.groups_per_step
+        if len(self.ready) < wanted and not final:
+            return None
+        candidates = [stored.candidate() for stored in self.ready.values()]
         chosen = self._admission.select(candidates, step, wanted)
         if chosen is None and final:
             chosen = tuple(sorted(candidates, key=lambda c: c.index)[:wanted]) or None
@@ -257,20 +269,25 @@ class Assembly:
         return Composition(groups=tuple(groups), extra=(*extra, *replayed))
 
     def evict(self, step: int) -> None:
-        """Drop what can no more be trained on at ``step``."""
-        for index, stored in list(self.ready.items()):
-            keep = self._young(stored, step)
-            if self._is_past(stored.candidate(), step) or not self._is_enough(stored, keep):
-                gone = "stale" if not self._is_leftover(stored, step) else "oversampled"
-                self._discard(stored, stored.members, gone)
-                self._end_group(index, stored.target, gone)
-                del self.ready[index]
-                continue
-            if len(keep) < len(stored.members):
-                old = [m for m in stored.members if m not in keep]
-                self._discard(stored, old, "stale")
-                stored.members = keep
+        """Drop what can no more be trained on at ``step``; to be called when versions change.
+
+        What closes later is looked at when it does.
+        """
+        for stored in list(self.ready.values()):
+            self._evict_group(stored, step)
         self._evict_extra(step)
+
+    def _evict_group(self, stored: StoredGroup, step: int) -> None:
+        keep = self._young(stored, step)
+        if self._is_past(stored.candidate(), step) or not self._is_enough(stored, keep):
+            gone = "stale" if not self._is_leftover(stored, step) else "oversampled"
+            self._discard(stored, stored.members, gone)
+            self._end_group(stored.index, stored.target, gone)
+            del self.ready[stored.index]
+        elif len(keep) < len(stored.members):
+            old = [m for m in stored.members if m not in keep]
+            self._discard(stored, old, "stale")
+            stored.members = keep
 
     def _evict_extra(self, step: int) -> None:
         kept = []
@@ -352,6 +369,10 @@ class Assembly:
         self._gauges.groups["trained"] += len(self.taken)
         self.taken = []
         self.targets.pop(step, None)
+
+    def may_compose(self) -> bool:
+        """Return whether it is worth looking for a step's groups."""
+        return len(self.ready) >= self._config.groups_per_step
 
     def restore_closed(self, stored: StoredGroup) -> None:
         """Take over a closed group of an earlier process."""

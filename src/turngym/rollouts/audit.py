@@ -152,14 +152,14 @@ def _check_steps(db: sqlite3.Connection, report: AuditReport) -> None:
 
 def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
     """Check that no turn is trained on twice."""
-    last: dict[tuple[int, int], tuple[int, int]] = {}
+    last: dict[tuple[int, int, int], tuple[int, int]] = {}
     rows = db.execute(
-        "SELECT grp, member, first, last, step FROM uses WHERE kind <> 'replay' "
+        "SELECT grp, member, attempt, first, last, step FROM uses WHERE kind <> 'replay' "
         "ORDER BY grp, member, attempt, first, step"
     )
     whole: Counter[tuple[int, int]] = Counter()
-    for grp, member, first, end, step in rows:
-        key = (grp, member)
+    for grp, member, attempt, first, end, step in rows:
+        key = (grp, member, attempt)  # another try has other turns
         before = last.get(key)
         if before is not None and first < before[0] and first < end:
             report.blame(
@@ -197,6 +197,13 @@ def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
         "(s.state = 'sealed' AND t.state <> 'sealed'))"
     ):
         report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
+    for grp, member, outcome in db.execute(
+        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN attempts a USING (grp, member, attempt)"
+        " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
+    ):
+        report.blame(
+            f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
+        )
     for grp, member, attempt in db.execute(
         "SELECT a.grp, a.member, a.attempt FROM attempts a JOIN samples s USING (grp, member) "
         "WHERE a.attempt > s.attempt"

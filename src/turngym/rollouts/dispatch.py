@@ -9,9 +9,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from turngym.agents.base import Policy
-from turngym.errors import EnvironmentFault
+from turngym.errors import ConfigError, EnvironmentFault
 from turngym.rollouts.assembly import Assembly
-from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, faulted, rollout
+from turngym.rollouts.episode import (
+    CannotReplay,
+    EpisodeSpec,
+    NoReplay,
+    Played,
+    digest_of,
+    faulted,
+    rollout,
+)
 from turngym.rollouts.groups import Member, OpenGroup
 from turngym.rollouts.orders import SampleKey, member_policy_seed
 from turngym.rollouts.packing import pack_tail
@@ -272,14 +280,9 @@ class Dispatcher:
         try:
             if isinstance(ended, Trajectory) and not ended.stop_reason.is_error:
                 self._finished(episode, ended, now)
-            elif episode.drop_reason is not None:
-                self._dropped(episode, episode.drop_reason)
-            elif isinstance(ended, Trajectory):
-                self._faulted(episode, ended)
-            elif isinstance(ended, CannotReplay):
-                self._not_taken_up(episode, str(ended))
             else:
-                self._requeue(episode)
+                episode.cut()
+                self._broken(episode, ended)
         except Exception as error:  # noqa: BLE001 - a hook of the user's, or too many faults
             self._owner.fail(error)
             return
@@ -287,6 +290,17 @@ class Dispatcher:
         self._owner.pump()
         self._freed = None
         self._owner.changed()
+
+    def _broken(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
+        """Account for a try that did not end by itself."""
+        if episode.drop_reason is not None:
+            self._dropped(episode, episode.drop_reason)
+        elif isinstance(ended, Trajectory):
+            self._faulted(episode, ended)
+        elif isinstance(ended, CannotReplay):
+            self._not_taken_up(episode, ended)
+        else:
+            self._requeue(episode)
 
     def _spec(self, job: Job) -> EpisodeSpec:
         return EpisodeSpec(
@@ -319,6 +333,7 @@ class Dispatcher:
             end_turn=len(trajectory.turns),
             versions=tuple(episode.versions),
             born=episode.born if job.born is None else job.born,
+            packed=None if episode.packed is None else tuple(episode.packed),
         )
         self._assembly.finished(job.group, member, now)
 
@@ -340,10 +355,15 @@ class Dispatcher:
             reason = "quarantined" if shut_out else stop.value
             self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
-    def _not_taken_up(self, episode: RunningEpisode, error: str) -> None:
+    def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
         """Begin an episode anew whose turns led elsewhere; drop it when its prefix did."""
         job = episode.job
-        self._end_try(episode, "cannot_replay", error)
+        if isinstance(error, NoReplay) and self._config.interruption == "abort_requeue":
+            raise ConfigError(
+                f"scheduler: interruption='abort_requeue' takes episodes up again, but {error}; "
+                "use 'continue_partial' or 'drain'"
+            )
+        self._end_try(episode, "cannot_replay", str(error))
         if len(job.played) > len(job.group.order.prefix):
             self._begin_again(episode, "lost")
         else:
@@ -406,8 +426,8 @@ def prefix_of(group: OpenGroup) -> list[Played]:
         spans = tuple(
             replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
         )
-        seen = {"text": turn.observation[-1].content} if turn.observation else None
-        found.append(Played(replace(turn, spans=spans), seen and digest_of(seen)))
+        seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
+        found.append(Played(replace(turn, spans=spans), seen))
     return found
 
 

@@ -141,6 +141,10 @@ class CannotReplay(EpisodeError):
     """An episode cannot be taken up where it was broken off; it has to begin again."""
 
 
+class NoReplay(CannotReplay):
+    """The policy's sessions cannot take up any episode."""
+
+
 class _Record:
     """What is known of a running episode."""
 
@@ -314,7 +318,7 @@ def _take_up(
         raise CannotReplay(f"turn {number} saw {now}, recorded was {before.seen}")
     replay = getattr(session, "replay", None)
     if replay is None:
-        raise CannotReplay(f"sessions of {type(session).__name__} have no replay")
+        raise NoReplay(f"sessions of {type(session).__name__} have no replay")
     with _policy_border("replay"):
         replay(observation, info, before.turn)
 

@@ -56,6 +56,8 @@ class Member:
     """Version of the oldest token of each turn, shape [number of turns]."""
     born: int
     """Version when the episode began."""
+    packed: tuple[bytes, ...] | None = field(default=None, repr=False, compare=False)
+    """The turns as ``pack_turn`` gives them, where they were packed already."""
 
     @property
     def trained(self) -> tuple[Turn, ...]:

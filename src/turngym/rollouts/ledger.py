@@ -85,8 +85,8 @@ class Ledger:
     def open_group(self, group: OpenGroup, env_id: str, prefix: bytes | None) -> None:
         """Enter a new group and its members."""
         order = group.order
-        row = (group.index, task_to_json(order.task), order.size, order.condition, env_id)
-        row += (group.env_seed, prefix, group.born, group.target, self.lineage)
+        ordered = (group.index, task_to_json(order.task), order.size, order.condition, env_id)
+        row = (*ordered, group.env_seed, prefix, group.born, group.target, self.lineage)
         self._add(
             (sql.OPEN_GROUP, row),
             *((sql.CREATE_SAMPLE, (group.index, number)) for number in range(group.members)),
@@ -160,9 +160,9 @@ class Ledger:
         place = 0
         for group in groups:
             for m in group.members:
-                use = (step, place, group.kind, group.index, m.number, m.attempt)
-                use += (m.first_turn, m.end_turn, m.trained_tokens)
-                operations.append((sql.USE, use))
+                which = (step, place, group.kind, group.index, m.number, m.attempt)
+                used = (m.first_turn, m.end_turn, m.trained_tokens)
+                operations.append((sql.USE, (*which, *used)))
                 if group.kind in ("group", "late"):
                     operations.append((sql.RESERVE_SAMPLE, (group.index, m.number)))
                 place += 1

@@ -304,7 +304,7 @@ def _stored(group: ReadyGroup) -> StoredGroup:
                 versions=m.versions,
                 born=m.born,
                 turn_tokens=tuple(turn.num_sampled_tokens for turn in m.trajectory.turns),
-                packed=None,
+                live=None,
             )
             for m in members
         ],

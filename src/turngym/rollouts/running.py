@@ -108,6 +108,8 @@ class RunningEpisode:
         self.turns: list[Turn] = [played.turn for played in job.played]
         self.seen: list[str | None] = [played.seen for played in job.played]
         self.versions: list[int] = list(job.versions)
+        self.packed: list[bytes] | None = None
+        """The turns as the ledger has them."""
         self.tokens = sum(turn.num_sampled_tokens for turn in self.turns)
         self.loose_tokens = 0
         """Drawn in a turn that has not ended."""
@@ -135,10 +137,11 @@ class RunningEpisode:
             seed=job.policy_seed,
             carry_from=job.carry_from,
         )
+        self.packed = [pack_turn(turn) for turn in self.turns]
         if job.carry_from is None:
             for number, turn in enumerate(self.turns):
                 facts = (turn.num_sampled_tokens, self.versions[number], self.seen[number] or "")
-                ledger.commit_turn(job.key, self.attempt, number, pack_turn(turn), facts=facts)
+                ledger.commit_turn(job.key, self.attempt, number, self.packed[number], facts=facts)
 
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Begin a turn: the environment answered."""
@@ -192,13 +195,15 @@ class RunningEpisode:
         self.versions.append(version)
         self.tokens += self.loose_tokens
         if around.ledger is not None:
+            assert self.packed is not None
             seen = digest_of(observation)
             self.seen.append(seen)
+            self.packed.append(pack_turn(turn))
             self._committed = around.ledger.commit_turn(
                 self.job.key,
                 self.attempt,
                 number,
-                pack_turn(turn),
+                self.packed[number],
                 facts=(self.loose_tokens, version, seen),
             )
         else:
@@ -206,6 +211,10 @@ class RunningEpisode:
         self.loose_tokens = 0
         own = len(self.turns) - self._own
         return self._allowance.spend(turn, turns=own, tokens=self.tokens)
+
+    def cut(self) -> None:
+        """Take down the phase that the try ended in, when it ended before its time."""
+        self._draw_span("fault", self.phase, self._around.clock())
 
     def carried(self) -> list[Played]:
         """Return the finished turns, to be carried out again by the next try."""

@@ -132,7 +132,12 @@ class RolloutScheduler:
         loop = asyncio.get_running_loop()
         self._gauges = Gauges(self.config.concurrency, loop.time())
         self._assembly = Assembly(
-            self.config, self._admission, self._selection, self._gauges, self._ledger
+            self.config,
+            self._admission,
+            self._selection,
+            self._gauges,
+            self._ledger,
+            version=lambda: self.version,
         )
         around = Surroundings(
             config=self.config,
@@ -177,6 +182,7 @@ class RolloutScheduler:
         for group, jobs in self._recovery.open:
             self._dispatch.add(jobs)
             self._assembly.begin_again(group, self._now())
+        self._assembly.evict(self.version)
 
     # For the consumer.
 
@@ -201,7 +207,7 @@ class RolloutScheduler:
             elif is_over:
                 return None
             else:
-                self.pump()  # what was evicted makes room
+                self.pump()
                 if self._dispatch.is_busy or not self._exhausted:
                     self._waiter = asyncio.get_running_loop().create_future()
                     await self._waiter
@@ -295,9 +301,12 @@ class RolloutScheduler:
 
     def changed(self) -> None:
         """Let a waiting consumer look again."""
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        waiter = self._waiter
+        is_over = self._failure is not None or not self._dispatch.is_busy
+        if waiter is not None and (is_over or self._assembly.may_compose()):
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """Stop everything; the consumer gets ``error``."""
@@ -345,6 +354,7 @@ class RolloutScheduler:
 
     def _after_publication(self) -> None:
         self._assembly.give_up(self.version)
+        self._assembly.evict(self.version)
         if self.config.stale == "drop":
             self._dispatch.drop_hopeless(self.version)
         elif self.config.stale == "harvest":
@@ -404,7 +414,7 @@ class RolloutScheduler:
 
     async def _flush_if_spilled(self) -> None:
         stored = [*self._assembly.ready.values(), *self._assembly.extra]
-        if self._ledger is not None and any(m.packed is None for s in stored for m in s.members):
+        if self._ledger is not None and any(group.is_spilled for group in stored):
             await self._ledger.flush()
 
     def _note_training(self) -> None:

@@ -11,8 +11,10 @@ import hashlib
 import random
 import zlib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -144,9 +146,10 @@ class SimSession:
         """Draw an action."""
         profile = self._profile
         text, ids, breaks = self._decide()
-        versions = await self._engine.draw(len(ids), profile.policy_s)
         if breaks:
+            await asyncio.sleep(profile.policy_s)
             raise PolicyFault("simulated engine error")
+        versions = await self._engine.draw(len(ids), profile.policy_s)
         return PolicyTurn(
             observation=(Message(role="user", content=observation["text"]),),
             action=Message(role="assistant", content=text),
@@ -247,6 +250,16 @@ class SimResult:
     digest: str = ""
     """Of everything that was trained on, in order."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values, without the single lags."""
+        return {
+            "wall_s": self.wall_s,
+            "steps": self.steps,
+            "sampled_tokens": self.sampled_tokens,
+            "digest": self.digest,
+            "metrics": dict(sorted(self.metrics.items())),
+        }
+
 
 async def play_scenario(
     scenario: Scenario,
@@ -254,6 +267,7 @@ async def play_scenario(
     ledger: Ledger | None = None,
     selection: Selection | None = None,
     timeline: Timeline | None = None,
+    watching: Callable[[RolloutScheduler], AbstractAsyncContextManager[None]] | None = None,
 ) -> SimResult:
     """Return what ``scenario`` does in the running event loop.
 
@@ -262,6 +276,7 @@ async def play_scenario(
         ledger: Accounts for it; owned by the caller.
         selection: Chooses tasks; None for each in turn.
         timeline: Takes down what ran when.
+        watching: Opened around the run, for a live view.
     """
     profile, config = scenario.profile, scenario.scheduler
     engine = SimEngine(scenario.engine_slots)
@@ -276,7 +291,7 @@ async def play_scenario(
     clock = asyncio.get_running_loop().time
     began, result, digest = clock(), SimResult(), hashlib.sha256()
     rng = random.Random(scenario.seed)
-    async with RolloutScheduler(
+    made = RolloutScheduler(
         pool,
         SimPolicy(engine, profile),
         chosen,
@@ -285,12 +300,14 @@ async def play_scenario(
         seed=scenario.seed,
         ledger=ledger,
         timeline=timeline,
-    ) as scheduler:
+    )
+    around = nullcontext() if watching is None else watching(made)
+    async with made as scheduler, around:
         while result.steps < scenario.steps and (batch := await scheduler.take()) is not None:
             _take_down(batch, result, digest)
             await asyncio.sleep(scenario.update_s * rng.uniform(0.5, 1.5))
             version = batch.step + 1
-            await scheduler.publish(version, load=lambda version=version: engine.load(version))
+            await scheduler.publish(version, load=partial(engine.load, version))
             scheduler.seal(version)
             result.steps += 1
         result.metrics = scheduler.metrics()

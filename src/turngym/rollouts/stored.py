@@ -1,4 +1,4 @@
-"""Closed groups while they wait: packed in memory, or left in the ledger."""
+"""Closed groups while they wait: the first few as they are, others packed, or in the ledger."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ class StoredMember:
     born: int
     turn_tokens: tuple[int, ...]
     """Drawn tokens of each turn."""
-    packed: PackedEpisode | None
-    """None: it is read back from the ledger."""
+    live: Trajectory | None
+    """The episode as it is."""
+    packed: PackedEpisode | None = None
+    """The episode as bytes. With neither it is read back from the ledger."""
+    blobs: tuple[bytes, ...] | None = None
+    """Its turns as bytes, where the ledger had them packed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,14 +58,26 @@ class StoredGroup:
         """Return what selection sees of it."""
         return Candidate(index=self.index, closed=self.closed, born=self.born, target=self.target)
 
+    def pack(self) -> None:
+        """Keep the content as bytes, a tenth of the memory."""
+        for member in self.members:
+            if member.live is not None:
+                member.packed = _pack(member.live, member.blobs)
+                member.live = member.blobs = None
+
     def spill(self) -> None:
         """Let go of the content, which the ledger holds too."""
         for member in self.members:
-            member.packed = None
+            member.live = member.packed = member.blobs = None
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of it is in the ledger alone."""
+        return any(m.live is None and m.packed is None for m in self.members)
 
 
 def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGroup:
-    """Return ``group`` packed."""
+    """Return ``group`` as it waits, not packed yet."""
     return StoredGroup(
         index=group.index,
         order=group.order,
@@ -76,7 +92,7 @@ def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGrou
 
 
 def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
-    """Return what ``store`` packed.
+    """Return what ``store`` was given.
 
     Args:
         stored: The group.
@@ -102,20 +118,30 @@ def _store_member(member: Member) -> StoredMember:
         versions=member.versions,
         born=member.born,
         turn_tokens=turn_tokens(member),
-        packed=pack_episode(member.trajectory),
+        live=member.trajectory,
+        blobs=member.packed,
     )
 
 
+def _pack(trajectory: Trajectory, blobs: tuple[bytes, ...] | None) -> PackedEpisode:
+    if blobs is None or len(blobs) != len(trajectory.turns):
+        return pack_episode(trajectory)
+    return PackedEpisode(blobs, pack_tail(trajectory))
+
+
 def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) -> Member:
-    packed = member.packed
-    if packed is None:
-        if read is None:
+    trajectory, packed = member.live, member.packed
+    if trajectory is None:
+        if packed is None and read is None:
             raise RecordError(f"episode {index}.{member.number}: spilled without a ledger")
-        packed = read(SampleKey(index, member.number), member.attempt)
+        if packed is None and read is not None:
+            packed = read(SampleKey(index, member.number), member.attempt)
+        assert packed is not None
+        trajectory = unpack_episode(packed)
     return Member(
         number=member.number,
         attempt=member.attempt,
-        trajectory=unpack_episode(packed),
+        trajectory=trajectory,
         first_turn=member.first_turn,
         end_turn=member.end_turn,
         versions=member.versions,

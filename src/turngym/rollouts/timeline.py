@@ -38,8 +38,8 @@ class Timeline:
             {"ph": "M", "pid": 1, "tid": 0, "name": "thread_name", "args": {"name": "learner"}},
         ]
         for slot in sorted({span[2] for span in self._spans} - {0}):
-            name = {"name": f"slot {slot}"}
-            events.append({"ph": "M", "pid": 1, "tid": slot, "name": "thread_name", "args": name})
+            row = {"name": f"slot {slot}"}
+            events.append({"ph": "M", "pid": 1, "tid": slot, "name": "thread_name", "args": row})
         for kind, name, slot, start, end, note in self._spans:
             event = {"ph": "X", "pid": 1, "tid": slot, "cat": kind, "name": name}
             event |= {"ts": (start - origin) * _MICRO, "dur": (end - start) * _MICRO}

@@ -6,12 +6,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.scheduling import run_audited, scenario
+from turngym.agents.base import EpisodeContext
 from turngym.errors import ConfigError
 from turngym.rollouts.groups import ReadyGroup
 from turngym.rollouts.ledger import Ledger
@@ -242,6 +245,36 @@ def test_hanging_steps_are_ended_by_their_deadline(tmp_path: Path) -> None:
     assert result.metrics["pool/timeouts"] > 0
 
 
+def test_faults_cost_little_more_than_the_work_they_destroy() -> None:
+    """10 % of steps raise and 2 % hang: the slots stay as full as list scheduling fills them."""
+    run = scenario(
+        steps=1,
+        group_size=2,
+        groups=60,
+        update_s=0.0,
+        profile={"raise_share": 0.1, "hang_share": 0.02, "max_turns": 6},
+        scheduler={
+            "concurrency": 16,
+            "groups_per_step": 60,
+            "deadlines": {"step_s": 3.0},
+            "retry": {"max_attempts": 9, "quarantine_after": 99},
+            "failures": {"fraction": 1.0},
+        },
+    )
+    timeline = Timeline()
+    result = run_virtually(play_scenario(run, timeline=timeline))
+    tries: dict[tuple[int, int], float] = {}
+    events = [e for e in timeline.to_json()["traceEvents"] if e["ph"] == "X" and e["tid"] > 0]
+    number = dict.fromkeys({event["tid"] for event in events}, 0)
+    for event in sorted(events, key=lambda e: e["ts"]):
+        if event["name"].startswith("reset"):
+            number[event["tid"]] += 1
+        place = (event["tid"], number[event["tid"]])
+        tries[place] = tries.get(place, 0.0) + event["dur"] / 1e6
+    assert any(event["cat"] == "fault" for event in events)
+    assert list_schedule(tries.values(), 16) / result.wall_s >= 0.85
+
+
 def test_a_task_that_keeps_breaking_is_shut_out(tmp_path: Path) -> None:
     run = scenario(
         profile={"reset_error_share": 0.3},
@@ -438,3 +471,35 @@ def test_extra_turns_and_limits_end_episodes_as_truncated() -> None:
     stops = {t.stop_reason.value for group in selection.seen for t in group.trajectories}
     assert stops == {"truncated_turns"}
     assert {len(t.turns) for group in selection.seen for t in group.trajectories} == {3}
+
+
+def test_breaking_off_is_refused_for_a_policy_that_cannot_take_episodes_up() -> None:
+    class Forgetful(SimPolicy):
+        def start(self, context: EpisodeContext) -> Any:
+            session = super().start(context)
+            return SimpleNamespace(act=session.act, close=session.close)
+
+    run = scenario(
+        scheduler={
+            "interruption": "abort_requeue",
+            "admission": {"type": "capacity", "staleness": 2},
+        }
+    )
+
+    async def play() -> None:
+        pool = EnvPool(lambda: SimEnv(run.profile), size=run.scheduler.concurrency)
+        engine = SimEngine()
+        async with RolloutScheduler(
+            pool,
+            Forgetful(engine, run.profile),
+            Chosen(),
+            run.scheduler,
+            env_id="turngym/Simulated-v0",
+            seed=0,
+        ) as scheduler:
+            while (batch := await scheduler.take()) is not None:
+                await asyncio.sleep(0.5)
+                await scheduler.publish(batch.step + 1, partial(engine.load, batch.step + 1))
+
+    with pytest.raises(ConfigError, match="sessions of SimpleNamespace have no replay"):
+        run_virtually(play())
