@@ -20,7 +20,14 @@ from turngym.trainers.metrics import read_metrics
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},
     "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
-    "warm_start": {"episodes": 32, "max_steps": 40, "evaluate_every": 40, "lr": 3e-3},
+    "warm_start": {
+        "episodes": 64,
+        "max_steps": 120,
+        "evaluate_every": 120,
+        "lr": 3e-3,
+        "lr_warmup_steps": 10,
+        "target_success": 1.0,
+    },
     "algo": "decoupled_ppo",
     "learner": {"lr": 2e-3, "num_minibatches": 2},
     "rollout": {

@@ -18,7 +18,14 @@ from turngym.trainers.metrics import read_metrics
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 18},
     "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
-    "warm_start": {"episodes": 32, "max_steps": 60, "evaluate_every": 60, "lr": 3e-3},
+    "warm_start": {
+        "episodes": 64,
+        "max_steps": 120,
+        "evaluate_every": 120,
+        "lr": 3e-3,
+        "lr_warmup_steps": 10,
+        "target_success": 1.0,
+    },
     "algo": "grpo",
     "learner": {"lr": 1e-3},
     "rollout": {"groups_per_step": 4, "group_size": 4, "max_new_tokens": 6},
