@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -65,6 +65,10 @@ outside: ## Agents of others, installed from the registry and run unchanged thro
 llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in two families
 	@$(BOOTSTRAP) core train search dev smollm2 openai serve
 	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
+
+drill: ## Kill a trainer 50 times at random and prove that its account stays right
+	@$(BOOTSTRAP) core dev
+	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev

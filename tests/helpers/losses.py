@@ -56,7 +56,7 @@ def coefficients(
 
 def f1_terms(config: LossConfig, **changes: torch.Tensor) -> TokenTerms:
     """Return F1 as the loss sees it."""
-    ids = whole_ids(F1, config.ratio_level)
+    ids = whole_ids(F1)
     wholes = np.concatenate([i[s.loss_mask] for i, s in zip(ids, F1, strict=True)])
     terms = TokenTerms(
         policy_logprobs=LOGP,

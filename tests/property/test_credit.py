@@ -39,6 +39,7 @@ LEVEL = sorted(
     if isinstance(config := method.advantage, GroupRelative)
     and all(
         t.centre != "none"
+        and not t.offset
         and (t.group_by == "task_turn" or (t.group_by == "task" and t.unit == "episode"))
         for t in config.terms
     )

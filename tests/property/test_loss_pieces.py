@@ -50,7 +50,7 @@ LOSSES = allowed_losses()
 
 
 def test_most_parts_go_together() -> None:
-    assert len(LOSSES) == 111
+    assert len(LOSSES) == 202
     assert {loss.surrogate.type for loss in LOSSES} == set(SURROGATES)
 
 
@@ -141,9 +141,9 @@ def loss_in_pieces(batch: Batch, config: LossConfig, *, size: int) -> tuple[floa
     coefficients = aggregation_coefficients(
         samples, config.aggregation, constant_length=config.constant_length
     )
-    wholes = whole_ids(samples, config.ratio_level)
+    wholes = whole_ids(samples)
     known = None
-    if config.ratio_level.startswith("sequence") and size < len(samples):
+    if config.ratio_level not in ("token", "turn") and size < len(samples):
         known = episode_log_ratios(samples, batch.policy, batch.anchor, config)
     total = 0.0
     for start in range(0, len(samples), size):

@@ -57,7 +57,13 @@ class ContextOverflow(Exception):
 
 
 class PolicySession(Protocol):
-    """One episode's side of a policy. Used by one task at a time."""
+    """One episode's side of a policy. Used by one task at a time.
+
+    A session may also have ``replay(observation, info, turn: Turn) -> None``, called instead of
+    ``act`` for turns that were played before, in order, when an episode is taken up again or begins
+    with a given prefix. Afterwards it must act as if it had played them itself; a session without
+    it cannot be taken up.
+    """
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
         """Return the action for ``observation``.

@@ -251,7 +251,7 @@ class EngineSession:
         self.length = 0
         """Tokens in the cache."""
         self.unread: list[int] = []
-        """The last drawn token, which the model has not read yet."""
+        """Tokens that the model has not read yet: the last drawn one, and what was taken over."""
         self.draws = 0
         self.closed = False
 
@@ -272,6 +272,16 @@ class EngineSession:
         if self.closed:
             raise PolicyFault("engine: the session is closed")
         return await self._engine._generate(self, new_ids, sampling, on_token)
+
+    def read(self, token_ids: Sequence[int], *, draws: int) -> None:
+        """Take over tokens of an earlier turn, which are read with the next prompt.
+
+        Args:
+            token_ids: The tokens, prompt and action.
+            draws: How many of them this session's random numbers drew.
+        """
+        self.unread.extend(token_ids)
+        self.draws += draws
 
     def close(self) -> None:
         """Free the cache row. Safe to call twice."""

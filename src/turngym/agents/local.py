@@ -7,10 +7,10 @@ from typing import Any
 
 from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
 from turngym.agents.conversation import Conversation, Line, Said
-from turngym.agents.engine import LocalEngine, Sampling
-from turngym.agents.generation import Engine, Generation, Session, spans_of
+from turngym.agents.engine import EngineSession, LocalEngine, Sampling
+from turngym.agents.generation import Engine, Session, spans_of
 from turngym.agents.rendering import Renderer, with_system
-from turngym.types import Message
+from turngym.types import Message, Turn
 
 
 class LocalPolicy:
@@ -57,6 +57,11 @@ class _LocalSession:
         said = await self._conversation.say([Line(message=message) for message in seen])
         return PolicyTurn(observation=seen, action=said.message, spans=said.spans)
 
+    def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
+        """Take over the tokens of a turn that was played before, exactly as they were."""
+        self._conversation.take_up(turn)
+        self._first = False
+
     def close(self) -> None:
         self._conversation.close()
 
@@ -85,16 +90,17 @@ class EngineConversation:
         self._sampling = sampling
         self._seed = seed
         self._session: Session = engine.open(seed)
-        self._last: Generation | None = None
+        self._ended: bool | None = None  # None before the first action
 
     async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
         """Say ``lines`` and return the answer. Tools must be told in the lines themselves."""
         messages = [line.message for line in lines]
-        if self._last is None:
+        if self._ended is None:
             prompt = self._renderer.opening(messages)
         else:
-            prompt = self._renderer.continuation(messages, ended=self._last.finish == "end")
-        drawn = self._last = await self._session.generate(prompt, self._sampling)
+            prompt = self._renderer.continuation(messages, ended=self._ended)
+        drawn = await self._session.generate(prompt, self._sampling)
+        self._ended = drawn.finish == "end"
         text = self._renderer.decode_action(drawn.token_ids)
         return Said(
             message=Message(role="assistant", content=text),
@@ -105,10 +111,24 @@ class EngineConversation:
             },
         )
 
+    def take_up(self, turn: Turn) -> None:
+        """Take over the tokens of a turn that was played before.
+
+        Raises:
+            ValueError: It has none, or the engine's sessions cannot take up any.
+        """
+        ids = [token for span in turn.spans for token in span.token_ids]
+        if not ids:
+            raise ValueError("the turn has no tokens to take up")
+        if not isinstance(self._session, EngineSession):
+            raise ValueError(f"{type(self._session).__name__} cannot take up tokens")
+        self._session.read(ids, draws=turn.num_sampled_tokens)
+        self._ended = ids[-1] == self._renderer.tokenizer.eos_token_id
+
     async def restart(self) -> None:
         """Forget everything; the next lines open a conversation."""
         await self._close_session()
-        self._session, self._last = self._engine.open(self._seed + 1), None
+        self._session, self._ended = self._engine.open(self._seed + 1), None
         self._seed += 1
 
     def close(self) -> Any:  # an awaitable or None, as the engine's sessions have it

@@ -10,7 +10,7 @@ import numpy as np
 
 from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
 from turngym.errors import ConfigError
-from turngym.types import Message
+from turngym.types import Message, Turn
 
 ActFn = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
 """(observation, info) -> action text."""
@@ -24,6 +24,10 @@ class _FunctionSession:
         seen = (Message(role="user", content=observation["text"]),)
         text = self._act(observation, info)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
+
+    def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
+        """Decide again, so that random numbers are where they were; what was done stands."""
+        self._act(observation, info)
 
     def close(self) -> None:
         return None

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from turngym import __version__
+from turngym.cli.audit import audit
 from turngym.cli.check import app as check_app
 from turngym.cli.compare import compare
 from turngym.cli.config import app as config_app
@@ -25,6 +26,7 @@ from turngym.cli.eval import evaluate
 from turngym.cli.play import play
 from turngym.cli.report import report
 from turngym.cli.serve import app as serve_app
+from turngym.cli.simulate import simulate
 from turngym.cli.train import train
 from turngym.cli.view import view
 
@@ -40,6 +42,8 @@ app.command("train")(train)
 app.command("compare")(compare)
 app.command("report")(report)
 app.command("view")(view)
+app.command("audit")(audit)
+app.command("simulate")(simulate)
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")

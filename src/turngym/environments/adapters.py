@@ -65,6 +65,10 @@ class AsyncAdapter:
         self._closed = False
         self._finalizer = weakref.finalize(self, _abandon, self._home, self._runner)
 
+    async def start(self) -> None:
+        """Make the environment now, and its process, instead of at the first call."""
+        await self._call(GET, "metadata")
+
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:

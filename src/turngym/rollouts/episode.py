@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from turngym.agents.base import (
     PolicyTurn,
 )
 from turngym.environments.info import Info
-from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
+from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
 
@@ -60,6 +61,34 @@ class KeepPicture(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A turn that was played before and is carried out again: a prefix, or a broken-off episode."""
+
+    turn: Turn
+    seen: str | None = None
+    """``digest_of`` the observation that the turn answered; None or empty to check nothing."""
+
+
+class EpisodeWatch(Protocol):
+    """Told what happens in one episode. May hold it up where it returns an awaitable."""
+
+    def before_act(self, played: int) -> Awaitable[None] | None:
+        """Turn number ``played`` begins."""
+        ...
+
+    def drawn(self, turn: PolicyTurn) -> Awaitable[None] | None:
+        """The policy acted; ``env.step`` follows."""
+        ...
+
+    def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
+        """The turn is complete; ``observation`` is what it answered.
+
+        Returns a ``truncated_*`` reason to end the episode here.
+        """
+        ...
+
+
 async def rollout(
     env: AnyEnv,
     policy: Policy,
@@ -67,6 +96,9 @@ async def rollout(
     *,
     timeout_s: float | None = None,
     keep_picture: KeepPicture | None = None,
+    act_timeout_s: float | None = None,
+    watch: EpisodeWatch | None = None,
+    played: Sequence[Played] = (),
 ) -> Trajectory:
     """Play one episode and return everything it produced. Does not close ``env``.
 
@@ -81,11 +113,18 @@ async def rollout(
         timeout_s: Wall-clock limit of the whole episode in seconds; past it the episode is
             truncated. None for no limit.
         keep_picture: Keeps the ``image`` of each observation; None keeps none.
+        act_timeout_s: Seconds that the policy has for one action; past it the episode ends by a
+            fault of the policy.
+        watch: Told about every turn; those of ``played`` are not told again.
+        played: Turns to carry out first, without asking the policy. They are part of the result.
+
+    Raises:
+        CannotReplay: ``played`` leads somewhere else, or the policy's sessions cannot take it up.
     """
     record = _Record(spec, keep_picture)
     try:
         async with asyncio.timeout(timeout_s):
-            await _play(env, policy, record)
+            await _play(env, policy, record, watch, act_timeout_s, played)
     except TimeoutError:
         record.stop = StopReason.TRUNCATED_TIME
     except ContextOverflow:
@@ -108,6 +147,14 @@ def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
     record = _Record(spec)
     record.error = error
     return record.trajectory()
+
+
+class CannotReplay(EpisodeError):
+    """An episode cannot be taken up where it was broken off; it has to begin again."""
+
+
+class NoReplay(CannotReplay):
+    """The policy's sessions cannot take up any episode."""
 
 
 class _Record:
@@ -204,7 +251,14 @@ class _Answer:
         return reason
 
 
-async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
+async def _play(
+    env: AnyEnv,
+    policy: Policy,
+    record: _Record,
+    watch: EpisodeWatch | None,
+    act_timeout_s: float | None,
+    played: Sequence[Played],
+) -> None:
     spec = record.spec
     with _env_border("reset"):
         observation, info = await _awaited(
@@ -224,19 +278,85 @@ async def _play(env: AnyEnv, policy: Policy, record: _Record) -> None:
         )
     try:
         over = False
+        for number, before in enumerate(played):
+            if over:
+                raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
+            _take_up(session, observation, info, before, number)
+            with _env_border("step"):
+                answer = _Answer(*await _awaited(env.step(before.turn.action.content)))
+                record.add(_as_policy_turn(before.turn), info, answer)
+            observation, info, over = answer.observation, answer.info, answer.is_over
         while not over:
+            if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
+                await hold
             with _policy_border("act"):
-                turn = await session.act(observation, info)
+                turn = await _acted(session.act(observation, info), act_timeout_s)
                 if turn.action.role != "assistant":
                     raise ValueError(f"the action is a message of role {turn.action.role!r}")
+            if watch is not None and (hold := watch.drawn(turn)) is not None:
+                await hold
             with _env_border("step"):
                 answer = _Answer(*await _awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)
             record.see(answer.observation)
+            if watch is not None:
+                stop = watch.stepped(record.turns[-1], observation)
+                if stop is not None and not answer.is_over:
+                    record.stop = stop
+                    return
             observation, info, over = answer.observation, answer.info, answer.is_over
         await _finish_session(session, record)
     finally:
         await _close_session(session)
+
+
+async def _acted(acting: Awaitable[PolicyTurn], timeout_s: float | None) -> PolicyTurn:
+    if timeout_s is None:
+        return await acting
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            return await acting
+    except TimeoutError as error:
+        if limit.expired():
+            raise PolicyFault(f"act: no answer within {timeout_s:g} s") from error
+        raise
+
+
+def digest_of(observation: Any) -> str:
+    """Return what identifies an observation: 16 hex digits for its text, 16 more for an image."""
+    text = hashlib.blake2b(observation["text"].encode("utf-8", "replace"), digest_size=8)
+    image = observation.get("image")
+    if image is None:
+        return text.hexdigest()
+    return f"{text.hexdigest()}-{hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest()}"
+
+
+def _looks_like(now: str, recorded: str) -> bool:
+    """Return whether two digests agree; a record without an image asks for the text alone."""
+    return now == recorded or ("-" not in recorded and now.split("-")[0] == recorded)
+
+
+def _take_up(
+    session: PolicySession, observation: Any, info: Info, before: Played, number: int
+) -> None:
+    """Tell the session what it did in a turn that is carried out again."""
+    if before.seen and not _looks_like(now := digest_of(observation), before.seen):
+        raise CannotReplay(f"turn {number} saw {now}, recorded was {before.seen}")
+    replay = getattr(session, "replay", None)
+    if replay is None:
+        raise NoReplay(f"sessions of {type(session).__name__} have no replay")
+    with _policy_border("replay"):
+        replay(observation, info, before.turn)
+
+
+def _as_policy_turn(turn: Turn) -> PolicyTurn:
+    return PolicyTurn(
+        observation=turn.observation,
+        action=turn.action,
+        spans=turn.spans,
+        starts_segment=turn.starts_segment,
+    )
 
 
 @contextmanager

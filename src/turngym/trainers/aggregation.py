@@ -28,7 +28,7 @@ def aggregation_coefficients(
     ``token_mean`` 1/ΣL_j; ``seq_mean_token_mean`` 1/(B·L_i); ``seq_mean_token_sum`` 1/B;
     ``seq_mean_token_sum_const`` 1/(B·S); ``prompt_mean`` 1/(number of groups · tokens of the
     group); ``turn_mean`` 1/(number of turns · tokens of the turn). Samples of weight 0 count
-    nowhere; other weights multiply the result.
+    nowhere; other weights multiply the result. Replayed samples are counted apart from the others.
 
     Args:
         samples: One whole optimizer batch, never a part of one.
@@ -48,11 +48,14 @@ def aggregation_coefficients(
     counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
     if mode == "prompt_mean" and any(s.group < 0 for s in counted):
         raise ValueError("aggregation='prompt_mean' needs samples that say their group, got -1")
-    counts = _Counts.of(counted)
+    counts = {
+        replayed: _Counts.of([s for s in counted if s.replayed == replayed])
+        for replayed in (False, True)
+    }
     results = [np.zeros(sample.token_ids.shape, dtype=np.float32) for sample in samples]
     for sample, result in zip(samples, results, strict=True):
         if sample.weight > 0 and sample.num_action_tokens:
-            sizes = counts.sizes(sample, mode, constant_length or 1)
+            sizes = counts[sample.replayed].sizes(sample, mode, constant_length or 1)
             result[sample.loss_mask] = sample.weight / sizes
     return results
 

@@ -11,7 +11,8 @@ The test split is played before and after training and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -21,12 +22,17 @@ from turngym.environments.registration import make
 from turngym.environments.wrappers import ExpertMatch
 from turngym.errors import TrainingError
 from turngym.registry import find
-from turngym.rollouts.collect import collect, group_specs, group_trajectories
+from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.episode import EpisodeSpec
 from turngym.rollouts.evaluation import evaluate
+from turngym.rollouts.groups import ReadyGroup
+from turngym.rollouts.orders import GroupOrder
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.trainers.config import TrainConfig
-from turngym.types import Trajectory, TrajectoryGroup
+from turngym.trainers.selection.past import as_ready_group
+from turngym.trainers.selection.policy import TaskPool
+from turngym.types import Trajectory
 
 
 class Arena:
@@ -68,33 +74,53 @@ class Arena:
             await self._play(policy, tasks, seed=self._seed("expert")), "expert episodes"
         )
 
-    async def training_groups(self, policy: Policy, step: int) -> list[TrajectoryGroup]:
-        """Play the groups of one step.
+    @property
+    def pool(self) -> TaskPool:
+        """The tasks of reinforcement."""
+        size, reserved = self._config.env.num_train_tasks, self._config.evaluation.validation_tasks
+        first = reserved + self._config.warm_start.episodes
+        return TaskPool(
+            task=lambda place: self._train_task(first + place),
+            size=None if size is None else size - reserved,
+        )
+
+    async def groups(self, policy: Policy, orders: Mapping[int, GroupOrder]) -> list[ReadyGroup]:
+        """Play groups, all of them at once.
+
+        Args:
+            policy: Who acts.
+            orders: What to play, by the group's running number.
 
         Raises:
             TrainingError: Too many episodes ended by an error.
         """
         rollout = self._config.rollout
-        first = self._config.evaluation.validation_tasks + self._config.warm_start.episodes
-        first += step * rollout.groups_per_step
-        specs = [
-            spec
-            for i in range(rollout.groups_per_step)
-            for spec in group_specs(
-                self.env_id,
-                self._train_task(first + i),
-                seed=self._seed("train", step, i),
-                group_size=rollout.group_size,
-            )
-        ]
+        specs = [self._group_specs(index, order) for index, order in orders.items()]
         trajectories = await collect(
             self.make_env,
             policy,
-            specs,
+            [spec for group in specs for spec in group],
             concurrency=rollout.concurrency,
             timeout_s=rollout.timeout_s,
         )
-        return group_trajectories(self._checked(trajectories, f"step {step}"))
+        step = min(orders, default=0) // rollout.groups_per_step
+        left = iter(self._checked(trajectories, f"step {step}"))
+        return [
+            as_ready_group(index, order, [next(left) for _ in range(order.size)])
+            for index, order in orders.items()
+        ]
+
+    def _group_specs(self, index: int, order: GroupOrder) -> list[EpisodeSpec]:
+        step, place = divmod(index, self._config.rollout.groups_per_step)
+        specs = group_specs(
+            self.env_id,
+            order.task,
+            seed=self._seed("train", step, place),
+            group_size=order.size,
+        )
+        if order.env_seed is None:
+            return specs
+        return [replace(spec, env_seed=order.env_seed) for spec in specs]
 
     async def validation_episodes(self, policy: Policy, *purpose: str | int) -> list[Trajectory]:
         """Play the validation tasks once each; ``purpose`` seeds the draws."""

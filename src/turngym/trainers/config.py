@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -15,6 +15,7 @@ from turngym.trainers.credit.group_config import GroupRelative
 from turngym.trainers.credit.reward_config import EnvReward, OutcomeGate, RewardConfig
 from turngym.trainers.loss_config import UNBOUNDED, LossConfig, RegularizerConfig
 from turngym.trainers.optimizer_config import LearnerConfig, WarmStartConfig
+from turngym.trainers.selection.config import FixedBudget, Imitation, NoCondition, SelectionConfig
 
 
 class EnvConfig(StrictModel):
@@ -68,10 +69,20 @@ class AlgoConfig(StrictModel):
                 "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
                 f"{advantage.type!r}; use 'seq_mean_token_mean'"
             )
-        if self.updates_last_turn_first and loss.ratio_anchor == "behaviour":
+        if self.updates_last_turn_first and loss.ratio_anchor in ("behaviour", "interpolate"):
             raise ValueError(
                 "advantage.turn_order='reverse' measures each turn from the policy that the later "
-                "turns left: wanted loss.ratio_anchor='prox', got 'behaviour'"
+                f"turns left: wanted loss.ratio_anchor='prox', got {loss.ratio_anchor!r}"
+            )
+        if self.updates_last_turn_first and loss.correction.is_active:
+            raise ValueError(
+                "advantage.turn_order='reverse' takes a step for every turn, and loss.correction "
+                "would weigh each by the steps before it: leave loss.correction out"
+            )
+        if loss.surrogate.type == "balance" and not _compares_episodes(advantage):
+            raise ValueError(
+                "loss.surrogate.type='balance' needs one number per attempt within a group: wanted "
+                "advantage.type='group_relative' with returns='outcome' and group_by='task'"
             )
         return self
 
@@ -79,6 +90,10 @@ class AlgoConfig(StrictModel):
     def updates_last_turn_first(self) -> bool:
         """Whether one update goes turn by turn, from the last to the first."""
         return isinstance(self.advantage, GroupRelative) and self.advantage.turn_order == "reverse"
+
+
+def _compares_episodes(advantage: AdvantageConfig) -> bool:
+    return isinstance(advantage, GroupRelative) and all(t.is_constant for t in advantage.terms)
 
 
 class RolloutConfig(StrictModel):
@@ -101,6 +116,24 @@ class RolloutConfig(StrictModel):
     """Wall-clock limit of one episode in seconds; makes results depend on the machine's speed."""
     max_fault_fraction: float = Field(default=0.2, ge=0, le=1)
     """The run stops when more of a step's episodes than this end by an error."""
+    mode: Literal["sync", "overlap"] = "sync"
+    """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
+    while episodes go on, with weights that change under way. Which episodes meet which weights then
+    depends on speed, and so do the results."""
+    staleness: int = Field(default=1, ge=0)
+    """``overlap``: most versions between the weights that drew a token and those that train on it;
+    holds for every token."""
+    admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
+    """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
+    whatever is ready first, what is inside a window, or as in AReaL."""
+    stale: Literal["mask_head", "drop", "train"] = "mask_head"
+    """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
+    dropped; or they are trained on, which lifts the bound."""
+    interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
+    """``overlap``: what new weights do to running episodes: nothing but to draw their next tokens;
+    they wait for them; or they break them off, to begin again where they stood."""
+    isolation: Literal["inline", "thread", "process"] = "inline"
+    """``overlap``: where environments run. One that waits without ``await`` wants a thread."""
 
 
 class EvaluationConfig(StrictModel):
@@ -143,6 +176,7 @@ class TrainConfig(StrictModel):
     regularizer: RegularizerConfig = RegularizerConfig()
     learner: LearnerConfig = LearnerConfig()
     rollout: RolloutConfig = RolloutConfig()
+    selection: SelectionConfig = SelectionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
 
@@ -150,11 +184,12 @@ class TrainConfig(StrictModel):
     def _parts_fit(self) -> Self:
         loss, steps = self.algo.loss, self.learner.steps_per_batch
         kind = loss.surrogate.type
-        if kind in UNBOUNDED and steps > 1 and self.regularizer.kl_coefficient == 0:
+        leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
+        if kind in UNBOUNDED and steps > 1 and (not leashed or kind == "balance"):
             raise ValueError(
                 f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
                 f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
-                "'ppo_clip', or set regularizer.kl_coefficient"
+                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'live' pair"
             )
         if loss.ratio_anchor == "live" and steps > 1:
             raise ValueError(
@@ -176,5 +211,67 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 f"evaluation.validation_tasks={reserved} leaves none of "
                 f"env.num_train_tasks={tasks} to train on"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _selection_fits(self) -> Self:
+        chosen, size, algo = self.selection, self.rollout.group_size, self.algo
+        if chosen.returns_to_tasks and self.env.num_train_tasks is None:
+            raise ValueError(
+                "selection learns about tasks, which must come back: set env.num_train_tasks"
+            )
+        grouped = isinstance(algo.advantage, GroupRelative)
+        if not grouped and (chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)):
+            raise ValueError(
+                "selection.keep_attempts and selection.condition need "
+                f"advantage.type='group_relative', got {algo.advantage.type!r}"
+            )
+        if chosen.keep_attempts is not None and chosen.keep_attempts > size:
+            raise ValueError(
+                f"selection.keep_attempts={chosen.keep_attempts} is more than "
+                f"rollout.group_size={size}"
+            )
+        budget = chosen.budget
+        if not isinstance(budget, FixedBudget) and not budget.least <= size <= budget.most:
+            raise ValueError(
+                f"selection.budget: rollout.group_size={size} must lie between "
+                f"least={budget.least} and most={budget.most}"
+            )
+        if isinstance(chosen.replay, Imitation) and algo.loss.aggregation == "prompt_mean":
+            raise ValueError(
+                "selection.replay.type='imitation' trains on attempts without a group: wanted "
+                "another aggregation than 'prompt_mean'"
+            )
+        if not isinstance(chosen.condition, NoCondition) and self.rollout.mode == "sync":
+            raise ValueError(
+                "selection.condition begins episodes in the middle, which the scheduler does: set "
+                "rollout.mode='overlap' (with rollout.staleness=0 nothing is ever stale)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_is_minded(self) -> Self:
+        rollout, loss = self.rollout, self.algo.loss
+        if rollout.mode == "sync":
+            return self
+        if self.algo.updates_last_turn_first:
+            raise ValueError(
+                "advantage.turn_order='reverse' knows nothing of older weights: wanted "
+                "rollout.mode='sync'"
+            )
+        corrected = loss.correction.weight != "none" or rollout.staleness == 0
+        if loss.ratio_anchor == "live" and not corrected:
+            raise ValueError(
+                "algo.loss.ratio_anchor='live' makes every ratio 1, although rollout.staleness="
+                f"{rollout.staleness} lets older weights draw: use 'prox' or 'behaviour', or set "
+                "algo.loss.correction.weight"
+            )
+        heads = rollout.stale == "mask_head" and rollout.admission != "in_order"
+        if heads and not isinstance(self.algo.advantage, GroupRelative):
+            raise ValueError(
+                "rollout.stale='mask_head' leaves turns that nobody is trained on, which "
+                f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
+                "rollout.stale='drop' or rollout.admission='in_order'"
             )
         return self

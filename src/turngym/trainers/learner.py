@@ -13,13 +13,22 @@ from torch import Tensor
 
 from turngym.seeding import generator
 from turngym.trainers.aggregation import aggregation_coefficients
+from turngym.trainers.clip_bounds import solved
+from turngym.trainers.corrections import Drift, correction_weights, interpolated
 from turngym.trainers.forward import MicroBatch, micro_batches, score, token_logprobs
-from turngym.trainers.loss_config import LossConfig, RegularizerConfig
+from turngym.trainers.loss_config import NO_RATIO, LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.losses import TokenTerms, policy_loss
 from turngym.trainers.metrics import MetricSums
+from turngym.trainers.off_policy import EpisodeWeights, kept_only, with_balance
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import LearnerConfig
-from turngym.trainers.ratios import episode_log_ratios, has_split_episodes, whole_ids
+from turngym.trainers.ratios import (
+    episode_log_ratios,
+    flat,
+    has_split_episodes,
+    unflat,
+    whole_ids,
+)
 from turngym.trainers.samples import TrainingSample
 
 if TYPE_CHECKING:
@@ -32,9 +41,13 @@ Scores = list[NDArray[np.float32]]
 class BatchTerms:
     """What one mini-batch gives its micro-batches to pick from: arrays [L], one per sample."""
 
+    loss: LossConfig
+    """What is minimised in this step: clip bounds that follow the batch are solved."""
     coefficients: Scores
     anchors: Scores | None
-    """Denominators of the ratios; None when they are the policy of the step itself."""
+    """Denominators of the ratios; None when they are the policy of the step itself, or a guess."""
+    weights: list[NDArray[np.float64]] | None
+    """As in ``TokenTerms``; None where each token's own can be computed with its loss."""
     references: Scores | None
     wholes: list[NDArray[np.int64]] | None
     """As in ``TokenTerms``."""
@@ -54,7 +67,7 @@ class Learner:
         regularizer: What is added to it; None for nothing.
         temperature: At which the episodes are drawn.
         seed: Root of this learner's place in the seed tree; deals episodes to mini-batches.
-        reference: Frozen policy for the KL term; needed exactly when the term has a weight.
+        reference: Frozen policy; needed exactly when ``needs_reference`` says so.
         total_updates: Planned number of updates, for the learning-rate schedule.
     """
 
@@ -71,8 +84,8 @@ class Learner:
         total_updates: int = 1,
     ) -> None:
         self._regularizer = regularizer or RegularizerConfig()
-        if self._regularizer.kl_coefficient > 0 and reference is None:
-            raise ValueError("kl_coefficient > 0 needs a reference policy")
+        if needs_reference(loss, self._regularizer) and reference is None:
+            raise ValueError("kl_coefficient > 0, or a loss with balance, needs a reference policy")
         self.model = model.eval()
         self.config = config
         self.updates = 0
@@ -118,6 +131,10 @@ class Learner:
         if not counted:
             return
         anchors, references = self._anchors(counted), self._references(counted)
+        if self._loss.surrogate.type == "balance":
+            assert references is not None
+            beta = self._loss.surrogate.beta
+            counted = with_balance(counted, self.logprobs(counted), references, beta=beta)
         for number, batch in enumerate(self._minibatches(counted)):
             self._step(
                 [counted[i] for i in batch],
@@ -159,20 +176,24 @@ class Learner:
         )
 
     def _anchors(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        """Return the ratio's denominators, or None when they are the policy of the step itself."""
+        """Return the ratio's denominators, or None when they are the policy of the step itself.
+
+        None also for those that are guessed, each with its token's loss.
+        """
         if self._loss.ratio_anchor == "behaviour":
             return [s.behaviour_logprobs for s in samples]
-        if self._loss.ratio_anchor == "live" or self.config.steps_per_batch == 1:
+        if self._loss.ratio_anchor in ("live", "interpolate") or self.config.steps_per_batch == 1:
             return None
         unbiased_kl = (
             self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
         )
-        if self._loss.surrogate.type == "pg" and not unbiased_kl:
+        corrects = self._loss.correction.is_active
+        if self._loss.surrogate.type in NO_RATIO and not unbiased_kl and not corrects:
             return None  # no ratio, so nobody would read them
         return self.logprobs(samples)
 
     def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        if self._reference is None or self._regularizer.kl_coefficient == 0:
+        if self._reference is None or not needs_reference(self._loss, self._regularizer):
             return None
         return self._score(self._reference, samples)
 
@@ -199,32 +220,27 @@ class Learner:
         is_first: bool,
     ) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        batch_terms = BatchTerms(
-            coefficients=aggregation_coefficients(
-                samples, self._loss.aggregation, constant_length=self._loss.constant_length
-            ),
-            anchors=anchors,
-            references=references,
-            wholes=self._wholes(samples),
-            whole_log_ratios=self._whole_log_ratios(samples, anchors),
-        )
+        known = self._known(samples, anchors, references)
         self.optimizer.zero_grad()
-        loss, policy, kl = 0.0, 0.0, 0.0
+        loss, policy, kl, episodes = 0.0, 0.0, 0.0, EpisodeWeights()
         for batch in micro_batches(
             [s.token_ids for s in samples],
             [s.loss_mask for s in samples],
             max_tokens=self.config.microbatch_tokens,
             device=self._device,
         ):
-            terms = self._terms(batch, samples, batch_terms)
-            parts = policy_loss(terms, self._loss, self._regularizer)
+            terms = self._terms(batch, samples, known)
+            parts = policy_loss(terms, known.loss, self._regularizer)
             parts.total.backward()  # type: ignore[no-untyped-call]
             loss += parts.total.item()
             policy += parts.policy.item()
             kl += parts.kl.item()
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
+            episodes.add(batch, samples, terms.policy_logprobs)
             self._watch(terms, batch, samples, sums, is_first=is_first)
-        norm = self.optimizer.step(loss, where=f"update {self.updates}")
+        scale = episodes.step_scale(self._loss.step_scale)
+        norm = self.optimizer.step(loss, where=f"update {self.updates}", scale=scale)
+        sums.add_mean("train/effective_share", episodes.effective_share(), 1)
         sums.add_mean("train/loss", loss, 1)
         sums.add_mean("train/policy_loss", policy, 1)
         if references is not None:
@@ -232,22 +248,59 @@ class Learner:
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
-    def _wholes(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]] | None:
-        """Return the turn or episode of each token, where ratios are not each token's own."""
-        level = self._loss.ratio_level
-        return None if level == "token" else whole_ids(samples, level)
+    def _known(
+        self,
+        samples: Sequence[TrainingSample],
+        anchors: Scores | None,
+        references: Scores | None,
+    ) -> BatchTerms:
+        """Return what a step knows before any gradient; a forward pass where that needs one."""
+        loss, weights = self._loss, None
+        counted = list(samples)
+        wholes = whole_ids(samples) if self._reads_wholes else None
+        by_episode = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
+        live = None
+        if loss.needs_live_scores or (by_episode and anchors is not None):
+            live = self.logprobs(samples)
+        if live is not None and not loss.correction.is_local:
+            weights = self._weights(samples, live, anchors)
+            if loss.correction.denominator == "kept":
+                counted = kept_only(samples, weights)
+        if live is not None and isinstance(loss.surrogate, PpoClip):
+            gaps_N = flat(live, samples) - flat(anchors or live, samples)
+            clip = solved(loss.surrogate, gaps_N, flat([s.advantages for s in samples], samples))
+            loss = loss.model_copy(update={"surrogate": clip})
+        split = None
+        if live is not None and by_episode and anchors is not None:
+            split = episode_log_ratios(samples, live, anchors, loss)
+        return BatchTerms(
+            loss=loss,
+            coefficients=aggregation_coefficients(
+                counted, loss.aggregation, constant_length=loss.constant_length
+            ),
+            anchors=anchors,
+            weights=weights,
+            references=references,
+            wholes=wholes,
+            whole_log_ratios=split,
+        )
 
-    def _whole_log_ratios(
-        self, samples: Sequence[TrainingSample], anchors: Scores | None
-    ) -> list[NDArray[np.float64]] | None:
-        """Return log-ratios of whole episodes where micro-batches may tear some of them apart.
+    def _weights(
+        self, samples: Sequence[TrainingSample], live: Scores, anchors: Scores | None
+    ) -> list[NDArray[np.float64]]:
+        """Return the corrections of a whole mini-batch."""
+        drift = Drift(
+            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
+            prox=flat(anchors or live, samples),
+            live=flat(live, samples),
+            advantages=flat([s.advantages for s in samples], samples),
+            wholes=flat(whole_ids(samples), samples),
+        )
+        return unflat(correction_weights(drift, self._loss.correction), samples)
 
-        That is when an episode has several segments; a forward pass over all samples finds them.
-        """
-        by_episode = self._loss.ratio_level in ("sequence_geo", "sequence_prod")
-        if anchors is None or not by_episode or not has_split_episodes(samples):
-            return None
-        return episode_log_ratios(samples, self.logprobs(samples), anchors, self._loss)
+    @property
+    def _reads_wholes(self) -> bool:
+        return self._loss.ratio_level != "token"
 
     def _terms(
         self, batch: MicroBatch, samples: Sequence[TrainingSample], known: BatchTerms
@@ -262,16 +315,43 @@ class Learner:
         def gather(arrays: Sequence[NDArray[np.generic]] | None) -> Tensor | None:
             return None if arrays is None else batch.gather(arrays)
 
+        live_N = logprobs_N.detach()
         anchors_N = gather(known.anchors)
+        if anchors_N is None:
+            anchors_N = self._guessed(live_N, batch, samples)
+        advantages_N = batch.gather([s.advantages for s in samples])
+        weights_N = gather(known.weights)
+        if weights_N is None and self._loss.correction.is_active:
+            drift = Drift(
+                behaviour=batch.gather([s.behaviour_logprobs for s in samples]),
+                prox=anchors_N,
+                live=live_N,
+                advantages=advantages_N,
+            )
+            weights_N = correction_weights(drift, self._loss.correction)
         return TokenTerms(
             policy_logprobs=logprobs_N,
-            anchor_logprobs=logprobs_N.detach() if anchors_N is None else anchors_N,
-            advantages=batch.gather([s.advantages for s in samples]),
+            anchor_logprobs=anchors_N,
+            advantages=advantages_N,
             coefficients=batch.gather(known.coefficients),
+            weights=weights_N,
             wholes=gather(known.wholes),
             whole_log_ratios=gather(known.whole_log_ratios),
             ref_logprobs=gather(known.references),
             entropies=entropies_N,
+        )
+
+    def _guessed(
+        self, live_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
+    ) -> Tensor:
+        """Return the anchors that nobody computed before: the policy itself, or a guess."""
+        if self._loss.ratio_anchor != "interpolate":
+            return live_N
+        return interpolated(
+            live_N,
+            batch.gather([s.behaviour_logprobs for s in samples]),
+            batch.gather([s.policy_versions for s in samples]),
+            self.updates,
         )
 
     def _watch(
@@ -287,6 +367,9 @@ class Learner:
         count = len(batch.targets_N)
         if terms.entropies is not None:
             sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
+        if terms.weights is not None:
+            sums.add_mean("train/correction_mean", terms.weights.sum().item(), count)
+            sums.add_mean("train/rejected_fraction", (terms.weights == 0).sum().item(), count)
         if not is_first:
             return
         behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
@@ -309,3 +392,8 @@ class Learner:
         """Take over what ``state`` returned after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
+
+
+def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:
+    """Say whether a learner reads the policy that reinforcement started from."""
+    return regularizer.kl_coefficient > 0 or loss.surrogate.type == "balance"

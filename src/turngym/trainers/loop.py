@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,12 +18,13 @@ import torch
 from turngym.errors import Interrupted
 from turngym.rollouts.evaluation import summarize
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.feed import step_metrics
 from turngym.trainers.imitation import FAILED_START
 from turngym.trainers.interrupt import cancelled_by_signals
 from turngym.trainers.needs import check_needs
 from turngym.trainers.opening import open_run
+from turngym.trainers.overlap import check_overlap, open_feed
 from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
-from turngym.trainers.rollout_metrics import rollout_metrics
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
 
@@ -47,6 +49,7 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
+    check_overlap(config)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))
@@ -111,14 +114,19 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     if run.state.phase != "train":
         return
     progress.phase("reinforcement", run.config.run.steps)
-    while not await _is_good(run):
-        groups = await run.arena.training_groups(run.sampled, run.state.step)
-        run.lap("rollout_s")
-        credit = await run.assign_credit(groups)
-        run.lap("credit_s")
-        metrics = rollout_metrics(groups, credit) | run.update(credit.samples)
-        run.finish_step(metrics, groups)
-        progress.advance(run.state.step, metrics)
+    async with open_feed(run) as feed:
+        while not await _is_good(run):
+            batch = await feed.take(run.state.step)
+            run.lap("rollout_s")
+            credit = await run.assign_credit(batch.chosen)
+            run.lap("credit_s")
+            trained = await feed.train(partial(run.update, credit.samples))
+            metrics = step_metrics(batch, credit) | trained
+            run.finish_step(metrics, batch.played)
+            await feed.publish(run.state.step, run.publish)
+            if run.keep():
+                feed.seal(run.state.step)
+            progress.advance(run.state.step, metrics)
     run.begin("after")
 
 

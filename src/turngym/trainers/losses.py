@@ -1,11 +1,12 @@
 """Policy losses as sums over tokens, independent of how a batch is cut into pieces.
 
-    loss = sum over drawn tokens of  coefficient * (surrogate + kl_coefficient * kl
+    loss = sum over drawn tokens of  coefficient * (weight * surrogate + kl_coefficient * kl
                                                     - entropy_coefficient * entropy)
 
-The coefficients hold the aggregation (``aggregation.py``), the surrogate is a function of a
-log-ratio (``ratios.py``) and an advantage (``surrogates.py``). Coefficients come from the whole
-batch before any backward pass, so micro-batches simply add up.
+The coefficients hold the aggregation (``aggregation.py``), the weights correct for who drew the
+tokens (``corrections.py``), the surrogate is a function of a log-ratio (``ratios.py``) and an
+advantage (``surrogates.py``). Coefficients come from the whole batch before any backward pass, so
+micro-batches simply add up.
 
 Axis letter: N drawn tokens laid out flat.
 """
@@ -34,8 +35,10 @@ class TokenTerms:
     """Denominator of the ratio; no gradient."""
     advantages: Tensor
     coefficients: Tensor
+    weights: Tensor | None = None
+    """Correction of each token's surrogate, 0 for a rejected one; None for 1 everywhere."""
     wholes: Tensor | None = None
-    """Turn or episode of each token; not used where ``ratio_level`` is ``token``."""
+    """From ``whole_ids``; not used where ``ratio_level`` is ``token``."""
     whole_log_ratios: Tensor | None = None
     """Log-ratios of ``wholes``; None when every token of each is here, so that they are known."""
     ref_logprobs: Tensor | None = None
@@ -68,6 +71,7 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         ValueError: A term that ``config`` or ``regularizer`` reads is missing.
     """
     weights_N = terms.coefficients
+    pushed_N = weights_N if terms.weights is None else weights_N * terms.weights
     push = Push(
         log_ratios=_log_ratios(terms, config),
         policy_logprobs=terms.policy_logprobs,
@@ -75,7 +79,7 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         advantages=terms.advantages,
     )
     losses_N, clipped_N = SURROGATES[config.surrogate.type](push, config.surrogate)
-    policy = (weights_N * losses_N).sum()
+    policy = (pushed_N * losses_N).sum()
     total, kl = policy, weights_N.new_zeros(())
     if regularizer.kl_coefficient > 0:
         kl = (weights_N * _divergences(terms, regularizer.kl_estimator)).sum()

@@ -24,8 +24,9 @@ from turngym.trainers.arena import Arena
 from turngym.trainers.checkpoints import find_model, latest_checkpoint, load_checkpoint
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.model_files import read_model
-from turngym.trainers.run import Run, RunState
+from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.run_state import RunState
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     state = RunState() if checkpoint is None else RunState(**checkpoint.state["run"])
     episodes = await _expert_episodes(config, folder, arena)
     tokenizer, model = _build_policy(config, episodes, arena.instructions)
+    overlaps = config.rollout.mode == "overlap"  # then validation plays beside the rollouts
     engine = LocalEngine(
         model,
         tokenizer,
         context=config.model.context,
-        max_sessions=config.rollout.concurrency,
+        max_sessions=config.rollout.concurrency * (2 if overlaps else 1),
     )
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")

@@ -50,12 +50,14 @@ class Optimizer:
         """Forget the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
-    def step(self, loss: float, *, where: str) -> float:
+    def step(self, loss: float, *, where: str, scale: float = 1.0) -> float:
         """Clip the gradients, step, and return their norm before clipping.
 
         Args:
             loss: Of the whole batch; checked, not used.
             where: Names the step in errors, for example ``"step 7"``.
+            scale: Multiplies the learning rate of this step alone. A factor on the gradient would
+                be cancelled by Adam.
 
         Raises:
             TrainingError: The loss or a gradient is not finite; no weight has changed.
@@ -67,7 +69,7 @@ class Optimizer:
                 "Try a lower learning rate"
             )
         for group in self._adamw.param_groups:
-            group["lr"] = self.lr
+            group["lr"] = self.lr * scale
         self._adamw.step()
         self.steps += 1
         return norm

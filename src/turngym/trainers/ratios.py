@@ -19,6 +19,9 @@ from torch import Tensor
 from turngym.trainers.loss_config import LogClipGeo, LossConfig, RatioLevel
 from turngym.trainers.samples import TrainingSample
 
+_TURN_BITS = 20
+"""Of a token's place are its turn, those above its episode."""
+
 
 def token_log_ratios(
     policy_logprobs_N: Tensor, anchor_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
@@ -57,11 +60,21 @@ def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
 
     Args:
         log_ratios_N: Of the tokens; every token of a whole must be there.
-        wholes_N: Which turn or episode a token belongs to, from ``whole_ids``.
-        level: ``sequence_prod`` sums, ``turn`` and ``sequence_geo`` average.
+        wholes_N: Which turn of which episode a token belongs to, from ``whole_ids``.
+        level: ``sequence_prod`` sums, ``turn`` and ``sequence_geo`` average. ``prefix_prod`` sums
+            up to the token, ``prefix_min`` adds the least of those before it. ``token`` changes
+            nothing.
+
+    Source:
+        ``prefix_min``: MinPRO, without a cap on the least ratio.
     """
-    _, places_N = torch.unique(wholes_N, return_inverse=True)
     values_N = log_ratios_N.detach()
+    if level == "token":
+        return values_N
+    if level in ("prefix_prod", "prefix_min"):
+        return _prefixed(values_N, wholes_N, level)
+    keys_N = wholes_N if level == "turn" else episodes_of(wholes_N)
+    _, places_N = torch.unique(keys_N, return_inverse=True)
     count = int(places_N.max()) + 1 if len(places_N) else 0
     sums = values_N.new_zeros(count).index_add_(0, places_N, values_N)
     if level != "sequence_prod":
@@ -69,15 +82,48 @@ def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
     return sums[places_N]
 
 
-def whole_ids(samples: Sequence[TrainingSample], level: RatioLevel) -> list[NDArray[np.int64]]:
-    """Return which turn or episode each token belongs to, one array [L] per sample.
+def _prefixed(values_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
+    """Return what comes of each token's log-ratio and those before it in its episode, [N]."""
+    result_N = values_N.clone()
+    order_N = torch.argsort(wholes_N, stable=True)  # a turn's tokens are in order already
+    _, sizes = torch.unique_consecutive(episodes_of(wholes_N[order_N]), return_counts=True)
+    for places in torch.split(order_N, sizes.tolist()):
+        own_L = values_N[places]
+        if level == "prefix_prod":
+            result_N[places] = own_L.cumsum(0)
+        else:
+            result_N[places[1:]] = own_L[1:] + own_L.cummin(0).values[:-1]
+    return result_N
 
-    Segments of one episode share its number; a turn never crosses segments.
+
+def whole_ids(samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]]:
+    """Return which turn of which episode each token belongs to, one array [L] per sample.
+
+    One number holds both, the episode above the turn. Segments of one episode share its number;
+    a turn never crosses segments.
     """
-    turns = 1 + max((int(s.turn_ids.max(initial=-1)) for s in samples), default=0)
-    if level == "turn":
-        return [s.trajectory * turns + s.turn_ids for s in samples]
-    return [np.full(s.turn_ids.shape, s.trajectory, dtype=np.int64) for s in samples]
+    return [(s.trajectory << _TURN_BITS) + np.maximum(s.turn_ids, 0) for s in samples]
+
+
+def episodes_of(wholes_N: Tensor) -> Tensor:
+    """Return the number of the episode of each token, [N]."""
+    return wholes_N >> _TURN_BITS
+
+
+def flat(arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample]) -> Tensor:
+    """Return what ``arrays`` [L] hold at the drawn tokens of ``samples``, one after the other."""
+    picked = [array[s.loss_mask] for array, s in zip(arrays, samples, strict=True)]
+    return torch.from_numpy(np.concatenate(picked))
+
+
+def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[np.float64]]:
+    """Return the arrays [L] that ``flat`` would lay out so, 0 where nothing was drawn."""
+    results = [np.zeros(s.loss_mask.shape) for s in samples]
+    ends = np.cumsum([s.num_action_tokens for s in samples])[:-1]
+    parts = np.split(values_N.numpy(), ends)
+    for result, sample, part in zip(results, samples, parts, strict=True):
+        result[sample.loss_mask] = part
+    return results
 
 
 def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
@@ -104,18 +150,11 @@ def episode_log_ratios(
     Returns:
         One array [L] per sample, 0 where ``loss_mask`` is False.
     """
-    masks = [sample.loss_mask for sample in samples]
-
-    def flat(arrays: Sequence[NDArray[np.generic]]) -> Tensor:
-        picked = [array[mask] for array, mask in zip(arrays, masks, strict=True)]
-        return torch.from_numpy(np.concatenate(picked))
-
     own_N = token_log_ratios(
-        flat(policy_logprobs), flat(anchor_logprobs), flat([s.advantages for s in samples]), config
+        flat(policy_logprobs, samples),
+        flat(anchor_logprobs, samples),
+        flat([s.advantages for s in samples], samples),
+        config,
     )
-    values_N = pooled(own_N, flat(whole_ids(samples, config.ratio_level)), config.ratio_level)
-    results = [np.zeros(mask.shape) for mask in masks]
-    ends = np.cumsum([mask.sum() for mask in masks])[:-1]
-    for result, mask, part in zip(results, masks, np.split(values_N.numpy(), ends), strict=True):
-        result[mask] = part
-    return results
+    values_N = pooled(own_N, flat(whole_ids(samples), samples), config.ratio_level)
+    return unflat(values_N, samples)

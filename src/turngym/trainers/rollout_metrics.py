@@ -12,12 +12,15 @@ from turngym.trainers.credit.base import Credit
 from turngym.types import TrajectoryGroup
 
 
-def rollout_metrics(groups: Sequence[TrajectoryGroup], credit: Credit) -> dict[str, float]:
+def rollout_metrics(
+    groups: Sequence[TrajectoryGroup], credit: Credit, *, chosen: int | None = None
+) -> dict[str, float]:
     """Return ``rollout/*`` and ``credit/*`` of one step.
 
     Args:
         groups: What was played.
         credit: What became of them.
+        chosen: How many groups credit was assigned to; None for all that were played.
     """
     trajectories = [t for group in groups for t in group.trajectories]
     usable = [t for group in groups for t in group.usable]
@@ -32,7 +35,9 @@ def rollout_metrics(groups: Sequence[TrajectoryGroup], credit: Credit) -> dict[s
         "rollout/truncated_fraction": found.truncated / max(1, len(usable)),
         "rollout/invalid_action_fraction": found.invalid_actions / turns,
         "rollout/tokens": float(sum(t.num_sampled_tokens for t in usable)),
-        "rollout/groups_used": float(len(groups) - sum(dropped.values())),
+        "rollout/groups_used": float(
+            (len(groups) if chosen is None else chosen) - sum(dropped.values())
+        ),
         "rollout/groups_zero_spread": float(dropped.get("zero_spread", 0)),
         "rollout/groups_too_small": float(dropped.get("too_small", 0)),
         "rollout/groups_filtered": float(dropped.get("filtered", 0)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Literal
 
 from turngym.agents.engine import LocalEngine, Sampling
 from turngym.agents.local import LocalPolicy
@@ -23,7 +23,7 @@ from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.methods import build_credit
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.imitation import Imitator
-from turngym.trainers.learner import Learner
+from turngym.trainers.learner import Learner, needs_reference
 from turngym.trainers.lora import full_state, is_adapted, load_own_state, own_state
 from turngym.trainers.metrics import (
     FanOut,
@@ -36,36 +36,18 @@ from turngym.trainers.model_files import read_model, write_model
 from turngym.trainers.progress import HeldOut, TrainResult
 from turngym.trainers.rollout_metrics import evaluation_metrics
 from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.run_state import Phase, RunState
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.selection.batches import Chosen, with_imitation
+from turngym.trainers.selection.config import Imitation
+from turngym.trainers.selection.filters import down_sampled
+from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.sequential import update_last_turn_first
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Phase = Literal["warm_start", "before", "train", "after", "done"]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """Where a run stands. With the weights and the optimizer, all that a resumption needs."""
-
-    phase: Phase = "warm_start"
-    warm_steps: int = 0
-    warm_success: float | None = None
-    step: int = 0
-    """Updates done; also the version of the weights."""
-    validated: int = -1
-    """Step of the phase that was validated last."""
-    optimizer_steps: int = 0
-    reached_target: bool = False
-    episodes: int = 0
-    faults: int = 0
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
-    metrics_bytes: int = 0
-    """Length of ``metrics.jsonl``; what a killed process wrote after that is cut off."""
 
 
 class Run:
@@ -100,6 +82,13 @@ class Run:
         self.imitator: Imitator | None = None
         self.learner: Learner | None = None
         self.credit: CreditMethod | None = None
+        self.selection = DataSelection(
+            config.selection,
+            arena.pool,
+            groups_per_step=config.rollout.groups_per_step,
+            group_size=config.rollout.group_size,
+            seed=derive_seed(config.run.seed, "selection"),
+        )
         self.reference: PreTrainedModel | None = None
         self._tokenizer = tokenizer
         self._engine = engine
@@ -129,8 +118,14 @@ class Run:
         self.arena.close()
 
     def publish(self) -> None:
-        """Give the engine the model's weights, under the number of updates as their version."""
-        self._engine.load_weights(full_state(self.model), self.state.step)
+        """Give the engine the model's weights, under the number of updates as their version.
+
+        A copy of them where the next update may begin before the engine has read them.
+        """
+        weights = full_state(self.model)
+        if self.config.rollout.mode == "overlap":
+            weights = {name: weight.clone() for name, weight in weights.items()}
+        self._engine.load_weights(weights, self.state.step)
 
     def lap(self, name: str) -> None:
         """Count the seconds since the last lap under ``name``."""
@@ -160,18 +155,26 @@ class Run:
         self.state.validated = step
         return found
 
-    async def assign_credit(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+    async def assign_credit(self, chosen: Chosen) -> Credit:
         """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
-        The tokens that the method drew of its own are ``credit/drawn_tokens``.
+        The tokens that the method drew of its own are ``credit/drawn_tokens``, where nobody else
+        draws at the same time.
         """
         assert self.credit is not None
         before = self._engine.stats.sampled_tokens
-        credit = await self.credit.assign(groups)
+        credit = await self.credit.assign(chosen.groups)
+        if self.config.rollout.mode == "sync":
+            drawn = float(self._engine.stats.sampled_tokens - before)
+            credit = replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": drawn})
+        if self.config.selection.keep_attempts is not None:
+            credit = down_sampled(credit, self.config.selection.keep_attempts)
+        if isinstance(self.config.selection.replay, Imitation):
+            baseline, weight = self.selection.imitation(self.state.step)
+            credit = with_imitation(credit, chosen.imitated, baseline=baseline, weight=weight)
         if self.state.step % self.config.evaluation.every == 0:
             self.folder.keep_group(f"train-{self.state.step:06d}", credit)
-        drawn = self._engine.stats.sampled_tokens - before
-        return replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": float(drawn)})
+        return credit
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
@@ -184,15 +187,19 @@ class Run:
         return metrics
 
     def finish_step(self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
-        """Close a step: log, count, publish the new weights, keep the run when it is due."""
+        """Close a step: log and count. The new weights are neither published nor kept yet."""
         state = self.state
         self.log(state.step, metrics)
         state.step += 1
         state.episodes += sum(len(group.trajectories) for group in groups)
         state.faults += sum(len(g.trajectories) - len(g.usable) for g in groups)
-        self.publish()
-        if state.step % self.config.run.checkpoint_every == 0:
+
+    def keep(self) -> bool:
+        """Keep the run when it is due, and say whether it was."""
+        is_due = self.state.step % self.config.run.checkpoint_every == 0
+        if is_due:
             self.save()
+        return is_due
 
     def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
         """Close a held-out measurement and enter the next phase."""
@@ -260,7 +267,7 @@ class Run:
 
     def start_learning(self) -> Learner:
         """Make what reinforcement needs; the policy as it is now becomes the reference."""
-        if self.config.regularizer.kl_coefficient > 0:
+        if needs_reference(self.config.algo.loss, self.config.regularizer):
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
         self.learner = Learner(
             self.model,
@@ -317,7 +324,11 @@ class Run:
         save_checkpoint(
             self.folder.checkpoints,
             f"{state.phase}-{step}",
-            state={"run": asdict(state), "config": self.config.model_dump(mode="json")},
+            state={
+                "run": asdict(state),
+                "config": self.config.model_dump(mode="json"),
+                "selection": {} if self.config.selection.is_plain else self.selection.state(),
+            },
             tensors=tensors,
             write_model=lambda path: write_model(self.model, self._tokenizer, path),
             keep=self.config.run.keep_checkpoints,
@@ -339,4 +350,6 @@ class Run:
                 load_own_state(self.reference, checkpoint.tensors("reference"))
             assert self.credit is not None
             self.credit.load_state(checkpoint.tensors("credit"))
+            if selection := checkpoint.state.get("selection"):
+                self.selection.load_state(selection)
         self.publish()

@@ -38,6 +38,8 @@ class TrainingSample:
     """Which group of attempts at one task the episode belongs to; -1 for none."""
     weight: float = 1.0
     """Multiplies the sample's loss; 0 leaves it out of every count as well."""
+    replayed: bool = False
+    """An attempt of the past that is trained on beside the new ones: its loss is averaged apart."""
 
     def __post_init__(self) -> None:
         shapes = {array.shape for array in self._arrays()}
@@ -72,7 +74,8 @@ def to_samples(
     """Return the samples of one episode, one for each segment.
 
     Token ids are taken from the spans as they are; text is never encoded again. The loss mask is
-    True exactly on sampled spans. Segments in which nothing was drawn are left out.
+    True exactly on sampled spans. Segments in which nothing was drawn are left out, and a turn
+    without drawn tokens (a prefix that was given, a part that is too old) is context.
 
     Args:
         trajectory: An episode of a policy that keeps its tokens.
@@ -82,13 +85,13 @@ def to_samples(
         group: Place of its group in the batch, -1 for none.
 
     Raises:
-        TrainingError: A turn has no sampled tokens to learn from.
+        TrainingError: A turn has no tokens at all.
         ValueError: ``advantages_M`` has another length than there are drawn tokens.
     """
     for number, turn in enumerate(trajectory.turns):
-        if not turn.num_sampled_tokens:
+        if not turn.spans:
             raise TrainingError(
-                f"{trajectory.task_id}, turn {number}: has no sampled tokens; only a policy that "
+                f"{trajectory.task_id}, turn {number}: has no tokens; only a policy that "
                 "returns token ids and log-probs can be trained"
             )
     if advantages_M.shape != (trajectory.num_sampled_tokens,):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from turngym.trainers.loss_config import (
+    Balance,
     ClippedWeight,
     DivergenceMask,
     LogClipGeo,
@@ -23,6 +24,7 @@ from turngym.trainers.loss_config import (
     PpoClip,
     SoftGate,
     Squared,
+    Taper,
     ZeroedWeight,
 )
 
@@ -74,9 +76,37 @@ def ppo_clip(push: Push, config: PpoClip) -> tuple[Tensor, Tensor]:
 
 
 def policy_gradient(push: Push, config: PolicyGradient) -> tuple[Tensor, Tensor]:
-    """``l = -A·logp``; nothing is bounded."""
-    del config
-    return -push.advantages * push.policy_logprobs, _nowhere(push)
+    """``l = -A·logp / (1 + τ)``; nothing is bounded.
+
+    Source:
+        REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT.
+    """
+    return -push.advantages * push.policy_logprobs / (1 + config.tau), _nowhere(push)
+
+
+def taper(push: Push, config: Taper) -> tuple[Tensor, Tensor]:
+    """``l = -c·A·logp`` with c = 1 for ``A >= 0`` and c = ``sg(clip(r, low, high))`` elsewhere.
+
+    Source:
+        TOPR, arXiv:2503.14286; the branch is on what is multiplied with, the advantage.
+    """
+    ratios_N = push.ratios.detach()
+    negative_N = push.advantages < 0
+    weights_N = torch.where(negative_N, ratios_N.clamp(config.low, config.high), 1.0)
+    bounded_N = negative_N & ((ratios_N < config.low) | (ratios_N > config.high))
+    return -weights_N * push.advantages * push.policy_logprobs, bounded_N
+
+
+def balance(push: Push, config: Balance) -> tuple[Tensor, Tensor]:
+    """``l = -(2/β)·A·logp``, the gradient of trajectory balance.
+
+    A holds the reference already, from ``balanced_advantages``. The value is that of the policy
+    gradient, not of the square.
+
+    Source:
+        TBA, arXiv:2503.18929, section 3.
+    """
+    return -2 / config.beta * push.advantages * push.policy_logprobs, _nowhere(push)
 
 
 def clipped_weight(push: Push, config: ClippedWeight) -> tuple[Tensor, Tensor]:
@@ -162,6 +192,8 @@ SURROGATES: Mapping[str, Callable[[Push, Any], tuple[Tensor, Tensor]]] = {
     "log_clip_geo": log_clip_geo,
     "div_mask": divergence_mask,
     "squared": squared,
+    "taper": taper,
+    "balance": balance,
 }
 """Every surrogate by the ``type`` of its settings."""
 

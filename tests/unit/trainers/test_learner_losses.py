@@ -12,9 +12,11 @@ import torch
 
 from helpers import models
 from helpers.samples import random_samples
+from turngym.config import load_config
 from turngym.trainers.learner import Learner
 from turngym.trainers.loss_config import (
     LossConfig,
+    PolicyGradient,
     PpoClip,
     RatioAnchor,
     RegularizerConfig,
@@ -146,3 +148,135 @@ def test_an_unbiased_divergence_knows_the_policy_that_the_batch_began_with(surro
         first = made.update(STALE)["train/kl_ref"]
         updates[kind] = first
     assert updates["k3_unbiased"] != pytest.approx(updates["k3"], rel=1e-3)
+
+
+CORRECTIONS = {
+    "token": {"weight": "truncate", "high": 1.2},
+    "turn": {"weight": "raw", "level": "turn"},
+    "sequence": {"weight": "truncate", "level": "sequence_prod", "high": 1.5},
+    "normalized": {"weight": "truncate", "high": 1.2, "normalize": True},
+    "kept": {"weight": "band", "low": 0.8, "high": 1.2, "denominator": "kept"},
+    "one_sided": {
+        "reject": [
+            {
+                "pair": "live_behaviour",
+                "statistic": "k2",
+                "level": "sequence_mean",
+                "high": 0.03,
+                "only_negative": True,
+            }
+        ]
+    },
+    "veto": {"reject": [{"level": "any_token", "high": 1.6}]},
+    "probability": {"reject": [{"statistic": "abs_dp", "high": 0.001}]},
+}
+
+
+def correcting(name: str, **loss: object) -> LossConfig:
+    return load_config(LossConfig, [{"correction": CORRECTIONS[name], **loss}])
+
+
+def gradient_of(
+    loss: LossConfig, samples: Sequence[TrainingSample], **config: float
+) -> torch.Tensor:
+    return outcome(learner(loss, **config), samples)[1]
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("microbatch_tokens", [1, 60])
+def test_corrections_do_not_depend_on_how_a_step_is_cut(name: str, microbatch_tokens: int) -> None:
+    loss = correcting(name)
+    wanted = gradient_of(loss, STALE)
+    assert not torch.allclose(wanted, gradient_of(LossConfig(), STALE), atol=1e-5)
+    for samples in (STALE, cut_in_segments(STALE)):
+        found = gradient_of(loss, samples, microbatch_tokens=microbatch_tokens)
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in CORRECTIONS if n != "probability"])
+def test_no_correction_changes_anything_on_policy(name: str) -> None:
+    samples = random_samples(models.model(), count=6)
+    found = gradient_of(correcting(name), samples)
+    torch.testing.assert_close(found, gradient_of(LossConfig(), samples), atol=1e-5, rtol=1e-3)
+
+
+ON_POLICY = [
+    {"ratio_anchor": "interpolate"},
+    {"surrogate": {"type": "ppo_clip", "bounds": {"type": "second_moment"}}},
+    {"surrogate": {"type": "ppo_clip", "bounds": {"type": "balanced"}}},
+    {"surrogate": {"type": "taper"}, "ratio_anchor": "behaviour"},
+    {"surrogate": {"type": "is_clip"}, "ratio_level": "prefix_min", "ratio_anchor": "behaviour"},
+    {"step_scale": {"rule": "sqrt"}},
+]
+
+
+@pytest.mark.parametrize("settings", ON_POLICY, ids=str)
+def test_every_off_policy_loss_is_the_plain_one_on_policy(settings: dict[str, object]) -> None:
+    samples = random_samples(models.model(), count=6)
+    found = gradient_of(load_config(LossConfig, [settings]), samples)
+    torch.testing.assert_close(found, gradient_of(LossConfig(), samples), atol=1e-5, rtol=1e-3)
+
+
+def test_a_fully_rejected_batch_moves_nothing() -> None:
+    nothing = {"reject": [{"level": "token", "low": 1e8}]}
+    loss, gradient = outcome(learner(load_config(LossConfig, [{"correction": nothing}])), STALE)
+    assert loss == 0.0
+    assert not gradient.any()
+
+
+def test_a_decoupled_step_is_the_plain_one_times_the_ratio() -> None:
+    """Everybody drew with probabilities that are e^0.1 times too small."""
+    stale = [
+        replace(s, behaviour_logprobs=np.where(s.loss_mask, s.behaviour_logprobs - 0.1, 0).astype(
+            np.float32))
+        for s in random_samples(models.model(), count=6)
+    ]  # fmt: skip
+    raw = load_config(LossConfig, [{"correction": {"weight": "raw"}}])
+    found, plain = gradient_of(raw, stale), gradient_of(LossConfig(), stale)
+    torch.testing.assert_close(found, plain * np.exp(0.1), atol=1e-5, rtol=1e-3)
+
+
+def test_several_steps_measure_from_the_policy_that_the_batch_began_with() -> None:
+    """With the recomputed anchor the second step's weights are those of the first."""
+    made = learner(correcting("token"), num_epochs=2, lr=0.01)
+    once = learner(correcting("token")).update(STALE)["train/correction_mean"]
+    assert made.update(STALE)["train/correction_mean"] == pytest.approx(once, rel=1e-5)
+    live = {"reject": [{"pair": "live_prox", "low": 0.999, "high": 1.001}]}
+    moved = learner(load_config(LossConfig, [{"correction": live}]), num_epochs=2, lr=0.01)
+    found = moved.update(STALE)["train/rejected_fraction"]
+    assert 0.2 < found <= 0.5  # nothing in the first of two steps, most in the second
+
+
+def test_few_effective_episodes_make_a_small_step() -> None:
+    def moved(rule: str) -> tuple[float, float]:
+        config = load_config(LossConfig, [{"step_scale": {"rule": rule}}])
+        made = learner(config)
+        before = torch.cat([p.detach().flatten().clone() for p in made.model.parameters()])
+        share = made.update(STALE)["train/effective_share"]
+        after = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+        return float((after - before).norm()), share
+
+    (whole, share), (root, _), (linear, _) = moved("none"), moved("sqrt"), moved("linear")
+    assert 0 < share < 0.9
+    assert root == pytest.approx(whole * share**0.5, rel=1e-3)
+    assert linear == pytest.approx(whole * share, rel=1e-3)
+
+
+def test_trajectory_balance_pulls_towards_the_reference_and_the_reward() -> None:
+    """At the reference only rewards count; then the gradient is that of a policy gradient."""
+    samples = [
+        replace(s, group=0, advantages=np.where(s.loss_mask, i - 2.5, 0).astype(np.float32))
+        for i, s in enumerate(random_samples(models.model(), count=6))
+    ]
+    balance = load_config(
+        LossConfig,
+        [{"surrogate": {"type": "balance", "beta": 0.5}, "aggregation": "seq_mean_token_sum"}],
+    )
+    plain = LossConfig(surrogate=PolicyGradient(type="pg"), aggregation="seq_mean_token_sum")
+    settings = LearnerConfig(lr=1e-3, grad_clip=1e9)
+    made = Learner(copy.deepcopy(models.model()), settings, balance, reference=models.model())
+    found = outcome(made, samples)[1]
+    torch.testing.assert_close(found, 4 * gradient_of(plain, samples), atol=1e-4, rtol=1e-3)
+    level = [replace(s, advantages=np.zeros_like(s.advantages)) for s in samples]
+    pulled = outcome(made, level)[1]
+    assert pulled.norm() > 0  # away from the reference by now

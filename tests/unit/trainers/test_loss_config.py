@@ -35,6 +35,36 @@ from turngym.trainers.loss_config import (
         (['surrogate={"type": "pg"}', "ratio_anchor=behaviour"], "'pg' has no ratio"),
         (['surrogate={"type": "div_mask"}', "ratio_level=turn"], "judges single tokens"),
         (['surrogate={"type": "log_clip_geo"}'], "wanted ratio_level='sequence_geo' or 'turn'"),
+        (
+            ["ratio_anchor=behaviour", "correction.weight=truncate"],
+            "correction.weight='truncate' would do it again",
+        ),
+        (
+            ["ratio_anchor=behaviour", 'correction.reject=[{"high": 2.0}]'],
+            "wanted correction.reject with pair='live_behaviour'",
+        ),
+        (
+            ["ratio_anchor=interpolate", 'correction={"weight": "raw", "level": "turn"}'],
+            "'interpolate' spares a forward pass",
+        ),
+        (["ratio_anchor=interpolate", "ratio_level=turn"], "'interpolate' spares a forward pass"),
+        (
+            ["ratio_anchor=interpolate", "surrogate.bounds.type=second_moment"],
+            "'interpolate' spares a forward pass",
+        ),
+        (["correction.reject=[{}]"], "wanted low, high or both, got neither"),
+        (['correction.reject=[{"low": 2, "high": 1}]'], "low=2 must be less than high=1"),
+        (["correction.normalize=true"], "need a correction.weight"),
+        (["correction.denominator=kept"], "needs something that leaves tokens out"),
+        (
+            ['surrogate={"type": "ppo_clip", "dual_clip": 2, "bounds": {"type": "balanced"}}'],
+            "dual_clip=2 must be more than bounds.high_end = 3",
+        ),
+        (
+            ['surrogate.bounds={"type": "balanced", "low_end": 0.5}'],
+            "must not be less than their starts",
+        ),
+        (['surrogate={"type": "balance"}'], "wanted aggregation='seq_mean_token_sum'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides: list[str], message: str) -> None:
@@ -60,6 +90,17 @@ def config(*overrides: str) -> TrainConfig:
             ["algo.advantage.turn_order=reverse", "algo.loss.ratio_anchor=behaviour"],
             "turn_order='reverse' .* got 'behaviour'",
         ),
+        (["algo=seeupo", "algo.loss.correction.weight=raw"], "leave loss.correction out"),
+        (["algo=tba", "learner.num_epochs=2"], "'balance' has no trust region"),
+        (["algo=topr", "learner.num_minibatches=2"], "'taper' has no trust region"),
+        (
+            [
+                "algo=tba",
+                "algo.advantage.terms.0.returns=reward_to_go",
+                "algo.advantage.terms.0.group_by=task_turn",
+            ],
+            "needs one number per attempt",
+        ),
         (
             ["algo.advantage.type=archer", "algo.loss.aggregation=prompt_mean"],
             "'prompt_mean' needs advantage.type='group_relative', got 'archer'",
@@ -74,6 +115,14 @@ def test_losses_that_do_not_fit_the_run_are_refused(overrides: list[str], messag
 def test_a_divergence_from_the_start_lets_unbounded_surrogates_take_several_steps() -> None:
     found = config("algo=cispo", "learner.num_minibatches=2", "regularizer.kl_coefficient=0.01")
     assert found.learner.steps_per_batch == 2
+
+
+def test_leaving_tokens_out_by_the_live_policy_is_a_trust_region() -> None:
+    rejects = 'algo.loss.correction.reject=[{"pair": "live_behaviour", "high": 2.0}]'
+    assert config("algo=aipo", "learner.num_epochs=2", rejects).learner.steps_per_batch == 2
+    only_prox = 'algo.loss.correction.reject=[{"pair": "prox_behaviour", "high": 2.0}]'
+    with pytest.raises(ConfigError, match="no trust region"):
+        config("algo=cispo", "learner.num_epochs=2", only_prox)
 
 
 def test_presets_choose_the_losses_of_their_papers() -> None:

@@ -70,7 +70,7 @@ def test_an_episode_without_turns_gives_no_samples() -> None:
 
 def test_a_policy_without_tokens_cannot_be_trained() -> None:
     silent = Turn(observation=(), action=Message(role="assistant", content="go"))
-    with pytest.raises(TrainingError, match="turn 1: has no sampled tokens"):
+    with pytest.raises(TrainingError, match="turn 1: has no tokens"):
         to_samples(episode([turn(), silent]), np.zeros(2), index=0)
 
 

@@ -45,9 +45,14 @@ class Term(StrictModel):
     """What counts once in a pool of ``group_by="task"``: an episode, or each of its turns.
     ``token``: a turn's value is spread over its drawn tokens and each of them counts, in any pool;
     a value of 0 takes no part (InfoPO)."""
-    centre: Literal["none", "mean", "leave_one_out", "median"] = "mean"
+    centre: Literal["none", "mean", "leave_one_out", "median", "log_mean_exp"] = "mean"
     """What is subtracted: nothing, the mean of the pool, the mean of the others, the median (the
-    lower one of two in the middle)."""
+    lower one of two in the middle), or ``tau · log mean exp(x / tau)`` (OPMD)."""
+    tau: float = Field(default=1.0, gt=0)
+    """``log_mean_exp``: less of it comes closer to the largest value, more to the mean."""
+    offset: float = 0.0
+    """Added to what is subtracted; below 0 it praises all attempts a little (AsymRE). Then a pool
+    of equal values has an advantage too."""
     scale: Literal["none", "std", "population_std", "mean", "mad"] = "std"
     """What is divided by: nothing, the sample or the population standard deviation, the mean
     (MaxRL), the median absolute deviation (MC-GRPO)."""
@@ -64,6 +69,8 @@ class Term(StrictModel):
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
+        if self.offset and self.centre == "none":
+            raise ValueError("offset is added to what centre subtracts: wanted another centre")
         if self.order == "normalize_first":
             if self.group_by == "task" and self.unit == "episode":
                 raise ValueError(

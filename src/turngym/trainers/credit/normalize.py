@@ -23,8 +23,9 @@ def normalize(
 ) -> FloatArray:
     """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
 
-    A pool of equal values becomes 0 when it is centred and is not divided when it is not. A pool
-    of one becomes what ``term.singleton`` says when it is centred and is not divided either.
+    A pool of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and is not
+    divided when it is not. A pool of one becomes what ``term.singleton`` says when it is centred
+    and is not divided either.
 
     Args:
         values_N: What is compared, finite, shape [N].
@@ -44,14 +45,14 @@ def normalize(
     pools = _Pools.of(values_N[inside_N], pools_N[inside_N], counts[inside_N])
     spread_P = pools.largest() - pools.smallest()
     is_one_P, is_equal_P = pools.size_P <= 1, spread_P < ZERO_SPREAD
-    centred_N = pools.values_N - _centre(pools, term)[pools.index_N]
+    centred_N = pools.values_N - _centre(pools, term)[pools.index_N] - term.offset
     if term.centre == "leave_one_out":
         centred_N *= (pools.size_P / np.maximum(pools.size_P - 1, 1))[pools.index_N]
     divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(pools, term))
     scaled_N = centred_N / divisor_P[pools.index_N]
     if term.centre != "none":
         alone_N = pools.values_N if term.singleton == "raw" else np.zeros(pools.values_N.shape)
-        scaled_N = np.where(is_equal_P[pools.index_N], 0.0, scaled_N)
+        scaled_N = np.where(is_equal_P[pools.index_N], -term.offset, scaled_N)
         scaled_N = np.where(is_one_P[pools.index_N], alone_N, scaled_N)
     result_N[inside_N] = scaled_N
     return result_N
@@ -100,6 +101,14 @@ class _Pools:
     def means(self) -> FloatArray:
         return np.bincount(self.index_N, self.counts_N * self.values_N) / self.size_P
 
+    def log_mean_exp(self, tau: float) -> FloatArray:
+        """Return ``tau · log mean exp(x / tau)`` of each pool, shape [P]."""
+        largest_P = self.largest()
+        grown_N = np.exp((self.values_N - largest_P[self.index_N]) / tau)
+        means_P = np.bincount(self.index_N, self.counts_N * grown_N) / self.size_P
+        found_P: FloatArray = largest_P + tau * np.log(means_P)
+        return found_P
+
     def deviations(self, *, ddof: int) -> FloatArray:
         gaps_N = self.values_N - self.means()[self.index_N]
         squares_P = np.bincount(self.index_N, self.counts_N * gaps_N**2)
@@ -121,6 +130,8 @@ class _Pools:
 def _centre(pools: _Pools, term: Term) -> FloatArray:
     if term.centre == "none":
         return np.zeros(pools.size_P.shape)
+    if term.centre == "log_mean_exp":
+        return pools.log_mean_exp(term.tau)
     return pools.medians(pools.values_N) if term.centre == "median" else pools.means()
 
 

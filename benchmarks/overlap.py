@@ -1,0 +1,305 @@
+"""Learning while episodes go on, beside playing and learning in turns: time, and what is learned.
+
+One small game whose environment waits before it answers, as browsers, compilers and remote machines
+do, without using the processor. The same task, the same number of updates, the same loss
+(decoupled PPO) and the same seeds, once in turns (``sync``) and once overlapped with a staleness of
+1 and of 4. Only reinforcement is timed; evaluations do not wait.
+
+    python benchmarks/overlap.py                    five seeds, four minutes when it is quiet
+    python benchmarks/overlap.py --seeds 1 --steps 6  a look
+    python benchmarks/overlap.py --json FILE          also write every number; runs that the file
+                                                      has already are not repeated
+
+Goals: the overlapped runs take at most 1 / 1.5 of the time, and end with a success that is no worse
+than the mean of the runs in turns minus its 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import turngym
+from turngym.config import load_config
+from turngym.environments.actions import Action, Commands
+from turngym.environments.base import Outcome
+from turngym.environments.text.base import TextGame
+from turngym.trainers.arena import Arena
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loop import train
+from turngym.trainers.selection.budgets import half_width
+
+MEANING = {"red": "stop", "amber": "wait", "green": "go", "blue": "turn"}
+LIGHTS = 3
+GAME = "bench/Lights-v0"
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {"mode": "sync"},
+    "staleness 1": {"mode": "overlap", "staleness": 1},
+    "staleness 4": {"mode": "overlap", "staleness": 4},
+}
+SETTINGS: dict[str, Any] = {
+    "env": {"id": GAME},
+    "model": {"hidden": 48, "layers": 2, "heads": 2, "context": 96, "vocab_size": 280},
+    "warm_start": {
+        "episodes": 128,
+        "oracle_noise": 0.5,
+        "max_steps": 120,
+        "evaluate_every": 20,
+        "lr": 3e-3,
+        "target_success": 0.1,
+    },
+    "algo": "decoupled_ppo",
+    "learner": {"lr": 2e-3, "num_minibatches": 2},
+    "regularizer": {"entropy_coefficient": 0.01},
+    "rollout": {
+        "groups_per_step": 12,
+        "group_size": 8,
+        "concurrency": 96,
+        "max_new_tokens": 6,
+    },
+    "evaluation": {"every": 1000, "validation_tasks": 32, "held_out_tasks": 256},
+    "run": {"checkpoint_every": 1000, "tensorboard": False},
+}
+
+
+class LightsEnv(TextGame):
+    """Three lights, one after the other.
+
+    Action: ``stop``, ``wait``, ``go`` or ``turn``.
+    Observation: the colour of the light.
+    Reward: 1 after the last light when all answers were right, else 0.
+    Start: random colours.
+    End: terminated after the last answer.
+    """
+
+    name = "lights"
+    rules = "Answer each light."
+    commands = Commands({action: action for action in MEANING.values()})
+    state: tuple[list[str], list[bool]]
+
+    def new_game(self, rng: np.random.Generator) -> tuple[list[str], list[bool]]:
+        """Draw the colours."""
+        return [str(c) for c in rng.choice(list(MEANING), size=LIGHTS)], []
+
+    def describe(self) -> str:
+        """Return the light that is on."""
+        return f"light {self.state[0][len(self.state[1])]}."
+
+    def turn(self, action: Action) -> Outcome:
+        """Judge one answer and show the next light."""
+        colours, right = self.state
+        right.append(action.name == MEANING[colours[len(right)]])
+        if len(right) < LIGHTS:
+            return Outcome(text=self.describe())
+        return Outcome(text="over.", reward=float(all(right)), terminated=True)
+
+    def score(self) -> float:
+        """Return 1 when every answer was right and all were given."""
+        return float(len(self.state[1]) == LIGHTS and all(self.state[1]))
+
+    def legal_actions(self) -> list[str]:
+        """Return the answers."""
+        return list(MEANING.values())
+
+    def oracle_action(self) -> str:
+        """Return the right answer."""
+        return MEANING[self.state[0][min(len(self.state[1]), LIGHTS - 1)]]
+
+
+class Waits(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Answers as its environment does, after a log-normal time.
+
+    ``reset`` and ``step`` are coroutines, which rollouts wait for without holding up others.
+    """
+
+    mean_s = 0.0
+    """Mean time of one call; 0 for none. Shared by all, so that evaluations can do without."""
+    waited_s = 0.0
+    _rng = np.random.default_rng(0)
+
+    async def reset(self, **arguments: Any) -> Any:  # type: ignore[override]
+        """Wait, then begin."""
+        await self._wait()
+        return self.env.reset(**arguments)
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
+        """Wait, then carry out the action."""
+        await self._wait()
+        return self.env.step(action)
+
+    async def _wait(self) -> None:
+        if Waits.mean_s > 0:
+            seconds = Waits.mean_s * float(self._rng.lognormal(-0.5, 1.0))
+            Waits.waited_s += seconds
+            await asyncio.sleep(seconds)
+
+
+class WaitsInTraining:
+    """Lets environments wait while the policy is trained by reinforcement, and at no other time."""
+
+    def __init__(self, mean_s: float) -> None:
+        self._mean_s = mean_s
+
+    def phase(self, name: str, total: int | None) -> None:
+        """Switch with the phase."""
+        Waits.mean_s = self._mean_s if name == "reinforcement" else 0.0
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run."""
+
+    mode: str
+    seed: int
+    seconds: float
+    """Of reinforcement, without evaluations."""
+    rollout_share: float
+    """Part of it that the trainer waited for episodes."""
+    waited_s: float
+    """What environments waited in all, many at a time."""
+    before: float
+    after: float
+    """Sampled success on 256 held-out tasks."""
+    lag: float
+    """Mean versions between a trained token and its trainer."""
+    load: float
+    """Load average of the machine, of the last minute."""
+
+
+def run(mode: str, seed: int, *, steps: int, latency_s: float, folder: Path) -> Row:
+    """Train once and return what it took."""
+    config = load_config(
+        TrainConfig,
+        [SETTINGS, {"rollout": MODES[mode], "run": {"seed": seed, "steps": steps}}],
+    )
+    Waits.waited_s = 0.0
+    result = train(config, folder, progress=WaitsInTraining(latency_s))
+    rows = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
+    laps = [row for row in rows if row["phase"] == "train"]
+    parts = {
+        name: sum(row.get(name, 0.0) for row in laps)
+        for name in ("rollout_s", "credit_s", "update_s")
+    }
+    metrics = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    lags = [row["train/policy_lag"] for row in metrics if "train/policy_lag" in row]
+    assert result.before.sampled.success is not None
+    assert result.after.sampled.success is not None
+    return Row(
+        mode=mode,
+        seed=seed,
+        seconds=sum(parts.values()),
+        rollout_share=parts["rollout_s"] / sum(parts.values()),
+        waited_s=Waits.waited_s,
+        before=result.before.sampled.success,
+        after=result.after.sampled.success,
+        lag=statistics.mean(lags) if lags else math.nan,
+        load=os.getloadavg()[0],
+    )
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Return means by mode, ratios to sync and whether the goals are met."""
+    found: dict[str, Any] = {}
+    for mode in MODES:
+        mine = [row for row in rows if row.mode == mode]
+        success = [row.after for row in mine]
+        spread = statistics.stdev(success) if len(success) > 1 else 0.0
+        width = half_width(len(success), spread)
+        found[mode] = {
+            "seconds": statistics.mean(row.seconds for row in mine),
+            "waited_for_episodes": statistics.mean(row.rollout_share for row in mine),
+            "before": statistics.mean(row.before for row in mine),
+            "after": statistics.mean(success),
+            "after_half_width": None if math.isinf(width) else width,
+            "lag": statistics.mean(row.lag for row in mine),
+        }
+    sync = found["sync"]
+    for mode in list(MODES)[1:]:
+        pairs = zip(
+            sorted((r.seed, r.seconds) for r in rows if r.mode == "sync"),
+            sorted((r.seed, r.seconds) for r in rows if r.mode == mode),
+            strict=True,
+        )
+        ratio = statistics.median(slow / fast for (_, slow), (_, fast) in pairs)
+        least = sync["after"] - (sync["after_half_width"] or 0.0)
+        found[mode] |= {
+            "times_faster": ratio,
+            "fast_enough": ratio >= 1.5,
+            "no_worse": found[mode]["after"] >= least,
+        }
+    return found
+
+
+def known_rows(file: Path | None, settings: Mapping[str, float]) -> list[Row]:
+    """Return the runs that a file has, when they were made with the same settings."""
+    if file is None or not file.exists():
+        return []
+    record = json.loads(file.read_text(encoding="utf-8"))
+    return [Row(**row) for row in record["runs"]] if record["settings"] == settings else []
+
+
+def write(file: Path, settings: Mapping[str, float], rows: list[Row]) -> None:
+    """Write every number, and the summary of the seeds that all modes have."""
+    seeds = [{row.seed for row in rows if row.mode == mode} for mode in MODES]
+    whole = [row for row in rows if row.seed in set.intersection(*seeds)]
+    record = {
+        "settings": settings,
+        "runs": [asdict(row) for row in rows],
+        "summary": summary(whole) if whole else {},
+    }
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Run everything, print a table, and say whether the goals are met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--latency", type=float, default=0.15, help="mean seconds of one call")
+    parser.add_argument("--json", type=Path, help="also write every number here")
+    args = parser.parse_args()
+    turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
+    make_env = Arena.make_env
+    Arena.make_env = lambda self: Waits(make_env(self))  # type: ignore[method-assign]
+    settings = {"steps": args.steps, "latency_s": args.latency}
+    rows = known_rows(args.json, settings)
+    with tempfile.TemporaryDirectory() as place:
+        for seed in range(args.seeds):
+            for mode in MODES:  # one after the other, so that a busy moment hits all alike
+                if any((row.mode, row.seed) == (mode, seed) for row in rows):
+                    continue
+                folder = Path(place) / f"{mode.replace(' ', '-')}-{seed}"
+                row = run(mode, seed, steps=args.steps, latency_s=args.latency, folder=folder)
+                rows.append(row)
+                print(
+                    f"{mode:11} seed {seed}: {row.seconds:5.1f} s, {row.rollout_share:3.0%} idle,"
+                    f" success {row.before:.2f} to {row.after:.2f}, lag {row.lag:.1f}",
+                    flush=True,
+                )
+                if args.json is not None:
+                    write(args.json, settings, rows)
+    found = summary(rows)
+    print(json.dumps(found, indent=1))
+    return 0 if all(m["fast_enough"] and m["no_worse"] for m in list(found.values())[1:]) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,198 @@
+"""Finished turns as bytes: a twelfth of the memory of tuples, and what a ledger keeps.
+
+A turn of N tokens is a JSON head and two arrays, int32 ids [N] and log-probs of the drawn tokens.
+Log-probs are float32 where that loses nothing, else float64: they come back as they were drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turngym.errors import RecordError
+from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
+
+_HEAD = struct.Struct("<II")
+_SIZE = struct.Struct("<I")
+_dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
+
+
+def pack_turn(turn: Turn) -> bytes:
+    """Return ``turn`` as bytes."""
+    ids = array("i")
+    logprobs: list[float] = []
+    shape: list[Any] = []
+    for span in turn.spans:
+        ids.extend(span.token_ids)
+        logprobs.extend(span.logprobs)
+        shape.append((len(span.token_ids), span.policy_version))
+    head: dict[str, Any] = {
+        "o": [_message(m) for m in turn.observation],
+        "a": _message(turn.action),
+        "r": turn.reward,
+    }
+    if shape:
+        head["s"] = shape
+    if turn.reward_parts:
+        head["p"] = dict(turn.reward_parts)
+    if turn.invalid_action is not None:
+        head["i"] = turn.invalid_action
+    if turn.anchor is not None:
+        head["k"] = turn.anchor
+    if turn.potential is not None:
+        head["v"] = turn.potential
+    if turn.starts_segment:
+        head["n"] = 1
+    narrow = array("f", logprobs)
+    wide = narrow if narrow.tolist() == logprobs else array("d", logprobs)
+    if wide is not narrow:
+        head["w"] = 1
+    text = _dumps(head).encode("ascii")
+    return b"".join((_HEAD.pack(len(text), len(ids)), text, ids.tobytes(), wide.tobytes()))
+
+
+def unpack_turn(blob: bytes) -> Turn:
+    """Return the turn that ``pack_turn`` packed.
+
+    Raises:
+        RecordError: The bytes are not such a turn.
+    """
+    try:
+        return _unpack_turn(blob)
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"packed turn of {len(blob)} bytes: unreadable ({error})") from error
+
+
+def _unpack_turn(blob: bytes) -> Turn:
+    size, count = _HEAD.unpack_from(blob)
+    start = _HEAD.size + size
+    head = json.loads(blob[_HEAD.size : start])
+    end = start + 4 * count
+    ids = array("i")
+    ids.frombytes(blob[start:end])
+    logprobs = array("d" if "w" in head else "f")
+    logprobs.frombytes(blob[end:])
+    return Turn(
+        observation=tuple(_read_message(m) for m in head["o"]),
+        action=_read_message(head["a"]),
+        spans=_spans(head.get("s", ()), ids, logprobs),
+        reward=head["r"],
+        reward_parts=head.get("p", {}),
+        invalid_action=head.get("i"),
+        anchor=head.get("k"),
+        potential=head.get("v"),
+        starts_segment="n" in head,
+    )
+
+
+def _spans(
+    shape: Sequence[Sequence[Any]], ids: Sequence[int], logprobs: Sequence[float]
+) -> tuple[TokenSpan, ...]:
+    spans, at, drawn = [], 0, 0
+    for length, version in shape:
+        own = tuple(logprobs[drawn : drawn + length]) if version is not None else ()
+        spans.append(
+            TokenSpan(
+                token_ids=tuple(ids[at : at + length]),
+                sampled=version is not None,
+                logprobs=own,
+                policy_version=version,
+            )
+        )
+        at += length
+        drawn += len(own)
+    return tuple(spans)
+
+
+def _message(message: Message) -> list[Any]:
+    if not message.tool_calls:
+        return [message.role, message.content]
+    calls = [[call.name, dict(call.arguments)] for call in message.tool_calls]
+    return [message.role, message.content, calls]
+
+
+def _read_message(row: Sequence[Any]) -> Message:
+    calls = row[2] if len(row) > 2 else ()
+    tools = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in calls)
+    return Message(role=row[0], content=row[1], tool_calls=tools)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEpisode:
+    """A finished episode as bytes: its turns, and everything else as JSON."""
+
+    turns: tuple[bytes, ...]
+    tail: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of content."""
+        return sum(map(len, self.turns)) + len(self.tail)
+
+
+def pack_tail(trajectory: Trajectory) -> bytes:
+    """Return what a trajectory has besides its turns, as JSON."""
+    tail: dict[str, Any] = {
+        "env_id": trajectory.env_id,
+        "task_id": trajectory.task_id,
+        "env_seed": trajectory.env_seed,
+        "policy_seed": trajectory.policy_seed,
+        "attempt": trajectory.attempt,
+        "stop_reason": trajectory.stop_reason.value,
+        "final_observation": [_message(m) for m in trajectory.final_observation],
+        "score": trajectory.score,
+        "ground_truth": trajectory.ground_truth,
+        "answer": trajectory.answer,
+        "final_potential": trajectory.final_potential,
+        "error": trajectory.error,
+        "metadata": dict(trajectory.metadata),
+    }
+    given = {key: value for key, value in tail.items() if value not in (None, {}, [])}
+    return _dumps(given).encode("ascii")
+
+
+def pack_episode(trajectory: Trajectory) -> PackedEpisode:
+    """Return ``trajectory`` as bytes."""
+    return PackedEpisode(tuple(pack_turn(turn) for turn in trajectory.turns), pack_tail(trajectory))
+
+
+def unpack_episode(packed: PackedEpisode) -> Trajectory:
+    """Return the trajectory that was packed.
+
+    Raises:
+        RecordError: The bytes are not such an episode.
+    """
+    try:
+        tail: Mapping[str, Any] = json.loads(packed.tail)
+        fields = dict(tail) | {
+            "stop_reason": StopReason(tail["stop_reason"]),
+            "final_observation": tuple(_read_message(m) for m in tail.get("final_observation", ())),
+        }
+        return Trajectory(turns=tuple(unpack_turn(blob) for blob in packed.turns), **fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"packed episode: unreadable ({error})") from error
+
+
+def pack_turns(turns: Sequence[Turn]) -> bytes | None:
+    """Return several turns as one piece of bytes; None for no turns."""
+    blobs = [pack_turn(turn) for turn in turns]
+    return b"".join(_SIZE.pack(len(blob)) + blob for blob in blobs) or None
+
+
+def unpack_turns(blob: bytes | None) -> tuple[Turn, ...]:
+    """Return the turns that ``pack_turns`` packed.
+
+    Raises:
+        RecordError: The bytes are not such turns.
+    """
+    turns, at, whole = [], 0, blob or b""
+    while at < len(whole):
+        (size,) = _SIZE.unpack_from(whole, at)
+        at += _SIZE.size
+        turns.append(unpack_turn(whole[at : at + size]))
+        at += size
+    return tuple(turns)

@@ -1,0 +1,102 @@
+"""Which finished groups are trained on, and which of their attempts.
+
+Axis letter: G attempts of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.selection.config import FilterConfig
+from turngym.trainers.selection.difficulty import FloatArray
+
+EQUAL = 1e-6
+"""Values that differ by less are the same: float rewards are not exact."""
+
+
+def reason_to_drop(
+    scores: Sequence[float | None], returns: Sequence[float], config: FilterConfig
+) -> str | None:
+    """Return why a group is not trained on, or None when it is.
+
+    A group with an unscored attempt is judged by its returns.
+
+    Args:
+        scores: Success of the attempts.
+        returns: Their returns.
+        config: The filter.
+
+    Source:
+        Spread: DAPO, arXiv:2503.14476. Mean: balanced online difficulty filtering,
+        arXiv:2504.03380.
+    """
+    if not config.is_active or not returns:
+        return None
+    judged = [score for score in scores if score is not None]
+    values = judged if config.of == "score" and len(judged) == len(scores) else list(returns)
+    mean = sum(values) / len(values)
+    if config.spread and max(values) - min(values) < EQUAL:
+        return "no_spread"
+    if config.mean_low is not None and mean < config.mean_low:
+        return "too_hard"
+    if config.mean_high is not None and mean > config.mean_high:
+        return "too_easy"
+    return None
+
+
+def most_varied(values_G: FloatArray, keep: int) -> list[int]:
+    """Return the places of the ``keep`` values with the largest variance, in ascending order.
+
+    They are some of the highest and some of the lowest.
+
+    Source:
+        D3S, arXiv:2509.22115.
+    """
+    order = np.argsort(values_G, kind="stable")
+    if keep >= len(order):
+        return list(range(len(order)))
+    best: list[int] = []
+    largest = -1.0
+    for low in range(keep + 1):
+        high = keep - low
+        places = [*order[:low].tolist(), *order[len(order) - high :].tolist()]
+        spread = float(np.var(values_G[places]))
+        if spread > largest + 1e-12:
+            best, largest = places, spread
+    return sorted(best)
+
+
+def down_sampled(credit: Credit, keep: int) -> Credit:
+    """Return the credit with ``keep`` attempts of each group, those that differ most.
+
+    Advantages stay as they are: the attempts that go were compared with.
+
+    Args:
+        credit: Of a batch, one sample or more per attempt.
+        keep: Attempts of a group that stay, 2 or more.
+    """
+    groups: dict[int, list[int]] = {}
+    for sample in credit.samples:
+        if sample.trajectory not in groups.setdefault(sample.group, []):
+            groups[sample.group].append(sample.trajectory)
+    means = [float(values_T.mean()) for values_T in credit.advantages]
+    kept: set[int] = set()
+    for members in groups.values():
+        values_G = np.array([means[member] for member in members])
+        kept |= {members[place] for place in most_varied(values_G, keep)}
+    numbers = {old: new for new, old in enumerate(sorted(kept))}
+    return replace(
+        credit,
+        samples=tuple(
+            replace(s, trajectory=numbers[s.trajectory])
+            for s in credit.samples
+            if s.trajectory in kept
+        ),
+        trajectories=tuple(credit.trajectories[i] for i in sorted(kept)),
+        advantages=tuple(credit.advantages[i] for i in sorted(kept)),
+        metrics={**credit.metrics, "selection/attempts_left_out": float(len(means) - len(kept))},
+    )

@@ -1,0 +1,210 @@
+"""Attempts of the past in new batches."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from turngym.records import from_json, to_json
+from turngym.rollouts.groups import Member, ReadyGroup
+from turngym.rollouts.orders import GroupOrder
+from turngym.trainers.selection.config import Imitation, SuccessReplay
+from turngym.types import Trajectory
+
+IMITATED = "imitated"
+"""Condition of groups that are trained on apart, because nothing new is compared with them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """An attempt of the past."""
+
+    trajectory: Trajectory
+    step: int
+    """When it was trained on first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"trajectory": to_json(self.trajectory), "step": self.step}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Remembered:
+        """Return what ``to_json`` wrote."""
+        return Remembered(trajectory=from_json(content["trajectory"]), step=int(content["step"]))
+
+
+class Successes:
+    """The newest successes at each task, played from the beginning.
+
+    Args:
+        per_task: How many of each are kept.
+        max_age: Steps after which one is forgotten; None for never.
+    """
+
+    def __init__(self, *, per_task: int, max_age: int | None = None) -> None:
+        self._per_task = per_task
+        self._max_age = max_age
+        self._tasks: dict[str, list[Remembered]] = {}
+
+    def add(self, trajectory: Trajectory, step: int) -> None:
+        """Remember a success; others are ignored."""
+        if trajectory.is_success and trajectory.turns:
+            known = self._tasks.setdefault(trajectory.task_id, [])
+            known.append(Remembered(trajectory=trajectory, step=step))
+            del known[: -self._per_task]
+
+    def of(self, task_id: str, step: int) -> list[Trajectory]:
+        """Return the successes at a task that are not too old, oldest first."""
+        oldest = -math.inf if self._max_age is None else step - self._max_age
+        return [r.trajectory for r in self._tasks.get(task_id, []) if r.step >= oldest]
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {task: [one.to_json() for one in known] for task, known in self._tasks.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        self._tasks = {
+            task: [Remembered.from_json(one) for one in known] for task, known in state.items()
+        }
+
+
+class SuccessReplayer:
+    """Lets earlier successes join new groups of the same task.
+
+    Source:
+        RLEP, arXiv:2507.07451: n new attempts and 2 of the past, compared together. The ratio is
+        measured from the policy that the update began with, so that it starts at 1.
+    """
+
+    def __init__(self, config: SuccessReplay) -> None:
+        self._config = config
+        self.successes = Successes(per_task=config.per_task, max_age=config.max_age)
+
+    def replay(
+        self, step: int, groups: Sequence[ReadyGroup], rng: np.random.Generator
+    ) -> list[ReadyGroup]:
+        """Return for each group the successes that join it, then remember its own."""
+        joined = []
+        for group in groups:
+            new = {t.policy_seed for t in group.trajectories}
+            env_seed = group.trajectories[0].env_seed
+            known = [
+                t
+                for t in self.successes.of(group.order.task.id, step)
+                if t.policy_seed not in new and t.env_seed == env_seed
+            ]
+            count = min(self._config.per_group, len(known))
+            if count and not group.order.condition:
+                chosen = [known[i] for i in rng.permutation(len(known))[:count]]
+                joined.append(of_the_past(chosen, group.order, index=group.index))
+        for group in groups:
+            if not group.order.condition:
+                for trajectory in usable(group):
+                    self.successes.add(trajectory, step)
+        return joined
+
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered as JSON values."""
+        return self.successes.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        self.successes.load_state(state)
+
+
+class Imitator:
+    """Brings back attempts whose return was above the median of recent groups.
+
+    Source:
+        SPEAR, arXiv:2509.22601, without its mask on covariance and its bonus for tool calls.
+    """
+
+    def __init__(self, config: Imitation) -> None:
+        self._config = config
+        self._buffer: deque[Remembered] = deque(maxlen=config.capacity)
+        self._means: deque[float] = deque(maxlen=config.history)
+
+    @property
+    def baseline(self) -> float:
+        """The median of recent group means; 0 before the first."""
+        return float(np.median(self._means)) if self._means else 0.0
+
+    def replay(
+        self, step: int, groups: Sequence[ReadyGroup], rng: np.random.Generator
+    ) -> list[ReadyGroup]:
+        """Return attempts of the past that beat the baseline, then remember the new ones."""
+        for group in groups:
+            if returns := [t.episode_return for t in usable(group)]:
+                self._means.append(float(np.mean(returns)))
+        while self._buffer and self._buffer[0].step < step - self._config.max_age:
+            self._buffer.popleft()
+        better = [r.trajectory for r in self._buffer if r.trajectory.episode_return > self.baseline]
+        count = min(self._config.per_step, len(better))
+        chosen = [better[i] for i in sorted(rng.permutation(len(better))[:count].tolist())]
+        for group in groups:
+            if not group.order.condition:
+                self._buffer.extend(
+                    Remembered(trajectory=t, step=step) for t in usable(group) if t.turns
+                )
+        if not groups:
+            return []
+        order = replace(groups[0].order, condition=IMITATED)
+        return [of_the_past([t], order, index=-1 - n) for n, t in enumerate(chosen)]
+
+    def weight(self, step: int) -> float:
+        """Return the imitated loss's weight, ``(1 - cos(pi·step / warmup)) / 2``, at most 1."""
+        done = min(1.0, step / self._config.warmup)
+        return (1 - math.cos(math.pi * done)) / 2
+
+    def state(self) -> dict[str, Any]:
+        """Return buffer and history as JSON values."""
+        return {
+            "buffer": [one.to_json() for one in self._buffer],
+            "means": list(self._means),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        self._buffer.clear()
+        self._buffer.extend(Remembered.from_json(one) for one in state.get("buffer", []))
+        self._means.clear()
+        self._means.extend(state.get("means", []))
+
+
+def usable(group: ReadyGroup) -> list[Trajectory]:
+    """Return the attempts of a group that did not end by an error."""
+    return [t for t in group.trajectories if not t.stop_reason.is_error]
+
+
+def of_the_past(trajectories: Sequence[Trajectory], order: GroupOrder, *, index: int) -> ReadyGroup:
+    """Return attempts of the past as a group of the kind ``replay``."""
+    return replace(as_ready_group(index, order, trajectories), kind="replay")
+
+
+def as_ready_group(index: int, order: GroupOrder, trajectories: Sequence[Trajectory]) -> ReadyGroup:
+    """Return episodes that were played for ``order`` as its group."""
+    members = tuple(member_of(t, number) for number, t in enumerate(trajectories))
+    return ReadyGroup(index=index, order=order, members=members, born=members[0].born)
+
+
+def member_of(trajectory: Trajectory, number: int, *, first_turn: int = 0) -> Member:
+    """Return an episode as a member of a group, trained on from ``first_turn`` on."""
+    versions = tuple(
+        min((s.policy_version for s in turn.spans if s.policy_version is not None), default=0)
+        for turn in trajectory.turns
+    )
+    return Member(
+        number=number,
+        attempt=0,
+        trajectory=trajectory,
+        first_turn=first_turn,
+        end_turn=len(trajectory.turns),
+        versions=versions,
+        born=versions[0] if versions else 0,
+    )

@@ -1,0 +1,188 @@
+"""Which tasks of a pool are played next.
+
+Axis letters: K tasks of the pool, A arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from turngym.trainers.selection.config import Bandit, SamplerConfig, Thompson
+from turngym.trainers.selection.difficulty import Difficulty, FloatArray, informative
+
+
+class Sampler(Protocol):
+    """Chooses the tasks of one step."""
+
+    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
+        """Return ``count`` places in the pool, for groups number ``first`` and following."""
+        ...
+
+    def observe(self, task: int, returns: Sequence[float]) -> None:
+        """See the returns of one group."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what was learned as JSON values."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        ...
+
+
+class UniformSampler:
+    """Group number i plays task number i; whoever names the tasks lets them come round again."""
+
+    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
+        """Return the next tasks in turn."""
+        return list(range(first, first + count))
+
+    def observe(self, task: int, returns: Sequence[float]) -> None:
+        """Learn nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over nothing."""
+
+
+class ThompsonSampler(UniformSampler):
+    """Takes the tasks that look most informative under one draw from the beliefs.
+
+    Args:
+        config: What counts as informative.
+        size: Tasks in the pool.
+        difficulty: The beliefs, kept by somebody else.
+        group_size: Attempts at a task.
+
+    Source:
+        VADE, arXiv:2511.18902, from its abstract.
+    """
+
+    def __init__(
+        self, config: Thompson, *, size: int, difficulty: Difficulty, group_size: int
+    ) -> None:
+        self._config = config
+        self._size = size
+        self._difficulty = difficulty
+        self._group_size = group_size
+
+    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
+        """Return the best of the pool, none twice while it lasts."""
+        alpha_K, beta_K = self._difficulty.parameters(range(self._size), step=step)
+        drawn_K = rng.beta(alpha_K, beta_K)
+        score_K = drawn_K * (1 - drawn_K)
+        if self._config.score == "informative":
+            score_K = informative(drawn_K, self._group_size)
+        best = np.argsort(-score_K, kind="stable").tolist()
+        return [best[i % self._size] for i in range(count)]
+
+
+class BanditSampler:
+    """Draws a category, then a task in it.
+
+    Args:
+        config: Rate and temperature.
+        size: Tasks in the pool.
+        category: Category of a task, at a step.
+
+    Source:
+        SEC, arXiv:2505.14970: an arm pays the mean size of the advantages of its group.
+    """
+
+    def __init__(self, config: Bandit, *, size: int, category: Callable[[int, int], str]) -> None:
+        self._config = config
+        self._size = size
+        self._category = category
+        self._values: dict[str, float] = {}
+        self._arms: dict[int, str] = {}
+
+    def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
+        """Return tasks, drawing an arm for each."""
+        members: dict[str, list[int]] = {}
+        for task in range(self._size):
+            members.setdefault(self._category(task, step), []).append(task)
+        arms = sorted(members)
+        weights_A = probabilities([self._values.get(arm, 0.0) for arm in arms], self._config)
+        chosen = []
+        for _ in range(count):
+            arm = arms[int(rng.choice(len(arms), p=weights_A))]
+            task = members[arm][int(rng.integers(len(members[arm])))]
+            self._arms[task] = arm  # what was drawn, whatever the task's category is later
+            chosen.append(task)
+        return chosen
+
+    def observe(self, task: int, returns: Sequence[float]) -> None:
+        """Pay the arm that the task was drawn from."""
+        if task in self._arms:
+            arm, rate = self._arms[task], self._config.rate
+            old = self._values.get(arm, 0.0)
+            self._values[arm] = rate * advantage_size(returns) + (1 - rate) * old
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Value of each arm that was ever paid."""
+        return dict(self._values)
+
+    def state(self) -> dict[str, Any]:
+        """Return the arms' values, and which arm each task was drawn from."""
+        return {"values": self._values, "arms": {str(k): v for k, v in self._arms.items()}}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        self._values = dict(state.get("values", {}))
+        self._arms = {int(task): arm for task, arm in state.get("arms", {}).items()}
+
+
+def probabilities(values_A: Sequence[float], config: Bandit) -> FloatArray:
+    """Return ``softmax(value / temperature)``, [A]."""
+    logits_A = np.array(values_A, dtype=np.float64) / config.temperature
+    grown_A = np.exp(logits_A - logits_A.max())
+    shares_A: FloatArray = grown_A / grown_A.sum()
+    return shares_A
+
+
+def advantage_size(returns: Sequence[float]) -> float:
+    """Return the mean of ``|R - mean| / std`` of a group; 0 where all returns are the same."""
+    values = np.array(returns, dtype=np.float64)
+    if len(values) < 2 or np.ptp(values) < 1e-6:
+        return 0.0
+    return float(np.abs(values - values.mean()).mean() / values.std(ddof=1))
+
+
+def build_sampler(
+    config: SamplerConfig,
+    *,
+    size: int,
+    difficulty: Difficulty,
+    group_size: int,
+    parameter: Callable[[int, str], str],
+) -> Sampler:
+    """Return the sampler that ``config`` describes.
+
+    Args:
+        config: The settings.
+        size: Tasks in the pool.
+        difficulty: What is believed about them.
+        group_size: Attempts at a task.
+        parameter: Value of a task's parameter, by place in the pool and name.
+    """
+    if isinstance(config, Thompson):
+        return ThompsonSampler(config, size=size, difficulty=difficulty, group_size=group_size)
+    if isinstance(config, Bandit):
+        by, parts = config.by, config.parts
+
+        def category(task: int, step: int) -> str:
+            if by != "difficulty":
+                return parameter(task, by)
+            success = float(difficulty.success([task], step=step)[0])
+            return f"{min(parts - 1, int(success * parts))}"
+
+        return BanditSampler(config, size=size, category=category)
+    return UniformSampler()

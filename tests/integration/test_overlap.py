@@ -1,0 +1,123 @@
+"""Learning while episodes go on: the bound holds, runs resume, nothing is trained on twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.signals import SIGNALS, register_for_a_while
+from helpers.train_process import stop_at
+from turngym.config import load_config, to_toml
+from turngym.errors import ConfigError
+from turngym.trainers.config import TrainConfig
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+
+SETTINGS: dict[str, Any] = {
+    "env": {"id": SIGNALS, "num_train_tasks": 24},
+    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    "warm_start": {
+        "episodes": 64,
+        "max_steps": 120,
+        "evaluate_every": 120,
+        "lr": 3e-3,
+        "lr_warmup_steps": 10,
+        "target_success": 1.0,
+    },
+    "algo": "decoupled_ppo",
+    "learner": {"lr": 2e-3, "num_minibatches": 2},
+    "rollout": {
+        "mode": "overlap",
+        "staleness": 2,
+        "groups_per_step": 4,
+        "group_size": 4,
+        "concurrency": 16,
+        "max_new_tokens": 6,
+    },
+    "evaluation": {"every": 3, "validation_tasks": 6, "held_out_tasks": 6},
+    "run": {"steps": 6, "checkpoint_every": 2, "tensorboard": False},
+}
+
+
+@pytest.fixture(autouse=True)
+def games(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_for_a_while(monkeypatch)
+
+
+def steps(folder: Path) -> list[Mapping[str, float]]:
+    return [r for r in read_metrics(folder / "metrics.jsonl") if "train/tokens" in r]
+
+
+@pytest.mark.parametrize("interruption", ["continue_partial", "drain", "abort_requeue"])
+def test_an_overlapped_run_learns_within_its_bound(tmp_path: Path, interruption: str) -> None:
+    config = load_config(TrainConfig, [SETTINGS, f"rollout.interruption={interruption}"])
+    result = train(config, tmp_path)
+    rows = steps(tmp_path)
+    assert result.updates == len(rows) == 6
+    assert all(0 <= row["train/policy_lag"] <= 2 for row in rows if row["train/tokens"])
+    assert max(row["train/policy_lag"] for row in rows if row["train/tokens"]) > 0
+    assert rows[-1]["lag/violations"] == 0
+    assert sum(row["train/tokens"] for row in rows) > 0
+
+
+def test_without_staleness_everything_is_on_policy(tmp_path: Path) -> None:
+    config = load_config(
+        TrainConfig, [SETTINGS, "rollout.staleness=0", "rollout.admission=in_order"]
+    )
+    train(config, tmp_path)
+    rows = [row for row in steps(tmp_path) if row["train/tokens"]]
+    assert [row["train/policy_lag"] for row in rows] == [0.0] * len(rows)
+    assert max(row["train/behaviour_gap_max"] for row in rows) < 1e-3
+
+
+def test_an_interrupted_run_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    config = load_config(TrainConfig, [SETTINGS])
+    file, out = tmp_path / "run.toml", tmp_path / "run"
+    file.write_text(to_toml(config))
+    for line, number in (("reinforcement 2", signal.SIGKILL), ("reinforcement 4", signal.SIGINT)):
+        done = stop_at(out, [str(file)], line=line, number=number)
+        assert done.returncode != 0
+        assert not (out / "summary.json").exists()
+    result = train(config, out)
+    assert result.updates == 6
+    assert [row["step"] for row in steps(out)] == list(range(6))
+
+
+def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> None:
+    config = load_config(
+        TrainConfig,
+        [
+            SETTINGS,
+            {
+                "algo": "grpo",
+                "rollout": {"staleness": 0, "admission": "in_order"},
+                "selection": {"condition": {"type": "prefix", "share": 1.0, "below": 1.0}},
+                "env": {"num_train_tasks": 10},
+            },
+        ],
+    )
+    train(config, tmp_path)
+    rows = steps(tmp_path)
+    assert sum(row.get("selection/conditioned_groups", 0.0) for row in rows) > 0
+    assert max(r["train/behaviour_gap_max"] for r in rows if r["train/tokens"]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algo=seeupo", "learner.num_minibatches=1"], "wanted rollout.mode='sync'"),
+        (["algo=ppo"], "wanted rollout.stale='drop' or"),
+        (["algo.loss.ratio_anchor=live", "learner.num_minibatches=1",
+          'algo.loss.correction={"weight": "none", "reject": []}'], "lets older weights draw"),
+        (["rollout.concurrency=3"], r"group_size .* concurrency, got 4 \+ 0 > 3"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_overlap_are_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(load_config(TrainConfig, [SETTINGS, *overrides]), tmp_path)

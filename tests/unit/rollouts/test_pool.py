@@ -1,0 +1,149 @@
+"""Environments are lent, timed, replaced when broken, and all closed in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
+from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
+from turngym.rollouts.pool import EnvPool, Isolation
+from turngym.rollouts.schedule_config import DeadlineConfig
+
+HANG = "break hang"
+
+
+async def test_an_environment_that_comes_back_is_lent_again() -> None:
+    pool = EnvPool(LadderEnv, size=2)
+    await pool.open()
+    first = await pool.lease()
+    first.reset(seed=0)
+    first.release()
+    second = await pool.lease()
+    second.release()
+    await pool.close()
+    assert pool.stats.made == 1
+    assert pool.stats.leases == 2
+
+
+async def test_a_broken_environment_is_replaced_and_closed() -> None:
+    made: list[LadderEnv] = []
+
+    def make() -> LadderEnv:
+        made.append(LadderEnv())
+        return made[-1]
+
+    pool = EnvPool(make, size=1)
+    lease = await pool.lease()
+    lease.release(broken=True)
+    lease.release(broken=True)  # safe to call twice
+    (await pool.lease()).release()
+    await pool.close()
+    assert [env.closed for env in made] == [1, 1]
+    assert pool.stats.replaced == 1
+
+
+async def test_no_more_than_size_are_lent_and_waiting_is_in_order() -> None:
+    pool = EnvPool(LadderEnv, size=1)
+    order: list[int] = []
+    lease = await pool.lease()
+
+    async def use(number: int) -> None:
+        mine = await pool.lease()
+        order.append(number)
+        mine.release()
+
+    users = [asyncio.create_task(use(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert order == []
+    lease.release()
+    await asyncio.gather(*users)
+    assert order == [0, 1, 2]
+    await pool.close()
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread"])
+async def test_a_step_that_takes_too_long_is_a_fault(isolation: Isolation) -> None:
+    make: Any = AsyncLadderEnv if isolation == "inline" else LadderEnv
+    pool = EnvPool(make, size=1, isolation=isolation, deadlines=DeadlineConfig(step_s=0.05))
+    lease = await pool.lease()
+    await lease.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match=r"step: no answer within 0\.05 s"):
+        await lease.step(HANG if isolation == "inline" else "break sleep 0.3")
+    lease.release(broken=True)
+    await pool.close()
+    assert pool.stats.timeouts == 1
+
+
+async def test_a_process_that_hangs_is_killed_and_replaced() -> None:
+    deadlines = DeadlineConfig(step_s=0.2)
+    pool = EnvPool(make_ladder, size=1, isolation="process", deadlines=deadlines)
+    lease = await pool.lease()
+    await lease.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match="no answer"):
+        await lease.step("break sleep 60")
+    lease.release(broken=True)
+    await pool.close()
+    assert threading.active_count() == 1
+
+
+async def test_a_deadline_that_cannot_be_kept_is_refused() -> None:
+    pool = EnvPool(LadderEnv, size=1, deadlines=DeadlineConfig(reset_s=1.0))
+    with pytest.raises(ConfigError, match=r"deadlines\.reset_s is set, but isolation='inline'"):
+        await pool.open()
+
+
+async def test_an_environment_that_cannot_be_made_is_a_fault_and_frees_its_place() -> None:
+    def make() -> LadderEnv:
+        raise ValueError("no such level")
+
+    pool = EnvPool(make, size=1)
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="make: ValueError: no such level"):
+            await pool.lease()
+    await pool.close()
+
+
+async def test_spares_are_made_in_the_background() -> None:
+    pool = EnvPool(LadderEnv, size=1, spares=2)
+    await pool.open()
+    await asyncio.sleep(0)
+    assert pool.stats.made == 2
+    (await pool.lease()).release(broken=True)
+    await asyncio.sleep(0.01)
+    assert pool.stats.made >= 3
+    await pool.close()
+
+
+async def test_an_environment_that_does_not_close_is_given_up() -> None:
+    class Stubborn(AsyncLadderEnv):
+        async def close(self) -> None:
+            await asyncio.sleep(60)
+
+    pool = EnvPool(Stubborn, size=1, deadlines=DeadlineConfig(close_s=0.02))
+    (await pool.lease()).release()
+    await pool.close()
+    assert pool.stats.abandoned == 1
+
+
+async def test_attributes_are_those_of_the_environment() -> None:
+    pool = EnvPool(LadderEnv, size=1)
+    lease = await pool.lease()
+    lease.reset(seed=0)
+    assert lease.oracle_action() == "jump 3"
+    with pytest.raises(AttributeError):
+        _ = lease.no_such_thing
+    lease.release()
+    await pool.close()
+    with pytest.raises(EnvironmentFault, match="the environment pool is closed"):
+        await pool.lease()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="size must be at least 1, got 0"):
+        EnvPool(LadderEnv, size=0)
+    with pytest.raises(UnknownNameError, match="Did you mean 'process'"):
+        EnvPool(LadderEnv, size=1, isolation="proces")  # type: ignore[arg-type]

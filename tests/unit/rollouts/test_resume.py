@@ -1,0 +1,146 @@
+"""An episode that was broken off goes on as if it had not been."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import models
+from helpers.envs import AsyncReplayLadderEnv, LadderEnv
+from helpers.policies import Saying
+from helpers.scheduling import scenario
+from turngym.agents.base import Policy
+from turngym.agents.scripted import RandomPolicy
+from turngym.rollouts.audit import audit
+from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, rollout
+from turngym.rollouts.ledger import Ledger
+from turngym.rollouts.orders import UniformSelection
+from turngym.rollouts.pool import EnvPool
+from turngym.rollouts.scheduler import RolloutScheduler
+from turngym.rollouts.simulation import SimEngine, SimEnv, SimPolicy
+from turngym.rollouts.virtual_clock import run_virtually
+from turngym.tasks.base import procedural_task
+from turngym.types import Trajectory
+
+SPEC = EpisodeSpec(
+    env_id="ladder", task=procedural_task("ladder", "train", 3), env_seed=5, policy_seed=9
+)
+
+
+def played(episode: Trajectory, count: int) -> list[Played]:
+    return [
+        Played(turn, digest_of({"text": turn.observation[-1].content}))
+        for turn in episode.turns[:count]
+    ]
+
+
+@pytest.mark.parametrize("policy", [RandomPolicy(), models.policy(max_new_tokens=4)])
+async def test_the_rest_of_an_episode_is_the_same_to_the_token(policy: Policy) -> None:
+    class Short(LadderEnv):
+        def __init__(self) -> None:
+            super().__init__(top=9)
+            self.left = 5
+
+        def step(self, action: str) -> Any:
+            self.left -= 1
+            observation, reward, terminated, truncated, info = super().step(action)
+            if self.left == 0 and not terminated:
+                truncated = True
+                info |= {"stop_reason": "truncated_turns"}
+            return observation, reward, terminated, truncated, info
+
+    whole = await rollout(Short(), policy, SPEC)
+    assert len(whole.turns) >= 3
+    again = await rollout(Short(), policy, SPEC, played=played(whole, 2))
+    assert [turn.action for turn in again.turns] == [turn.action for turn in whole.turns]
+    ids = [[span.token_ids for span in turn.spans] for turn in whole.turns]
+    assert [[span.token_ids for span in turn.spans] for turn in again.turns] == ids
+    drawn = [p for span in whole.spans for p in span.logprobs]
+    assert [p for span in again.spans for p in span.logprobs] == pytest.approx(drawn, abs=1e-5)
+
+
+async def test_an_environment_that_answers_otherwise_is_found_out() -> None:
+    whole = await rollout(LadderEnv(), RandomPolicy(), SPEC)
+    elsewhere = procedural_task("ladder", "train", 4)
+    spec = EpisodeSpec(env_id="ladder", task=elsewhere, env_seed=5, policy_seed=9)
+    with pytest.raises(CannotReplay, match="turn 0 saw"):
+        await rollout(LadderEnv(), RandomPolicy(), spec, played=played(whole, 1))
+
+
+async def test_a_session_without_replay_cannot_be_taken_up() -> None:
+    whole = await rollout(AsyncReplayLadderEnv(), Saying("jump 3"), SPEC)
+    with pytest.raises(CannotReplay, match="sessions of Session have no replay"):
+        await rollout(AsyncReplayLadderEnv(), Saying("jump 3"), SPEC, played=played(whole, 1))
+
+
+@pytest.mark.parametrize("moment", [0.3, 1.7, 4.0, 9.0, 15.0])
+def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
+    tmp_path: Path, moment: float
+) -> None:
+    """`in_order` trains the same batches, stopped or not; every episode is used once."""
+    run = scenario(scheduler={"admission": {"staleness": 1}}, steps=6)
+    wanted = play(tmp_path / "whole", run, [])
+    found = play(tmp_path / "parts", run, [moment, moment + 2.0])
+    assert found == wanted
+    report = audit(tmp_path / "parts")
+    assert report.problems == []
+    assert report.steps["sealed"] == 6
+    assert report.lineages == 3
+
+
+def play(path: Path, run: Any, stops: list[float]) -> list[Any]:
+    """Train 6 steps; stop without warning after each of ``stops`` seconds, checkpoint every 2."""
+    trained: dict[int, Any] = {}
+    checkpoint = 0
+    for stop in [*stops, None]:
+
+        async def part(stop: float | None = stop, version: int = checkpoint) -> int:
+            engine = SimEngine()
+            engine.load(version)
+            saved = version
+            ledger = Ledger(path, threaded=False)
+            pool = EnvPool(lambda: SimEnv(run.profile), size=run.scheduler.concurrency)
+            try:
+                async with (
+                    asyncio.timeout(stop),
+                    RolloutScheduler(
+                        pool,
+                        SimPolicy(engine, run.profile),
+                        UniformSelection(
+                            lambda i: procedural_task("simulated", "train", i), group_size=4
+                        ),
+                        run.scheduler,
+                        env_id="turngym/Simulated-v0",
+                        seed=0,
+                        version=version,
+                        ledger=ledger,
+                    ) as scheduler,
+                ):
+                    while version < 6:
+                        batch = await scheduler.take()
+                        assert batch is not None
+                        content = [
+                            (group.index, member.number, [t.action.content for t in member.trained])
+                            for group in batch.groups
+                            for member in group.members
+                        ]
+                        assert trained.setdefault(version, content) == content
+                        await asyncio.sleep(0.5)
+                        version += 1
+                        await scheduler.publish(version, load=partial(engine.load, version))
+                        if version % 2 == 0:
+                            await ledger.flush()
+                            scheduler.seal(version)
+                            saved = version
+            except TimeoutError:
+                await asyncio.sleep(0)  # what was written in this breath; the rest is lost
+            finally:
+                ledger.abandon()
+            return saved
+
+        checkpoint = run_virtually(part())
+    return [trained[step] for step in sorted(trained)]
