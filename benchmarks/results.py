@@ -204,8 +204,8 @@ token. The control is the first game with learning rate 0 (seed 0).
 ![Validation success against updates](assets/learning.png)
 
 Thin lines are seeds, the thick line is their mean, the dashed line is the control. A run stops when
-it reaches its target on validation tasks. Wall minutes are those of a machine with other work to do:
-a run alone takes one to three.
+it reaches its target on validation tasks. Wall minutes are those of a machine with other work to
+do: a run alone takes one to three.
 
 ### Every run
 

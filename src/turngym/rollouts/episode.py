@@ -285,6 +285,7 @@ async def _play(
             with _env_border("step"):
                 answer = _Answer(*await _awaited(env.step(before.turn.action.content)))
                 record.add(_as_policy_turn(before.turn), info, answer)
+            record.see(answer.observation)
             observation, info, over = answer.observation, answer.info, answer.is_over
         while not over:
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
@@ -303,7 +304,7 @@ async def _play(
                 stop = watch.stepped(record.turns[-1], observation)
                 if stop is not None and not answer.is_over:
                     record.stop = stop
-                    return
+                    break
             observation, info, over = answer.observation, answer.info, answer.is_over
         await _finish_session(session, record)
     finally:
