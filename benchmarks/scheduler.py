@@ -107,10 +107,9 @@ class Reader(UniformSelection):
         self.ran_dry: float | None = None
 
     def propose(self, index: int) -> Task | None:
-        found = super().propose(index)
-        if found is None and self.ran_dry is None:
+        if self.count is not None and index == self.count - 1:
             self.ran_dry = asyncio.get_running_loop().time()
-        return found
+        return super().propose(index)
 
 
 def task(index: int) -> Task:
@@ -131,14 +130,14 @@ async def with_ledger(
 def measure_oracle(quick: bool) -> Numbers:
     """Wall time against the oracle's, in real time with the ledger on."""
     profile = SimProfile(
-        policy_s=0.2, env_median_s=0.5, env_sigma=1.0, max_turns=8, tokens_per_turn=64
+        policy_s=0.1, env_median_s=0.25, env_sigma=1.0, max_turns=8, tokens_per_turn=64
     )
     rows = []
     for slots in (256,) if quick else (256, 1024):
         for seed in range(1 if quick else 3):
-            scenario = one_pass(3 * slots, slots, profile, seed=seed)
+            scenario = one_pass(8 * slots, slots, profile, seed=seed)
             best = list_schedule(ideal_durations(scenario), slots)
-            timeline, reader = Timeline(), Reader(3 * slots // GROUP)
+            timeline, reader = Timeline(), Reader(8 * slots // GROUP)
             cpu = time.process_time()
             result = asyncio.run(with_ledger(scenario, selection=reader, timeline=timeline))
             cpu = time.process_time() - cpu
@@ -147,7 +146,7 @@ def measure_oracle(quick: bool) -> Numbers:
                 {
                     "slots": slots,
                     "seed": seed,
-                    "episodes": 3 * slots,
+                    "episodes": 8 * slots,
                     "wall_s": result.wall_s,
                     "oracle_s": best,
                     "wall_over_oracle": result.wall_s / best,
