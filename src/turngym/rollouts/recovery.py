@@ -79,7 +79,12 @@ def _roll(db: sqlite3.Connection, version: int) -> None:
     db.execute(sql.SEAL_SAMPLES, (version,))
     db.execute(sql.SEAL, (version,))
     db.execute("UPDATE steps SET state = 'reserved' WHERE step >= ?", (version,))
-    db.execute("UPDATE samples SET state = 'reserved' WHERE state = 'applied'")
+    db.execute(
+        "UPDATE samples SET state = 'reserved' WHERE state IN ('applied', 'sealed') AND "
+        "(grp, member) IN (SELECT grp, member FROM uses "
+        "WHERE step >= ? AND kind IN ('group', 'late'))",
+        (version,),
+    )
     db.execute(
         "UPDATE turns SET version = 2 * ?1 - version WHERE version > ?1 AND (grp, member) IN "
         "(SELECT grp, member FROM samples WHERE state IN ('running', 'finished', 'ready'))",

@@ -213,12 +213,6 @@ def check_schedule(config: SchedulerConfig, group_size: int) -> None:
             else f"scheduler: a step needs buffer_groups >= groups_per_step * oversampling = "
             f"{needed}, got {config.buffer_groups}"
         )
-    if (
-        config.interruption == "drain"
-        and config.admission.staleness == 0
-        and (config.stale == "harvest")
-    ):
-        raise ConfigError("scheduler: stale='harvest' has nothing to do under staleness=0")
     if config.stale == "harvest" and config.admission.type == "in_order":
         raise ConfigError(
             "scheduler: stale='harvest' does nothing with admission.type='in_order', under which "

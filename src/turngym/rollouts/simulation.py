@@ -11,6 +11,7 @@ import hashlib
 import random
 import zlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -242,8 +243,8 @@ class SimResult:
     wall_s: float = 0.0
     """Time of the event loop."""
     steps: int = 0
-    trained_lags: list[tuple[int, int]] = field(default_factory=list)
-    """Step and version of every trained span."""
+    trained_lags: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Trained spans by step and version."""
     sampled_tokens: int = 0
     """By the engine's own count."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -328,8 +329,6 @@ def _take_down(batch: Batch, result: SimResult, digest: Any) -> None:
             digest.update(f"{batch.step} {group.index} {member.number} {member.attempt} ".encode())
             for turn in member.trained:
                 digest.update(turn.action.content.encode())
-                result.trained_lags += [
-                    (batch.step, span.policy_version)
-                    for span in turn.spans
-                    if span.policy_version is not None
-                ]
+                for span in turn.spans:
+                    if span.policy_version is not None:
+                        result.trained_lags[batch.step, span.policy_version] += 1

@@ -167,13 +167,13 @@ class Run:
         if self.config.rollout.mode == "sync":
             drawn = float(self._engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": drawn})
+        if self.state.step % self.config.evaluation.every == 0:
+            self.folder.keep_group(f"train-{self.state.step:06d}", credit)
         if self.config.selection.keep_attempts is not None:
             credit = down_sampled(credit, self.config.selection.keep_attempts)
         if isinstance(self.config.selection.replay, Imitation):
             baseline, weight = self.selection.imitation(self.state.step)
             credit = with_imitation(credit, chosen.imitated, baseline=baseline, weight=weight)
-        if self.state.step % self.config.evaluation.every == 0:
-            self.folder.keep_group(f"train-{self.state.step:06d}", credit)
         return credit
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:

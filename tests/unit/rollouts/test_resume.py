@@ -20,6 +20,7 @@ from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_o
 from turngym.rollouts.ledger import Ledger
 from turngym.rollouts.orders import UniformSelection
 from turngym.rollouts.pool import EnvPool
+from turngym.rollouts.recovery import recover
 from turngym.rollouts.scheduler import RolloutScheduler
 from turngym.rollouts.simulation import SimEngine, SimEnv, SimPolicy
 from turngym.rollouts.virtual_clock import run_virtually
@@ -90,6 +91,19 @@ def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
     assert report.problems == []
     assert report.steps["sealed"] == 6
     assert report.lineages == 3
+
+
+def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path) -> None:
+    run = scenario(steps=6)
+    play(tmp_path / "l", run, [])
+    ledger = Ledger(tmp_path / "l", threaded=False)
+    found = recover(ledger, 2, seed=0)
+    ledger.abandon()
+    assert sorted(found.batches) == [2, 3, 4, 5]
+    assert all(len(batch) == 3 for batch in found.batches.values())
+    report = audit(tmp_path / "l")
+    assert report.problems == []
+    assert report.steps == {"sealed": 2, "reserved": 4}
 
 
 def play(path: Path, run: Any, stops: list[float]) -> list[Any]:

@@ -503,3 +503,41 @@ def test_breaking_off_is_refused_for_a_policy_that_cannot_take_episodes_up() -> 
 
     with pytest.raises(ConfigError, match="sessions of SimpleNamespace have no replay"):
         run_virtually(play())
+
+
+@pytest.mark.parametrize(
+    ("interruption", "mixed"),
+    [("continue_partial", True), ("drain", False), ("abort_requeue", False)],
+)
+def test_new_weights_cut_into_an_action_only_where_that_is_wanted(
+    interruption: str, mixed: bool
+) -> None:
+    selection = Chosen()
+    run = scenario(
+        steps=10,
+        update_s=0.4,
+        profile={"policy_s": 1.0},
+        scheduler={
+            "interruption": interruption,
+            "admission": {"type": "capacity", "staleness": 3},
+        },
+    )
+    run_virtually(play_scenario(run, selection=selection))
+    turns = [turn for group in selection.seen for t in group.trajectories for turn in t.turns]
+    versions = [{s.policy_version for s in turn.spans if s.sampled} for turn in turns]
+    assert any(len(found) > 1 for found in versions) == mixed
+    episodes = [
+        {s.policy_version for s in t.spans if s.sampled}
+        for group in selection.seen
+        for t in group.trajectories
+    ]
+    assert any(len(found) > 1 for found in episodes) == (interruption != "drain")
+
+
+def test_a_group_that_never_fits_is_refused_when_it_is_ordered() -> None:
+    class Greedy(Chosen):
+        def allocate(self, index: int, task: Task) -> GroupOrder:
+            return GroupOrder(task=task, size=4 if index < 2 else 99)
+
+    with pytest.raises(ConfigError, match=r"<= concurrency, got 99 \+ 0 > 12"):
+        run_virtually(play_scenario(scenario(), selection=Greedy()))
