@@ -52,6 +52,7 @@ def main() -> int:
             found[f"{phase}_ratio"] = round(ratio, 2)
     else:
         print("NOT RUN: browsergym: make it with benchmarks/setup_web.sh", file=sys.stderr)
+    print(json.dumps(found), file=sys.stderr)  # in case that the last part fails
     found["many"] = _run(sys.executable, __file__, "--side", "many", options=options)
     print(json.dumps(found, indent=None if options.json else 2))
     return 0
@@ -180,10 +181,16 @@ def _memory_mb() -> float:
         pid = todo.pop()
         found.add(pid)
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
-            todo += [int(one) for one in file.read_text().split()]
+            try:
+                todo += [int(one) for one in file.read_text().split()]
+            except OSError:
+                continue
     total = 0
     for pid in found:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has ended meanwhile
+            continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total / 1024
 
