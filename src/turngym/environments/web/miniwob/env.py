@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
 from turngym.environments.web.base import ActionStyle, WebEnv
+from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.gate import Folder, Site
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
@@ -209,6 +210,8 @@ class MiniWobEnv(WebEnv):
             except ContextLost:  # the first document was just left for the task's
                 continue
             except TabLost as lost:
+                if self._host is not None and not self._host.is_alive:
+                    raise BrowserGone(f"{self.name}: the browser died") from lost
                 raise EnvironmentFault(f"{self.name}: {lost}") from lost
         raise EnvironmentFault(f"{self.name}: the page does not start")
 

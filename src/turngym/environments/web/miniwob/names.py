@@ -152,6 +152,7 @@ LONG = {
     "form-sequence": 50,
     "guess-number": 24,
     "number-checkboxes": 40,
+    "sign-agreement": 40,
     "social-media-all": 20,
     "use-slider": 120,
     "use-slider-2": 70,
