@@ -31,7 +31,7 @@ PYTHON = os.environ.get("TURNGYM_OUTSIDE", "")
 
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="make outside installs the agents and runs this"),
-    pytest.mark.extra("openai", "starlette", "uvicorn"),
+    *([pytest.mark.extra("openai", "starlette", "uvicorn")] if PYTHON else []),
 ]
 
 OPENAI_AGENTS = """

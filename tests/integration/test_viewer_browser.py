@@ -160,11 +160,13 @@ def test_rewards_advantages_and_the_picture_stand_at_their_turn(page: Page) -> N
 
 def test_tokens_are_coloured_by_log_prob_advantage_and_mask(page: Page) -> None:
     page.wait_for_selector(".verdict")
+    from playwright.sync_api import expect
+
     colours = {}
     for mode in ("logprob", "advantage", "mask"):
         page.keyboard.press("t")
         drawn = page.locator(".turn[data-turn='0'] .assistant .tok").first
-        assert drawn.inner_text() == "⟨3⟩"  # no tokenizer here: the id
+        expect(drawn).to_have_text("⟨3⟩")  # drawn as they come into view; no tokenizer: the id
         colours[mode] = drawn.evaluate("node => getComputedStyle(node).backgroundColor")
         read = page.locator(".turn[data-turn='0'] .read .tok").first
         assert read.evaluate("node => getComputedStyle(node).backgroundColor") == "rgba(0, 0, 0, 0)"

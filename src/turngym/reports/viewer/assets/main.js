@@ -113,7 +113,9 @@ function note() {
 
 function step(by) {
   const id = list.neighbour(by);
-  if (id !== null) go(`e/${id}`);
+  if (id === null) return;
+  list.select(id); // now, because the address changes later and the next key may come before
+  go(`e/${id}`);
 }
 
 function sibling(by) {
