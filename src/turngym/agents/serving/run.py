@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -45,8 +46,15 @@ def url_of(sock: socket.socket) -> str:
 
 
 async def serve_until_signal(app: App, sock: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM; what is being answered is finished first."""
-    await _server(app).serve(sockets=[sock])
+    """Serve until Ctrl-C or SIGTERM; what is being answered is finished, or cut by a second one."""
+    server = _server(app)
+
+    def stop() -> None:
+        server.force_exit, server.should_exit = server.should_exit, True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await _quietly(server, sock)
 
 
 @asynccontextmanager
