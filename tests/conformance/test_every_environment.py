@@ -7,6 +7,7 @@ do by default. An id that is another name for the same class, arguments and turn
 """
 
 import os
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,10 @@ from turngym.environments.checks import check_fork, check_turn_env
 from turngym.registry import EnvEntry, entries
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
-QUICK_TURN: dict[str, int] = {} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}
+# A fresh ScienceWorld plays a quarter of an hour where other work takes the cores.
+QUICK_TURN: dict[str, Any] = (
+    {"timeout_s": 1800.0} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}
+)
 QUICK_FORK: dict[str, int] = {} if IS_FULL else {"episodes": 1, "max_turns": 6}
 
 
