@@ -54,7 +54,7 @@ def register_extra_games() -> None:
     _by_difficulty(
         "ScienceWorld",
         "scienceworld:ScienceWorldEnv",
-        {"easy": 30, "medium": 70, "hard": 120},
+        {"easy": 30, "medium": 70, "hard": 240},
         extra="scienceworld",
         modules=("scienceworld",),
         programs=("java",),
