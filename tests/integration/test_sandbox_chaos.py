@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
-from turngym.sandbox import Limits, SandboxSpec
+from turngym.sandbox import Limits, SandboxSpec, channel
 from turngym.sandbox.attack_checks import guests_of
 from turngym.sandbox.bubblewrap import BubblewrapBackend
+from turngym.sandbox.channel import Channel
 from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.launcher_client import base_folder
@@ -156,6 +157,27 @@ async def test_kills_during_the_start_leave_nothing() -> None:
     await nothing_is_left()
 
 
+async def test_a_guest_that_dies_before_its_greeting_is_noticed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = BubblewrapBackend()
+    async with await backend.start(SPEC):
+        pass
+    wait_for_greeting = Channel.open
+
+    async def open_to_the_dead(guest: Channel) -> dict[str, str]:
+        for pid in guests_of(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+        return await wait_for_greeting(guest)
+
+    monkeypatch.setattr(Channel, "open", open_to_the_dead)
+    monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 1e6)
+    with pytest.raises(GONE):
+        await asyncio.wait_for(backend.start(SPEC), 60)
+    await backend.close()
+    await nothing_is_left()
+
+
 async def strike(
     backend: BubblewrapBackend, task: "asyncio.Task[GuestSandbox]", number: int, patience_s: float
 ) -> bool:
@@ -168,7 +190,11 @@ async def strike(
     await asyncio.sleep(patience_s)
     launcher = backend._launcher
     assert launcher is not None
-    for pid in [launcher.pid] if number % 10 == 1 else guests:
+    if number % 10 == 1:
+        guests = [launcher.pid]
+    elif number % 3 == 1:  # the first is bubblewrap's monitor, the second what it makes
+        guests = guests[:1]
+    for pid in guests:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return bool(guests)

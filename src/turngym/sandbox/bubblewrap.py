@@ -23,6 +23,7 @@ from turngym.errors import (
     SandboxDied,
     SandboxFault,
     SandboxRefused,
+    SandboxUnavailable,
     SnapshotError,
 )
 from turngym.sandbox import images, refusals, seccomp
@@ -156,16 +157,17 @@ class BubblewrapBackend:
         )
         ours, theirs = socket.socketpair()
         try:
-            answer = await launcher.call(
-                "start",
-                fds=[theirs.fileno()],
-                id=box,
-                layer=layer,
-                args=options,
-                seccomp=seccomp.bpf(allow_ptrace=spec.allow_ptrace).hex(),
-                limits=limits_json(spec.limits),
-                strict=spec.limits.enforce == "strict",
-            )
+            with theirs:  # once the guest has it, our copy would hide the guest's end
+                answer = await launcher.call(
+                    "start",
+                    fds=[theirs.fileno()],
+                    id=box,
+                    layer=layer,
+                    args=options,
+                    seccomp=seccomp.bpf(allow_ptrace=spec.allow_ptrace).hex(),
+                    limits=limits_json(spec.limits),
+                    strict=spec.limits.enforce == "strict",
+                )
             channel = Channel(SocketStream(ours), box)
             facts = await channel.open()
         except LauncherError as error:
@@ -176,10 +178,9 @@ class BubblewrapBackend:
             raise refusals.of_start(messages, spec) from None
         except BaseException:
             ours.close()
-            launcher.ask("kill", id=box)
+            with contextlib.suppress(SandboxUnavailable):  # then the box has ended with it
+                launcher.ask("kill", id=box)
             raise
-        finally:
-            theirs.close()
         try:
             evidence = refusals.check_greeting(
                 facts,

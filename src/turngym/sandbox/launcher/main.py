@@ -236,11 +236,13 @@ class Launcher:
             answer = {"enforced": box.enforced, "oom_file": oom_file, "uid": box.uid}
             self.answer(box.start_request, answer)
             box.start_request = None
-        else:
-            self.on_exit(box)
+        self.on_exit(box)
 
     def on_exit(self, box: Instance) -> None:
-        """The monitor or the first process has ended; when both have, clean up."""
+        """The monitor or the first process may have ended; when both have, clean up.
+
+        A first process that the monitor had not yet let go on would wait for it without end.
+        """
         for name in ("monitor_fd", "init_fd"):
             fd = getattr(box, name)
             if fd >= 0 and _has_ended(fd):
@@ -251,6 +253,8 @@ class Launcher:
                         os.waitpid(box.monitor_pid, 0)
                 os.close(fd)
                 setattr(box, name, -1)
+        if box.monitor_fd < 0 and box.init_fd >= 0:
+            box.kill()
         if box.monitor_fd < 0 and box.init_fd < 0 and box.info_fd < 0 and not box.has_ended:
             box.has_ended = True
             self.boxes.pop(box.id, None)
