@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import os
 import socket
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +23,7 @@ from turngym.errors import (
     SnapshotError,
     missing_extra,
 )
-from turngym.sandbox import engine_images, refusals, seccomp
+from turngym.sandbox import engine_images, refusals
 from turngym.sandbox.base import (
     Capabilities,
     Change,
@@ -37,18 +34,16 @@ from turngym.sandbox.base import (
     SandboxSpec,
 )
 from turngym.sandbox.bubblewrap import settled
-from turngym.sandbox.bubblewrap_command import guest_settings
 from turngym.sandbox.channel import Channel, SocketStream
+from turngym.sandbox.engine_container import OWNER_LABEL, creation, held_limits
 from turngym.sandbox.engine_images import UID, Client
 from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.manifest import digest, manifest
 from turngym.sandbox.quota import Quota
-from turngym.sandbox.runtime import MOUNT, cache_folder, command, runtime_folder
 
 MAX_PARALLEL_CALLS = 8
 """An engine saturates from a few dozen calls at once; more wait here."""
-OWNER_LABEL = "turngym.owner"
 _SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 _T = TypeVar("_T")
 
@@ -206,47 +201,15 @@ class DockerBackend:
 
     async def _create(self, client: Client, spec: SandboxSpec, image: str) -> Any:
         async with self._gate:
-            return await self.call(lambda: client.containers.create(image, **self._arguments(spec)))
+            return await self.call(
+                lambda: client.containers.create(
+                    image, **creation(spec, self._docker.types.Ulimit, podman=self._is_podman)
+                )
+            )
 
     async def _undo(self, creating: asyncio.Future[Any]) -> None:
         with contextlib.suppress(SandboxUnavailable):
             await self.remove(await creating)
-
-    def _arguments(self, spec: SandboxSpec) -> dict[str, Any]:
-        """Return what a container is created with."""
-        limits, ulimit = spec.limits, self._docker.types.Ulimit
-        settings = guest_settings(spec, "0,1", watch_memory=False, own_user=False)
-        profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace))
-        if self._is_podman:  # it reads the profile itself, from a file
-            profile = str(_profile_file(profile))
-        volumes = {str(runtime_folder()): {"bind": MOUNT, "mode": "ro"}}
-        for mount in spec.mounts:
-            volumes[str(mount.source.resolve())] = {"bind": mount.target, "mode": "ro"}
-        return {
-            "command": command(settings),
-            "entrypoint": [],
-            "stdin_open": True,
-            "user": f"{UID}:{UID}",
-            "working_dir": "/workspace",
-            "hostname": "sandbox",
-            "environment": {"PATH": "/usr/bin:/bin"},
-            "network_mode": "none",
-            "cap_drop": ["ALL"],
-            "security_opt": ["no-new-privileges", f"seccomp={profile}"],
-            "mem_limit": limits.memory_bytes,
-            "memswap_limit": limits.memory_bytes,
-            "pids_limit": limits.pids + 1,
-            "nano_cpus": int(limits.cpus * 1e9),
-            "shm_size": min(limits.disk_bytes, limits.memory_bytes) // 4,
-            "ulimits": [
-                ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
-                ulimit(name="nproc", soft=1 << 14, hard=1 << 14),
-                ulimit(name="core", soft=0, hard=0),
-            ],
-            "volumes": volumes,
-            "log_config": {"type": "none"} if not self._is_podman else {"type": "k8s-file"},
-            "labels": {OWNER_LABEL: owner_mark()},
-        }
 
     async def _started(self, client: Client, spec: SandboxSpec, container: Any) -> DockerSandbox:
         async with self._gate:
@@ -449,53 +412,6 @@ class DockerSandbox(GuestSandbox):
 
     async def _release(self) -> None:
         await self._backend.remove(self._container)
-
-
-def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
-    """Read the limits of a container's process back from its control groups.
-
-    Returns:
-        How each limit is held, and the file that counts processes killed for want of memory.
-    """
-    held: dict[str, Enforcement] = {
-        "memory": "none", "pids": "none", "cpus": "none", "disk": "none", "inodes": "none",
-    }  # fmt: skip
-    try:
-        groups = cgroups.find_parents(member=Path(f"/proc/{pid}"))
-    except OSError:
-        return held, ""
-    second = groups.version == 2
-    page = os.sysconf("SC_PAGE_SIZE")
-    quota = str(int(limits.cpus * 100_000))
-    wanted = {
-        "memory": ("memory", "memory.max" if second else "memory.limit_in_bytes",
-                   str(limits.memory_bytes - limits.memory_bytes % page)),
-        "pids": ("pids", "pids.max", str(limits.pids + 1)),
-        "cpus": ("cpu", "cpu.max" if second else "cpu.cfs_quota_us", quota),
-    }  # fmt: skip
-    for name, (controller, file, value) in wanted.items():
-        with contextlib.suppress(OSError, KeyError, IndexError):
-            if (groups.folders[controller] / file).read_text().split()[0] == value:
-                held[name] = "exact"
-    counter = "memory.events" if second else "memory.oom_control"
-    folder = groups.folders.get("memory")
-    return held, str(folder / counter) if folder else ""
-
-
-def owner_mark() -> str:
-    """Return what a container's label says of the process that owns it."""
-    return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
-
-
-def _profile_file(profile: str) -> Path:
-    """Return a file with ``profile``, whole at any moment that others may read it."""
-    name = hashlib.sha256(profile.encode()).hexdigest()[:16]
-    path = cache_folder() / f"seccomp-{name}.json"
-    if not path.exists():
-        fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        fresh.write_text(profile)
-        fresh.replace(path)
-    return path
 
 
 def _default_socket() -> str:

@@ -134,10 +134,16 @@ class BrowserHost:
 
     async def kill(self) -> None:
         """Kill the browser process, as a crash would. For drills."""
-        if self._browser is not None:
-            session = await self._browser.new_browser_cdp_session()
-            with suppress(Exception):  # the answer never comes
-                await asyncio.wait_for(session.send("Browser.crash"), 1.0)
+        browser = self._browser
+        if browser is None:
+            return
+
+        async def crash() -> None:
+            session = await browser.new_browser_cdp_session()
+            await session.send("Browser.crash")
+
+        with suppress(Exception):  # the answer never comes
+            await asyncio.wait_for(crash(), 1.0)
 
     async def _ready(self) -> Browser:
         if self._starting is None:
