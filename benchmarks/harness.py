@@ -30,6 +30,18 @@ Clock = Callable[[], float]
 """Seconds from an arbitrary start."""
 
 
+def put_section(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks ``name`` of a page; a new section comes last."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    old = page.read_text(encoding="utf-8") if page.exists() else "# Results\n"
+    before, mark, rest = old.partition(begin)
+    after = rest.partition(end)[2] if mark else "\n"
+    separator = "" if mark else "\n"
+    content = f"{before}{separator}{begin}\n\n{text.strip()}\n\n{end}{after}"
+    page.write_text(content, encoding="utf-8")
+    print(f"wrote {os.path.relpath(page)}", file=sys.stderr)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One thing measured, several times."""

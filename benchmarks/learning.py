@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from results import PAGE, put_section
+from harness import put_section
+from results import PAGE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -115,7 +116,7 @@ def main() -> int:
             return code
         sections.append(section(comparison, out, arguments.seeds))
     if not arguments.no_page:
-        put_section("credit", "\n\n".join([opening(), *sections]))
+        put_section(PAGE, "credit", "\n\n".join([opening(), *sections]))
     return 0
 
 

@@ -50,7 +50,7 @@ def main() -> int:
     print(table)
     if not arguments.no_page:
         draw(arguments.games, arguments.seeds, arguments.out)
-        put_section("games", page(table, details, arguments.seeds))
+        put_section(PAGE, "games", page(table, details, arguments.seeds))
     return 0
 
 
@@ -161,16 +161,6 @@ def draw(games: list[str], seeds: int, out: Path) -> None:
     figure.tight_layout()
     (PAGE.parent / "assets").mkdir(exist_ok=True)
     figure.savefig(PAGE.parent / "assets" / "learning.png", dpi=110)
-
-
-def put_section(name: str, text: str) -> None:
-    """Replace what stands between the marks ``name`` of the page; a new section comes last."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Results\n"
-    before, mark, rest = old.partition(begin)
-    after = rest.partition(end)[2] if mark else "\n"
-    separator = "" if mark else "\n"
-    PAGE.write_text(f"{before}{separator}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
 def curve(path: Path) -> tuple[list[int], list[float]]:

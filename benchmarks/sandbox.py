@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from harness import RESULTS, ROOT, machine, peer_python, versions
+from harness import RESULTS, ROOT, machine, peer_python, put_section, versions
 from turngym.errors import TurnGymError
 from turngym.sandbox import Limits, SandboxPool, SandboxSpec
 from turngym.sandbox.bubblewrap import BubblewrapBackend
@@ -43,7 +43,6 @@ ENV = {name: DEFAULT_ENV[name] for name in ("PATH", "LANG")}
 NAIVE = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev",
          "--proc", "/proc", *RAW]  # fmt: skip
 DOCS = ROOT / "docs" / "security.md"
-MARKS = ("<!-- speed: begin, written by benchmarks/sandbox.py --publish -->", "<!-- speed: end -->")
 Case = Callable[[], Awaitable[float]]
 Found = dict[str, list[float]]
 """Seconds of every round, by case."""
@@ -431,14 +430,6 @@ def report(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def publish(text: str) -> None:
-    """Write ``text`` between the marks of the page."""
-    page = DOCS.read_text()
-    head, _, rest = page.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    DOCS.write_text(f"{head}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{tail}")
-
-
 def main() -> int:
     """Run the benchmark; 0 when every target that was measured is met."""
     parser = argparse.ArgumentParser(
@@ -464,7 +455,7 @@ def main() -> int:
     if arguments.publish:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "sandbox.json").write_text(json.dumps(record, indent=2) + "\n")
-        publish(report(record))
+        put_section(DOCS, "speed", report(record))
     return int(any(row["verdict"] == "missed" for row in table.rows))
 
 

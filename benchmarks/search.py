@@ -30,7 +30,7 @@ from random import Random
 from typing import Any
 
 import search_peers
-from harness import RESULTS, ROOT, child_environment, machine, quartiles, versions
+from harness import RESULTS, ROOT, child_environment, machine, put_section, quartiles, versions
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}
 OURS = ("sqlite", "tantivy", "bm25s")
@@ -38,7 +38,6 @@ ENGINES = (*OURS, *search_peers.PEERS)
 EPISODES = 200
 GOAL_TURNS = 2_000
 DOCS = ROOT / "docs" / "search.md"
-MARKS = ("<!-- speed: begin, written by benchmarks/search.py --publish -->", "<!-- speed: end -->")
 
 _WORLD_ARTICLES = 10_000
 _QUERIES = 100
@@ -82,7 +81,7 @@ def main() -> int:
     if arguments.publish:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "search.json").write_text(json.dumps(result, indent=2) + "\n")
-        publish(text)
+        put_section(DOCS, "speed", text)
     return 0
 
 
@@ -119,14 +118,6 @@ def report(result: Record) -> str:
         f"{found['reset_ms']:.1f} ms.",
     ]
     return "\n".join(lines)
-
-
-def publish(text: str) -> None:
-    """Write ``text`` between the marks of the page."""
-    page = DOCS.read_text()
-    head, _, rest = page.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    DOCS.write_text(f"{head}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{tail}")
 
 
 def _arguments() -> argparse.Namespace:

@@ -32,14 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, ROOT, child_environment, machine, peer_python
+from harness import RESULTS, ROOT, child_environment, machine, peer_python, put_section
 
 BENCHMARKS = Path(__file__).resolve().parent
 DOCS = ROOT / "docs" / "benchmarks.md"
-MARKS = (
-    "<!-- results: begin, written by benchmarks/spine.py --publish -->",
-    "<!-- results: end -->",
-)
 BUSY_LOAD = 0.5
 """Load average of a minute from which on a note says that the machine was busy."""
 
@@ -83,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
     _write(arguments.out, report)
     if arguments.publish and not broken:
         _write(RESULTS / "spine.json", report)
-        _publish(text)
+        put_section(DOCS, "results", text)
     return 1 if broken else 0
 
 
@@ -203,14 +199,6 @@ def _write(path: Path, report: Record) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2) + "\n")
     print(f"wrote {os.path.relpath(path)}", file=sys.stderr)
-
-
-def _publish(text: str) -> None:
-    """Put the tables between the two marks of docs/benchmarks.md."""
-    page = DOCS.read_text()
-    begin, end = (page.index(mark) for mark in MARKS)
-    DOCS.write_text(f"{page[:begin]}{MARKS[0]}\n\n{text}\n\n{page[end:]}")
-    print(f"wrote {os.path.relpath(DOCS)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,27 @@ class Commands:
         return values
 
 
+def function_tool(
+    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
+    """Return a tool that takes the given arguments and no others, in OpenAI's form.
+
+    Args:
+        name: What it is called.
+        description: What it does, for the model.
+        properties: Name of each argument to its JSON Schema.
+        required: The arguments that must be there.
+    """
+    parameters = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
 class JsonTools:
     """Actions as JSON tool calls: ``{"name": ..., "arguments": {...}}``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turngym.environments.actions import Commands, JsonTools
+from turngym.environments.actions import Commands, JsonTools, function_tool
 from turngym.environments.search.backends.base import MAX_RESULTS
 from turngym.environments.search.scoring import UNKNOWN
 
@@ -49,17 +49,4 @@ def search_tools(max_results: int = MAX_RESULTS) -> JsonTools:
             ["text"],
         ),
     }
-    return JsonTools([_tool(name, *parts) for name, parts in tools.items()])
-
-
-def _tool(
-    name: str, description: str, properties: dict[str, Any], required: list[str]
-) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-    function = {"name": name, "description": description, "parameters": schema}
-    return {"type": "function", "function": function}
+    return JsonTools([function_tool(name, *parts) for name, parts in tools.items()])

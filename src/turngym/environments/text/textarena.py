@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from turngym.environments.actions import Action, InvalidAction, JsonTools
+from turngym.environments.actions import Action, InvalidAction, JsonTools, function_tool
 from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.text.extras_base import ActionStyle, engine_border, split_of
 from turngym.environments.text.textarena_guides import guide_for
@@ -28,19 +28,12 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
 _DRAWS = 200
-_SAY = {
-    "type": "function",
-    "function": {
-        "name": "say",
-        "description": "Say something to the game; the move is what stands in square brackets.",
-        "parameters": {
-            "type": "object",
-            "properties": {"text": {"type": "string"}},
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-    },
-}
+_SAY = function_tool(
+    "say",
+    "Say something to the game; the move is what stands in square brackets.",
+    {"text": {"type": "string"}},
+    ["text"],
+)
 
 
 class Bracketed:

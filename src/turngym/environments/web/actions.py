@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turngym.environments.actions import Commands, JsonTools
+from turngym.environments.actions import Commands, JsonTools, function_tool
 
 COMMANDS = Commands(
     {
@@ -117,23 +117,10 @@ def web_commands(names: tuple[str, ...]) -> Commands:
 def web_tools(names: tuple[str, ...]) -> JsonTools:
     """Return the actions called ``names``, as JSON tool calls."""
     wanted = dict.fromkeys(_IN_WORDS.get(name, name) for name in names)
-    return JsonTools([_tool(name, *_TOOLS[name]) for name in wanted])
+    return JsonTools([function_tool(name, *_TOOLS[name]) for name in wanted])
 
 
 def as_tool_call(name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the tool call that does what the command ``name`` does."""
     more = {"submit": {"submit": True}, "append": {"clear": False}}.get(name, {})
     return _IN_WORDS.get(name, name), {**arguments, **more}
-
-
-def _tool(
-    name: str, description: str, properties: dict[str, Any], required: list[str]
-) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-    function = {"name": name, "description": description, "parameters": schema}
-    return {"type": "function", "function": function}

@@ -12,10 +12,11 @@ from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.critic_config import Archer
 from turngym.trainers.credit.fresh_actions import action_sample, draw_actions
+from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.replay import PlayedTurn
 from turngym.trainers.credit.replayed_critic import ReplayedCritic
 from turngym.trainers.credit.utterance_encoder import Ids
-from turngym.trainers.credit.values import ValueModel, below
+from turngym.trainers.credit.values import ValueModel
 from turngym.trainers.samples import FloatArray, TrainingSample
 
 if TYPE_CHECKING:

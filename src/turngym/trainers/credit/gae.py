@@ -17,8 +17,9 @@ from turngym.trainers.credit.final_state import final_prompt
 from turngym.trainers.credit.fusion import scale_batch
 from turngym.trainers.credit.group_config import BatchScale
 from turngym.trainers.credit.lambda_returns import bilevel_gae, gae, on_last_token
+from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.turns import Turns
-from turngym.trainers.credit.values import Ids, Mask, ValueModel, below
+from turngym.trainers.credit.values import Ids, Mask, ValueModel
 from turngym.trainers.samples import FloatArray, per_token, to_samples
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.channels import Channel
 from turngym.trainers.credit.layout import room_of
+from turngym.trainers.credit.learned import LearnedSource, below
 from turngym.trainers.credit.reward_config import Privileged
 from turngym.trainers.credit.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
 from turngym.trainers.credit.turns import Turns
-from turngym.trainers.credit.values import below
 from turngym.trainers.forward import score, token_logprobs
 from turngym.trainers.lora import load_own_state, own_state
 from turngym.trainers.optimizer import Optimizer
@@ -55,7 +55,7 @@ class _Judged:
     """What the objective compares."""
 
 
-class PrivilegedSource:
+class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
     """The channel ``privileged``: per turn the mean over its tokens of ``log pi - log pi_ref``.
 
     The critic judges a batch before it learns from it. An episode has no value while the critic
@@ -75,25 +75,15 @@ class PrivilegedSource:
     """
 
     def __init__(self, config: Privileged, context: CreditContext) -> None:
+        super().__init__(config.buffer_pairs, warmup_updates=config.warmup_updates)
         self._config = config
         self._context = context
-        self._ring = Ring(config.buffer_pairs)
-        self._critic: PrivilegedCritic | None = None
-        self._reads = 0
-        self._metrics: dict[str, float] = {}
-
-    @property
-    def is_ready(self) -> bool:
-        """False in the first ``warmup_updates``."""
-        return self._reads >= self._config.warmup_updates
 
     def read(self, turns: Turns) -> Mapping[str, Channel]:
         """Return the advantages of a batch, then let the critic learn from it."""
         is_ready = self.is_ready
         self._reads += 1
-        if self._critic is None:
-            self._critic = self._new_critic()
-        judged = self._judge(turns, self._critic)
+        judged = self._judge(turns, self._learner)
         values_N = np.zeros(turns.turn_N.shape)
         has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
         starts = np.cumsum(turns.length_B) - turns.length_B
@@ -101,32 +91,10 @@ class PrivilegedSource:
             start = int(starts[one.number])
             values_N[start : start + one.advantages_T.size] = one.advantages_T
             has_value_N[start : start + one.advantages_T.size] = True
-        self._metrics = self._learn(turns, judged, self._critic)
+        self._metrics = self._learn(turns, judged, self._learner)
         return {"privileged": Channel(values_N=values_N, has_value_N=has_value_N)}
 
-    def metrics(self) -> Mapping[str, float]:
-        """Return the loss, the share of new pairs that were ranked right, pairs and fallbacks."""
-        return self._metrics
-
-    def state(self) -> dict[str, Tensor]:
-        """Return critic, reference, optimizer, and the pairs that are learned from."""
-        tensors = {f"ring/{name}": tensor for name, tensor in self._ring.state().items()}
-        if self._critic is not None:
-            state = self._critic.state()
-            tensors |= {f"critic/{name}": tensor for name, tensor in state.items()}
-        return tensors | {"reads": torch.tensor(self._reads)}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
-        if not tensors:
-            return
-        self._ring.load_state(below(tensors, "ring"))
-        self._reads = int(tensors["reads"].item())
-        if learned := below(tensors, "critic"):
-            self._critic = self._new_critic()
-            self._critic.load_state(learned)
-
-    def _new_critic(self) -> PrivilegedCritic:
+    def _new_learner(self) -> PrivilegedCritic:
         context = self._context
         seed = derive_seed(context.seed, "privileged")
         return PrivilegedCritic(

@@ -8,24 +8,22 @@ Axis letters: N turn of any episode or action of a rectangle, B episode, L token
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from turngym.agents.models import TinyModelConfig, build_tiny_model
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.learned import BodyWithHead, LearnedSource, below
 from turngym.trainers.credit.reward_config import Progress
 from turngym.trainers.credit.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
 from turngym.trainers.credit.turns import Turns
-from turngym.trainers.credit.values import below
-from turngym.trainers.forward import MicroBatch
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import OptimizerConfig
 from turngym.trainers.samples import FloatArray
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class ProgressSource:
+class ProgressSource(LearnedSource["ProgressEstimator"]):
     """The channel ``progress``: ``contribution_weight * c_t + grounding_weight * g_t``.
 
     ``c_t`` is the estimator's contribution of the turn and ``g_t`` 1 when its action could be
@@ -52,17 +50,11 @@ class ProgressSource:
     """
 
     def __init__(self, config: Progress, context: CreditContext) -> None:
+        # The constant ablation has nothing to learn.
+        warmup = 0 if config.constant else config.warmup_updates
+        super().__init__(config.buffer_episodes, warmup_updates=warmup)
         self._config = config
         self._context = context
-        self._ring = Ring(config.buffer_episodes)
-        self._estimator: ProgressEstimator | None = None
-        self._reads = 0
-        self._metrics: dict[str, float] = {}
-
-    @property
-    def is_ready(self) -> bool:
-        """False in the first ``warmup_updates``; the constant ablation has nothing to learn."""
-        return self._config.constant or self._reads >= self._config.warmup_updates
 
     def read(self, turns: Turns) -> Mapping[str, Channel]:
         """Return the rewards of a batch, then let the estimator learn from it."""
@@ -80,29 +72,7 @@ class ProgressSource:
             )
         }
 
-    def metrics(self) -> Mapping[str, float]:
-        """Return the loss, how well unseen outcomes were predicted, and the spread of turns."""
-        return self._metrics
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the estimator, its optimizer, and the episodes that it learns from."""
-        tensors = {f"ring/{name}": tensor for name, tensor in self._ring.state().items()}
-        if self._estimator is not None:
-            state = self._estimator.state()
-            tensors |= {f"estimator/{name}": tensor for name, tensor in state.items()}
-        return tensors | {"reads": torch.tensor(self._reads)}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
-        if not tensors:
-            return
-        self._ring.load_state(below(tensors, "ring"))
-        self._reads = int(tensors["reads"].item())
-        if learned := below(tensors, "estimator"):
-            self._estimator = self._new_estimator()
-            self._estimator.load_state(learned)
-
-    def _new_estimator(self) -> ProgressEstimator:
+    def _new_learner(self) -> ProgressEstimator:
         config, context = self._config, self._context
         seed = derive_seed(context.seed, "progress")
         if config.body == "small":
@@ -114,16 +84,14 @@ class ProgressSource:
 
     def _judge_and_learn(self, turns: Turns) -> FloatArray:
         """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        if self._estimator is None:
-            self._estimator = self._new_estimator()
         lessons = [
             Lesson(rows=episode_rows(episode), outcome=float(outcome))
             for episode, outcome in zip(turns.episodes, turns.outcome_B, strict=True)
         ]
-        contributions = self._estimator.contributions(lessons)
+        contributions = self._learner.contributions(lessons)
         metrics = _metrics(contributions, turns.outcome_B)
         self._ring.add(lessons)
-        losses = [self._estimator.step(self._ring) for _ in range(self._config.steps_per_update)]
+        losses = [self._learner.step(self._ring) for _ in range(self._config.steps_per_update)]
         self._metrics = metrics | {"credit/progress_loss": float(np.mean(losses))}
         return np.concatenate([np.zeros(0), *contributions])
 
@@ -143,7 +111,7 @@ class ProgressEstimator:
     def __init__(
         self, model: PreTrainedModel, config: Progress, *, seed: int, max_tokens: int
     ) -> None:
-        self._net = _Net(model)
+        self._net = BodyWithHead(model)
         self._config = config
         self._seed = seed
         self._max_tokens = max_tokens
@@ -202,7 +170,7 @@ class ProgressEstimator:
         rows = [row for row, _ in pairs]
         owners = [np.full(row.token_ids_L.shape, owner) for row, owner in pairs]
         batch = rectangle(rows, [last_tokens(row) for row in rows], self._net.device)
-        return self._net(batch), batch.gather(owners)
+        return self._net(batch, is_behind=True), batch.gather(owners)
 
 
 def progress_rewards(contributions_N: FloatArray, turns: Turns, config: Progress) -> FloatArray:
@@ -234,30 +202,6 @@ def last_tokens(row: Row) -> NDArray[np.bool_]:
     following_L = np.append(row.turn_ids_L[1:], -1)
     found: NDArray[np.bool_] = (row.turn_ids_L >= 0) & (row.turn_ids_L != following_L)
     return found
-
-
-class _Net(nn.Module):
-    """Body and head in fp32; in evaluation mode, so that dropout adds no noise."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        plain: Any = model
-        if hasattr(plain, "merge_and_unload"):
-            plain = copy.deepcopy(plain).merge_and_unload()
-        self.device: torch.device = next(plain.parameters()).device
-        self.body = copy.deepcopy(plain.base_model).float().requires_grad_(True)
-        width = int(plain.config.get_text_config().hidden_size)
-        # Unlike its constructor this draws no random numbers.
-        self.head = nn.utils.skip_init(nn.Linear, width, 1)  # type: ignore[no-untyped-call]
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.to(self.device).eval()
-
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Return one number [N] behind each chosen token."""
-        hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        values_N: Tensor = self.head(hidden[batch.rows_N, batch.columns_N + 1])[:, 0]
-        return values_N
 
 
 def _metrics(contributions: Sequence[FloatArray], outcome_B: FloatArray) -> dict[str, float]:

@@ -12,11 +12,11 @@ from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.channels import Channels
 from turngym.trainers.credit.critic_config import UtteranceCritic
+from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.credit.utterance_critic import CriticLearner, Judgement
 from turngym.trainers.credit.utterance_encoder import Ids
-from turngym.trainers.credit.values import below
 from turngym.trainers.samples import FloatArray, TrainingSample
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from turngym.trainers.credit.critic_config import UtteranceCritic
+from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.replay import PlayedTurn
 from turngym.trainers.credit.utterance_encoder import Ids, PretrainedEncoder, SmallEncoder, seeded
-from turngym.trainers.credit.values import below
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import OptimizerConfig
 from turngym.trainers.samples import FloatArray

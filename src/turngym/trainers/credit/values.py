@@ -5,18 +5,17 @@ Axis letters: L position in one sequence, N chosen token of a rectangle, H width
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from turngym.seeding import generator
 from turngym.trainers.credit.critic_config import TokenValues
+from turngym.trainers.credit.learned import BodyWithHead, below
 from turngym.trainers.forward import MicroBatch, micro_batches
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import OptimizerConfig
@@ -44,7 +43,7 @@ class ValueModel:
     def __init__(
         self, model: PreTrainedModel, config: TokenValues, *, seed: int, max_tokens: int
     ) -> None:
-        self._net = _Net(model)
+        self._net = BodyWithHead(model)
         self._config = config
         self._seed = seed
         self._max_tokens = max_tokens
@@ -62,7 +61,7 @@ class ValueModel:
         found = [np.zeros(int(mask.sum()), dtype=np.float64) for mask in masks]
         with torch.no_grad():
             for batch in self._rectangles(token_ids, masks):
-                values_N = self._net(batch).cpu().double().numpy()
+                values_N = self._net(batch, is_behind=False).cpu().double().numpy()
                 sizes = [int(mask.sum()) for mask in batch.masks]
                 parts = np.split(values_N, np.cumsum(sizes)[:-1])
                 for member, part in zip(batch.members, parts, strict=True):
@@ -108,7 +107,7 @@ class ValueModel:
         total = 0.0
         rectangles = self._rectangles([token_ids[i] for i in chosen], [masks[i] for i in chosen])
         for batch in rectangles:
-            loss = (self._net(batch) - batch.gather(wanted)).square().sum() / count
+            loss = (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
             loss.backward()
             total += loss.item()
         if rectangles:
@@ -116,9 +115,7 @@ class ValueModel:
         return total
 
     def _rectangles(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[MicroBatch]:
-        return micro_batches(
-            token_ids, masks, max_tokens=self._max_tokens, device=self._net.weight.device
-        )
+        return micro_batches(token_ids, masks, max_tokens=self._max_tokens, device=self._net.device)
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and counters."""
@@ -131,30 +128,3 @@ class ValueModel:
         self._net.load_state_dict(below(tensors, "net"))
         self._fits, steps = (int(n) for n in tensors["counters"])
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
-
-
-def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the tensors whose key begins with ``name`` and a slash, under the rest of the key."""
-    prefix = f"{name}/"
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-
-class _Net(nn.Module):
-    """Body and head in fp32; in evaluation mode, so that dropout adds no noise."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        plain: Any = model
-        if hasattr(plain, "merge_and_unload"):
-            plain = copy.deepcopy(plain).merge_and_unload()
-        self.body = copy.deepcopy(plain.base_model).float().requires_grad_(True)
-        width = int(plain.config.get_text_config().hidden_size)
-        self.weight = nn.Parameter(torch.zeros(1, width))
-        self.bias = nn.Parameter(torch.zeros(1))
-        self.to(next(plain.parameters()).device).eval()
-
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Return values [N] at the positions before the chosen tokens."""
-        hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        chosen_NH = hidden[batch.rows_N, batch.columns_N].float()
-        return F.linear(chosen_NH, self.weight, self.bias)[:, 0]

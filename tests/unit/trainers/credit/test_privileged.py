@@ -174,7 +174,7 @@ def test_only_strictly_worse_attempts_make_pairs() -> None:
     ]
     turns = batch(attempts, [replace(attempts[0], policy_seed=9)])
     source = PrivilegedSource(CONFIG, context())
-    judged = source._judge(turns, source._new_critic())
+    judged = source._judge(turns, source._new_learner())
     pairs = best_and_worse(turns, judged)
     assert [(a.number, b.number) for a, b in pairs] == [(1, 0), (1, 3)]
 
@@ -225,7 +225,7 @@ def test_of_a_policy_with_adapters_only_these_are_trained_and_kept() -> None:
     turns = games(np.random.default_rng(0), tasks=2)
     source.read(turns)
     kept = {name: tensor.clone() for name, tensor in source.state().items()}
-    weights = [name for name in kept if name.startswith(("critic/model/", "critic/reference/"))]
+    weights = [name for name in kept if name.startswith(("learner/model/", "learner/reference/"))]
     assert weights
     assert all(".lora_" in name for name in weights)
     again = PrivilegedSource(CONFIG, context(adapted))
