@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from harness import put_section
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
 GAMES = {"maze": "demo", "taxi": "taxi", "guesscity": "guesscity"}
