@@ -27,6 +27,7 @@ T = TypeVar("T")
 _LAUNCH_TIMEOUT_MS = 60_000
 _CLOSE_TIMEOUT_S = 10.0
 _JOIN_TIMEOUT_S = 20.0
+_ANSWER_TIMEOUT_S = 30.0
 _LAUNCHES = 2
 """Times that a browser is started before a step gives up."""
 
@@ -41,6 +42,19 @@ _DEATH = ("has been closed", "Target closed", "Connection closed", "browser has 
 def is_death(error: Exception) -> bool:
     """Say whether Playwright's ``error`` comes of a page or browser that is gone."""
     return any(words in str(error) for words in _DEATH)
+
+
+async def answered(question: Coroutine[Any, Any, T]) -> T:
+    """Return the browser's answer; one that dies meanwhile may never give it.
+
+    Raises:
+        BrowserGone: There was none in time.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            return await question
+    except TimeoutError:
+        raise BrowserGone(f"no answer within {_ANSWER_TIMEOUT_S:.0f} s") from None
 
 
 def require_browser() -> None:
@@ -127,9 +141,11 @@ class BrowserHost:
         for _ in range(_LAUNCHES):
             try:
                 browser = await self._ready()
-                return await browser.new_context(**options)
+                return await answered(browser.new_context(**options))
             except Error as error:
                 problem = str(error).splitlines()[0]
+            except BrowserGone as gone:
+                problem = str(gone)
         raise BrowserGone(f"Chromium could not be used: {problem}")
 
     async def kill(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngym.environments.web.acting import LOAD_S, MAX_TABS, Acting, first_line
-from turngym.environments.web.browser import BrowserGone, BrowserHost
+from turngym.environments.web.browser import BrowserGone, BrowserHost, answered
 from turngym.environments.web.gate import Gate, Site
 from turngym.environments.web.observation import PageView, read_view
 from turngym.environments.web.observation import Tab as TabLine
@@ -36,7 +36,7 @@ class WebSession(Acting):
         host: The browser.
         sites: Host name to what answers for it.
         settings: How pages are shown and waited for.
-        storage: Cookies and local storage to begin with, as ``storage_state`` returns them.
+        storage: Cookies and local storage to begin with, as Playwright tells them.
     """
 
     def __init__(
@@ -82,11 +82,14 @@ class WebSession(Acting):
             proxy={"server": self._gate.address, "bypass": "<-loopback>"},
         )
         if s.init_script:
-            await self._context.add_init_script(s.init_script)
+            await answered(self._context.add_init_script(s.init_script))
         if s.trace:
-            await self._context.tracing.start(screenshots=True, snapshots=True)
+            await answered(self._context.tracing.start(screenshots=True, snapshots=True))
         self._context.on("page", self._page_opened)
-        await self._new_tab()
+        try:
+            await self._new_tab()
+        except TabLost as lost:
+            raise BrowserGone(f"no page was opened: {lost}") from lost
         await self._goto(url)
 
     async def close(self, trace: Path | None = None) -> None:
@@ -111,11 +114,6 @@ class WebSession(Acting):
     def tab(self) -> Tab:
         """The tab that is looked at."""
         return self._tabs[self._active]
-
-    async def storage_state(self) -> Any:
-        """Return cookies and local storage, for another session to begin with."""
-        assert self._context is not None
-        return await self._context.storage_state()
 
     # Looking.
 
@@ -166,7 +164,7 @@ class WebSession(Acting):
         assert self._context is not None
         self._expects_page = True
         try:
-            page = await self._context.new_page()
+            page = await answered(self._context.new_page())
         finally:
             self._expects_page = False
         await self._adopt(page)
