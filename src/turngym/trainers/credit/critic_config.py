@@ -54,7 +54,9 @@ class UtteranceCritic(StrictModel):
     """Twin Q and twin V over (text so far, action), on an encoder that is trained with them."""
 
     encoder: str | None = None
-    """A ``transformers`` encoder by name or path; None for a small one of our own."""
+    """``policy`` for a copy of the policy's body as it is when training begins, which like the
+    paper's encoder has seen the language; else a ``transformers`` encoder by name or path; None for
+    a small one of our own, from scratch."""
     hidden: int = Field(default=64, ge=8)
     """Width of our own encoder; a multiple of ``heads``."""
     layers: int = Field(default=1, ge=1)

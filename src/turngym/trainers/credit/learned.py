@@ -87,6 +87,15 @@ class LearnedSource(ABC, Generic[L]):
             self._made.load_state(learned)
 
 
+def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
+    """Return a copy of a model's body in fp32, adapters merged, to be trained; and its width."""
+    plain: Any = model
+    if hasattr(plain, "merge_and_unload"):
+        plain = copy.deepcopy(plain).merge_and_unload()
+    body: nn.Module = copy.deepcopy(plain.base_model).float().requires_grad_(True).eval()
+    return body, int(plain.config.get_text_config().hidden_size)
+
+
 class BodyWithHead(nn.Module):
     """A copy of a model's body, adapters merged, and one number read off its hidden states.
 
@@ -96,12 +105,8 @@ class BodyWithHead(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        plain: Any = model
-        if hasattr(plain, "merge_and_unload"):
-            plain = copy.deepcopy(plain).merge_and_unload()
-        self.device: torch.device = next(plain.parameters()).device
-        self.body = copy.deepcopy(plain.base_model).float().requires_grad_(True)
-        width = int(plain.config.get_text_config().hidden_size)
+        self.body, width = body_of(model)
+        self.device: torch.device = next(self.body.parameters()).device
         self.weight = nn.Parameter(torch.zeros(1, width))
         self.bias = nn.Parameter(torch.zeros(1))
         self.to(self.device).eval()

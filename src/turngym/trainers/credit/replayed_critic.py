@@ -16,7 +16,7 @@ from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.credit.utterance_critic import CriticLearner, Judgement
-from turngym.trainers.credit.utterance_encoder import Ids
+from turngym.trainers.credit.utterance_encoder import Ids, new_encoder
 from turngym.trainers.samples import FloatArray, TrainingSample
 
 if TYPE_CHECKING:
@@ -53,15 +53,17 @@ class ReplayedCritic:
         self._context = context
         self._replay = replay
         self._channels = Channels(algo.rewards, algo.gate, context)
-        text_config = context.model.config.get_text_config()
         self._learner = CriticLearner(
             config,
-            vocab_size=max(int(text_config.vocab_size), context.renderer.vocab_size),
-            decode=context.renderer.decode_action,
+            make_encoder=lambda: new_encoder(
+                config,
+                model=context.model,
+                renderer=context.renderer,
+                max_batch=context.max_tokens,
+            ),
             seed=derive_seed(context.seed, "critic"),
             device=next(context.model.parameters()).device,
             expectile=expectile,
-            max_tokens=context.max_tokens,
         )
         self._newest: list[PlayedTurn] = []
         self._metrics: dict[str, float] = {}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from turngym.trainers.credit.critic_config import UtteranceCritic
 from turngym.trainers.credit.learned import below
 from turngym.trainers.credit.replay import PlayedTurn
-from turngym.trainers.credit.utterance_encoder import Ids, PretrainedEncoder, SmallEncoder, seeded
+from turngym.trainers.credit.utterance_encoder import Encoder, Ids, seeded
 from turngym.trainers.optimizer import Optimizer
 from turngym.trainers.optimizer_config import OptimizerConfig
 from turngym.trainers.samples import FloatArray
@@ -82,33 +82,24 @@ class CriticLearner:
     """The critic, its slowly following target, and the optimizer.
 
     Args:
-        config: Shape and steps.
-        vocab_size: Entries of the policy's embedding.
-        decode: From the policy's tokens to text, for a pretrained encoder.
+        config: Steps.
+        make_encoder: Makes the encoder; called once.
         seed: Of the weights.
         device: Where it lives.
         expectile: Learn V as this expectile of Q; None for its mean.
-        max_tokens: Tokens in memory at once, padding included.
     """
 
     def __init__(
         self,
         config: UtteranceCritic,
         *,
-        vocab_size: int,
-        decode: Callable[[list[int]], str],
+        make_encoder: Callable[[], Encoder],
         seed: int,
         device: torch.device | None = None,
         expectile: float | None = None,
-        max_tokens: int = 16384,
     ) -> None:
         with seeded(seed):
-            encoder = (
-                PretrainedEncoder(config, decode=decode, max_batch=max_tokens)
-                if config.encoder
-                else SmallEncoder(config, vocab_size=vocab_size, max_batch=max_tokens)
-            )
-            self.online = _Net(encoder, interaction=config.interaction).to(device).eval()
+            self.online = _Net(make_encoder(), interaction=config.interaction).to(device).eval()
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self._config = config
         self._expectile = expectile
@@ -214,7 +205,7 @@ class CriticLearner:
 class _Net(nn.Module):
     """An encoder, and four heads on it."""
 
-    def __init__(self, encoder: SmallEncoder | PretrainedEncoder, *, interaction: bool) -> None:
+    def __init__(self, encoder: Encoder, *, interaction: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self._interaction = interaction

@@ -15,9 +15,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
+from turngym.trainers.credit.learned import body_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from turngym.trainers.credit.critic_config import UtteranceCritic
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -173,6 +177,72 @@ class PretrainedEncoder(nn.Module):
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         first: Tensor = output.last_hidden_state[:, 0]
         return first if pooled is None else pooled
+
+
+class PolicyEncoder(nn.Module):
+    """A copy of the policy's body, trained whole; the vector is what stands behind the last token.
+
+    In fp32 and in evaluation mode. Longer texts lose their oldest tokens.
+
+    Args:
+        config: Says how many tokens it reads.
+        model: The policy; adapters are merged into the copy.
+        start: Token that stands before every text, so that an empty one has a vector too.
+        max_batch: Tokens in memory at once, padding included.
+    """
+
+    def __init__(
+        self, config: UtteranceCritic, *, model: PreTrainedModel, start: int, max_batch: int
+    ) -> None:
+        super().__init__()
+        self.body, self.width = body_of(model)
+        self._max_tokens = config.max_tokens
+        self._max_batch = max_batch
+        self._start = start
+
+    def forward(self, texts: Sequence[Ids]) -> Tensor:
+        """Return one vector per text, shape [K, H]."""
+        cut = [text[-self._max_tokens :] for text in texts]
+        groups = rectangles([text.size + 1 for text in cut], self._max_batch)
+        vectors = torch.cat([self._rectangle([cut[k] for k in group]) for group in groups])
+        order = torch.tensor([k for group in groups for k in group], device=vectors.device)
+        return vectors[order.argsort()]
+
+    def _rectangle(self, texts: Sequence[Ids]) -> Tensor:
+        lengths = np.array([text.size for text in texts])
+        ids_RL = np.full((len(texts), int(lengths.max()) + 1), self._start, dtype=np.int64)
+        for row, text in enumerate(texts):
+            ids_RL[row, 1 : 1 + text.size] = text
+        # Causal: what pads the end is not seen by what stands before it.
+        input_ids = torch.from_numpy(ids_RL).to(next(self.body.parameters()).device)
+        hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+        return hidden[torch.arange(len(texts)), torch.from_numpy(lengths)]
+
+
+Encoder = SmallEncoder | PretrainedEncoder | PolicyEncoder
+
+
+def new_encoder(
+    config: UtteranceCritic, *, model: PreTrainedModel, renderer: Renderer, max_batch: int
+) -> Encoder:
+    """Return the encoder that ``config`` asks for.
+
+    Args:
+        config: Names it, or gives the shape of our own.
+        model: The policy.
+        renderer: Of the policy.
+        max_batch: Tokens in memory at once, padding included.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    if config.encoder == "policy":
+        start = int(renderer.tokenizer.eos_token_id or 0)
+        return PolicyEncoder(config, model=model, start=start, max_batch=max_batch)
+    if config.encoder:
+        return PretrainedEncoder(config, decode=renderer.decode_action, max_batch=max_batch)
+    vocab_size = max(int(model.config.get_text_config().vocab_size), renderer.vocab_size)
+    return SmallEncoder(config, vocab_size=vocab_size, max_batch=max_batch)
 
 
 def rectangles(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from helpers import models
 from helpers.critics import matching_game
@@ -25,7 +26,7 @@ from turngym.trainers.credit.utterance_critic import (
     polyak,
     q_targets,
 )
-from turngym.trainers.credit.utterance_encoder import SmallEncoder, rectangles, seeded
+from turngym.trainers.credit.utterance_encoder import new_encoder, rectangles, seeded
 
 REWARD = torch.tensor([0.0, 0.0, 1.0])
 ENDS = torch.tensor([False, False, True])
@@ -35,8 +36,15 @@ NEXT_V = torch.tensor([[0.5, 0.6, 9.0], [0.4, 0.8, 9.0]])
 def learner(**settings: Any) -> CriticLearner:
     expectile = settings.pop("expectile", None)
     config = UtteranceCritic(**{"hidden": 32, "max_tokens": 16, **settings})
-    decode = Renderer(models.tokenizer()).decode_action
-    return CriticLearner(config, vocab_size=300, decode=decode, seed=0, expectile=expectile)
+    renderer = Renderer(models.tokenizer())
+    return CriticLearner(
+        config,
+        make_encoder=lambda: new_encoder(
+            config, model=models.model(), renderer=renderer, max_batch=16384
+        ),
+        seed=0,
+        expectile=expectile,
+    )
 
 
 def rows(seed: int, *, episodes: int = 64) -> list[PlayedTurn]:
@@ -104,34 +112,40 @@ def test_the_target_of_every_weight_moves_after_a_step() -> None:
         assert torch.allclose(tensor, before[name].lerp(online[name], 0.25), atol=1e-7)
 
 
-def test_padding_and_company_change_no_vector() -> None:
-    encoder = small_encoder()
+@pytest.mark.parametrize("kind", ["small", "policy"])
+def test_padding_and_company_change_no_vector(kind: str) -> None:
+    encoder = encoder_of(kind)
     rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 300, size) for size in (5, 1, 12, 0, 16)]
+    texts = [rng.integers(0, 200, size) for size in (5, 1, 12, 0, 16)]
     together = encoder(texts)
     alone = torch.cat([encoder([text]) for text in texts])
     assert torch.allclose(together, alone, atol=1e-5)
 
 
-def test_the_oldest_tokens_are_cut_off() -> None:
-    encoder = small_encoder()
+@pytest.mark.parametrize("kind", ["small", "policy"])
+def test_the_oldest_tokens_are_cut_off(kind: str) -> None:
+    encoder = encoder_of(kind)
     text = np.arange(40)
     assert torch.allclose(encoder([text]), encoder([text[-16:]]), atol=1e-6)
     assert not torch.allclose(encoder([text]), encoder([text[-15:]]), atol=1e-3)
 
 
-def test_every_token_it_reads_counts() -> None:
-    encoder = small_encoder()
+@pytest.mark.parametrize("kind", ["small", "policy"])
+def test_every_token_it_reads_counts(kind: str) -> None:
+    encoder = encoder_of(kind)
     text = np.arange(16)
     for place in range(16):
         changed = np.where(np.arange(16) == place, 99, text)
         assert not torch.allclose(encoder([text]), encoder([changed]), atol=1e-4)
 
 
-def small_encoder() -> SmallEncoder:
+def encoder_of(kind: str) -> nn.Module:
+    config = UtteranceCritic(hidden=32, max_tokens=16, encoder=None if kind == "small" else kind)
     with seeded(3):
-        config = UtteranceCritic(hidden=32, max_tokens=16)
-        return SmallEncoder(config, vocab_size=300, max_batch=64).eval().requires_grad_(False)
+        made = new_encoder(
+            config, model=models.model(), renderer=Renderer(models.tokenizer()), max_batch=64
+        )
+    return made.eval().requires_grad_(False)
 
 
 def test_seeds_make_the_weights_and_leave_the_global_state_alone() -> None:

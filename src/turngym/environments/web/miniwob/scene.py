@@ -43,18 +43,16 @@ class Scene:
         return [one for one in self.elements if one.role in roles]
 
     def named(self, name: str, *roles: str) -> Element | None:
-        """Return the first element called ``name``, letter case aside."""
-        wanted = name.strip().lower()
-        return next(
-            (
-                one
-                for one in self.elements
-                if one.mark
-                and (not roles or one.role in roles)
-                and one.name.strip().lower() == wanted
-            ),
-            None,
-        )
+        """Return the first element called ``name``; letter case counts only where it decides."""
+        wanted = name.strip()
+        like = [
+            one
+            for one in self.elements
+            if one.mark
+            and (not roles or one.role in roles)
+            and one.name.strip().lower() == wanted.lower()
+        ]
+        return first([one for one in like if one.name.strip() == wanted] + like)
 
     def hinted(self, hint: str) -> Element | None:
         """Return the first nameless element whose id or classes hold ``hint``."""

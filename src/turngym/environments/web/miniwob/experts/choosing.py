@@ -16,8 +16,10 @@ _MONTHS = (
 def _checkboxes(scene: Scene) -> Move:
     wanted = re.findall(r"Select (.*) and click", scene.goal)[0].split(", ")
     for one in scene.all("checkbox"):
-        if one.name in wanted and "checked" not in one.states:
-            return click(one)
+        if one.name in wanted:
+            wanted.remove(one.name)  # of two boxes with one name the first is as good a guess
+            if "checked" not in one.states:
+                return click(one)
     return click(scene.named("Submit", "button"))
 
 
