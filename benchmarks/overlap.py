@@ -5,7 +5,7 @@ do, without using the processor. The same task, the same number of updates, the 
 (decoupled PPO) and the same seeds, once in turns (``sync``) and once overlapped with a staleness of
 1 and of 4. Only reinforcement is timed; evaluations do not wait.
 
-    python benchmarks/overlap.py                    five seeds, four minutes when it is quiet
+    python benchmarks/overlap.py                    five seeds, ten minutes when it is quiet
     python benchmarks/overlap.py --seeds 1 --steps 6  a look
     python benchmarks/overlap.py --json FILE          also write every number; runs that the file
                                                       has already are not repeated
@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
         "target_success": 0.1,
     },
     "algo": "decoupled_ppo",
-    "learner": {"lr": 2e-3, "num_minibatches": 2},
+    "learner": {"lr": 1.5e-3, "lr_schedule": "cosine", "num_minibatches": 2},
     "regularizer": {"entropy_coefficient": 0.01},
     "rollout": {
         "groups_per_step": 12,
@@ -272,8 +272,8 @@ def main() -> int:
     """Run everything, print a table, and say whether the goals are met."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--latency", type=float, default=0.15, help="mean seconds of one call")
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--latency", type=float, default=0.04, help="mean seconds of one call")
     parser.add_argument("--json", type=Path, help="also write every number here")
     args = parser.parse_args()
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)

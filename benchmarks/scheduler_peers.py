@@ -1,10 +1,15 @@
-"""The same episodes on the asynchronous vectors of Gymnasium and GEM, and on our scheduler.
+"""The same episodes on vectors of Gymnasium and GEM, in TRL, Agent Lightning and our scheduler.
 
-Each environment sleeps as long as its plan says. A peer steps all of its environments and waits for
-the slowest; the policy takes the same time for every vector step. ``scheduler.py --only peers``
-starts this script once for each peer and each trouble, under the interpreter that has the peer:
+Each environment sleeps as long as its plan says. A vector steps all of its environments and waits
+for the slowest. TRL's ``GRPOTrainer`` plays batches of as many episodes with its
+``environment_factory``, its generation replaced by the text of a tool call; all else is its own:
+templates, parsing, the tool loop, rewards. Agent Lightning's runners, one per slot, take episodes
+from its store in memory, which holds all of them from the start; they trace nothing. The policy
+takes the same time for every vector step, batch of TRL or turn of a runner.
+``scheduler.py --only peers`` starts this script once for each peer and each trouble, under the
+interpreter that has the peer:
 
-    scheduler_peers.py PEER PLAN.json TROUBLE       PEER: gymnasium or gem
+    scheduler_peers.py PEER PLAN.json TROUBLE       PEER: gymnasium, gem, trl, agent-lightning
                                                     TROUBLE: none, raise (2 % of steps), hang
 
 A run that a trouble ends says so and how many episodes it had finished.
@@ -12,6 +17,7 @@ A run that a trouble ends says so and how many episodes it had finished.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import subprocess
@@ -104,8 +110,156 @@ def gem_vector(plan: Plan, trouble: str) -> Any:
     return AsyncVectorEnv(["sleep"] * SLOTS, makers)
 
 
+def play_trl(plan: Plan, trouble: str) -> dict[str, Any]:
+    """Play all episodes in batches of TRL's trainer."""
+    from datasets import Dataset  # type: ignore[import-not-found]
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
+    from trl.chat_template_utils import qwen3_chat_template  # type: ignore[import-not-found]
+
+    from turngym.agents.models import TinyModelConfig, build_tiny_model
+    from turngym.agents.tokenizers import train_tokenizer
+
+    made: list[Env] = []
+
+    class Env:
+        def __init__(self) -> None:
+            self._steps, self._is_over = Steps(len(made), plan, trouble), False
+            made.append(self)
+
+        def reset(self, **_: Any) -> None:
+            self._steps.reset()
+            self._is_over = False
+
+        def step(self) -> str:
+            """Take one turn."""
+            self._is_over = self._steps.step()
+            return "over" if self._is_over else "go on"
+
+        def get_reward(self) -> float:
+            return float(self._is_over)
+
+    tokenizer = train_tokenizer(["take one turn, go on until it is over"], 300)
+    tokenizer.chat_template = qwen3_chat_template
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token = "<|im_end|>"
+    size = TinyModelConfig(hidden=16, layers=1, heads=2, context=8192, vocab_size=len(tokenizer))
+    prompt = [{"role": "user", "content": "take turns"}]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = GRPOTrainer(
+            model=build_tiny_model(size, tokenizer, seed=0),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list([{"prompt": prompt}] * SLOTS),
+            environment_factory=Env,
+            args=GRPOConfig(
+                output_dir=folder,
+                per_device_train_batch_size=SLOTS,
+                num_generations=SLOTS,
+                max_completion_length=8000,
+                use_cpu=True,
+                report_to="none",
+            ),
+        )
+    call = '<tool_call>\n{"name": "step", "arguments": {}}\n</tool_call><|im_end|>'
+    texts = {over: tokenizer.encode("over<|im_end|>" if over else call) for over in (True, False)}
+    turns = 0
+
+    def generate(prompt_ids: Any, *_: Any, **__: Any) -> Any:
+        nonlocal turns
+        time.sleep(POLICY_S)
+        over = [env._is_over for env in playing]
+        playing[:] = [env for env in playing if not env._is_over]
+        turns += len(playing)
+        return [texts[one] for one in over], None
+
+    trainer._generate_single_turn = generate
+    started, cpu = time.perf_counter(), time.process_time()
+    finished, ended = 0, ""
+    try:
+        for _ in range(0, len(plan), SLOTS):
+            while len(made) < SLOTS:  # they are pooled and used again
+                trainer._environment_pool[None].append(Env())
+            playing = made[:SLOTS]
+            trainer._generate_and_score_completions([{"prompt": prompt}] * SLOTS)
+            finished += sum(env._is_over for env in made)
+    except Exception as error:  # noqa: BLE001 - whatever the peer makes of it
+        ended = f"{type(error).__name__}: {error}".splitlines()[0]
+    return {
+        "wall_s": time.perf_counter() - started,
+        "cpu_us_per_turn": 1e6 * (time.process_time() - cpu) / max(turns, 1),
+        "finished": finished,
+        "ended_by": ended,
+    }
+
+
+def play_agent_lightning(plan: Plan, trouble: str) -> dict[str, Any]:
+    """Play all episodes with runners of Agent Lightning in one event loop."""
+    import asyncio
+    import os
+    import threading
+
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would ask the network at import
+    import agentlightning  # type: ignore[import-not-found]
+    from agentlightning.tracer import DummyTracer  # type: ignore[import-not-found]
+
+    class NoTracer(DummyTracer):  # type: ignore[misc]
+        @contextlib.asynccontextmanager
+        async def trace_context(self, *_: Any, **__: Any) -> Any:
+            yield self
+
+        def get_last_trace(self) -> list[Any]:
+            return []
+
+    stop = threading.Event()
+    begun, finished, turns, wall = 0, 0, 0, 0.0
+
+    class Sleeper(agentlightning.LitAgent):  # type: ignore[misc]
+        async def rollout_async(self, task: int, resources: Any, rollout: Any) -> float:
+            nonlocal begun, finished, turns, wall
+            begun += 1
+            try:
+                for turn, seconds in enumerate(plan[task]):
+                    await asyncio.sleep(POLICY_S)
+                    turns += 1
+                    if trouble == "raise" and (task * 7919 + turn * 104729) % 50 == 0:
+                        raise Troubled("told to break")
+                    hangs = trouble == "hang" and task == 3 and turn == 0
+                    await asyncio.sleep(HANG_S if hangs else seconds)
+                finished += 1
+                return 1.0
+            finally:
+                wall = time.perf_counter() - started
+                if begun == len(plan):
+                    stop.set()
+
+    async def play() -> None:
+        nonlocal started
+        store = agentlightning.InMemoryLightningStore()
+        await store.add_resources({})
+        for number in range(len(plan)):
+            await store.enqueue_rollout(number)
+        runners = [agentlightning.LitAgentRunner(NoTracer()) for _ in range(SLOTS)]
+        for number, runner in enumerate(runners):
+            runner.init(Sleeper())
+            runner.init_worker(number, store)
+        started = time.perf_counter()
+        await asyncio.gather(*(runner.iter(event=stop) for runner in runners))
+
+    started, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(play())
+    return {
+        "wall_s": wall,
+        "cpu_us_per_turn": 1e6 * (time.process_time() - cpu) / max(turns, 1),
+        "finished": finished,
+        "ended_by": "",
+    }
+
+
 def play_peer(peer: str, plan: Plan, trouble: str) -> dict[str, Any]:
-    """Play all episodes on a vector of a peer."""
+    """Play all episodes with a peer."""
+    if peer == "trl":
+        return play_trl(plan, trouble)
+    if peer == "agent-lightning":
+        return play_agent_lightning(plan, trouble)
     vector = (gymnasium_vector if peer == "gymnasium" else gem_vector)(plan, trouble)
     actions = [0] * SLOTS if peer == "gymnasium" else [""] * SLOTS
     vector.reset()
@@ -142,7 +296,8 @@ def measure(quick: bool) -> dict[str, Any]:
     plan = make_plan()
     best = list_schedule([sum(steps) + POLICY_S * len(steps) for steps in plan], SLOTS)
     rows: list[dict[str, Any]] = []
-    pythons = {"gymnasium": Path(sys.executable), "gem": peer_python("gem")}
+    pythons = {"gymnasium": Path(sys.executable)}
+    pythons |= {peer: peer_python(peer) for peer in ("gem", "trl", "agent-lightning")}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
         file.write_text(json.dumps(plan))
@@ -150,7 +305,7 @@ def measure(quick: bool) -> dict[str, Any]:
             rows.append({"who": "turngym", "trouble": trouble, **ours(trouble)})
             for peer, python in pythons.items():
                 if python is None:
-                    rows.append({"who": peer, "trouble": "NOT RUN: benchmarks/setup.sh gem"})
+                    rows.append({"who": peer, "trouble": f"NOT RUN: benchmarks/setup.sh {peer}"})
                     continue
                 done = subprocess.run(
                     [str(python), __file__, peer, str(file), trouble],

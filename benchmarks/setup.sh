@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Make the environments of the packages that benchmarks/spine.py and sandbox.py compare with:
+# Make the environments of the packages that benchmarks/spine.py, scheduler.py and sandbox.py compare with:
 #
 #   benchmarks/setup.sh          all
 #   benchmarks/setup.sh gem      benchmarks/.venv/gem: gem-llm and what turngym needs
 #   benchmarks/setup.sh trl      benchmarks/.venv/trl: TRL, datasets and what turngym[train] needs
 #   benchmarks/setup.sh swe-rex  benchmarks/.venv/swe-rex: SWE-ReX
+#   benchmarks/setup.sh agent-lightning  benchmarks/.venv/agent-lightning: Agent Lightning
 #
 # They are apart from .venv, so that no peer can change what turngym is tested with. turngym itself
 # is read from src/. What the peers share with turngym has the tested version of constraints.txt,
@@ -40,15 +41,16 @@ install() { # install NAME REQUIREMENT...
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- gem trl swe-rex
+    set -- gem trl swe-rex agent-lightning
 fi
 for part in "$@"; do
     case $part in
         gem) install gem "${core[@]}" gem-llm==0.1.0 ;;
         trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
         swe-rex) install swe-rex swe-rex==1.4.0 ;;
+        agent-lightning) install agent-lightning "${core[@]}" agentlightning==0.3.0 ;;
         *)
-            echo "setup: unknown part '$part'; choose from: gem trl swe-rex" >&2
+            echo "setup: unknown part '$part'; choose from: gem trl swe-rex agent-lightning" >&2
             exit 2
             ;;
     esac
