@@ -49,7 +49,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         "obconf",
         "pcmanfm",
         "/usr/libexec/at-spi2-registryd",
-        "/usr/share/doc/libatk-adaptor",
+        "/usr/lib/*/gtk-2.0/modules/libatk-bridge.so",
         "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
         "/usr/share/icons/Adwaita/index.theme",
     ),
@@ -74,7 +74,7 @@ PROGRAMS_ONLY = ("sandboxes",)
 
 APT_PACKAGES = {
     "/usr/libexec/at-spi2-registryd": "at-spi2-core",
-    "/usr/share/doc/libatk-adaptor": "libatk-adaptor",
+    "/usr/lib/*/gtk-2.0/modules/libatk-bridge.so": "libatk-adaptor",
     "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf": "fonts-dejavu-core",
     "/usr/share/icons/Adwaita/index.theme": "adwaita-icon-theme",
     "Xvfb": "xvfb",
@@ -249,7 +249,9 @@ def missing_programs(part: str) -> str:
 
 def is_there(need: str) -> bool:
     """Say whether the program on PATH, or the file, is there."""
-    return Path(need).exists() if need.startswith("/") else shutil.which(need) is not None
+    if need.startswith("/"):
+        return next(Path("/").glob(need[1:]), None) is not None
+    return shutil.which(need) is not None
 
 
 def state_key() -> str:

@@ -114,9 +114,11 @@ class Accessibility:
         """
         registry = _Ref(f"{_IFACE}.Registry", _ROOT)
         answer = self._ask([_call(registry, "Accessible", "GetChildren")])[0]
+        if answer is None:
+            raise DisplayGone("desktop: its accessibility registry is gone")
         found: list[Element] = []
         silent: list[str] = []
-        for ref in (_Ref(bus, path) for bus, path in (answer or ([],))[0]):
+        for ref in (_Ref(bus, path) for bus, path in answer[0]):
             wait = _AGAIN_S if ref.bus in self._silent else _ANSWER_S
             until = time.monotonic() + wait
             self._silent.add(ref.bus)

@@ -113,11 +113,14 @@ class Display:
         try:
             self.pid = int(json.loads(said)["child-pid"])
             self._await_ready()
-        except BaseException as error:
+        except Exception as error:
             self.close()
             if isinstance(error, EnvironmentFault):
                 raise
             raise EnvironmentFault(f"desktop: it could not be started: {self._stderr}") from error
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def root(self) -> Path:
@@ -141,10 +144,17 @@ class Display:
         return self._launched
 
     def ended(self) -> list[Ended]:
-        """Return the programs that ended since the last call."""
+        """Return the programs that ended since the last call.
+
+        Raises:
+            DisplayGone: One of those ended that every desktop needs.
+        """
         self._read(0.0)
         *lines, self._output = self._output.split(b"\n")
         fields = [line.split() for line in lines]
+        lost = [f[1].decode() for f in fields if f[:1] == [b"lost"]]
+        if lost or not self.is_alive:
+            raise DisplayGone(f"desktop: it lost its {lost[0] if lost else 'sandbox'}")
         return [Ended(number=int(f[1]), status=int(f[2])) for f in fields if f[:1] == [b"ended"]]
 
     def activity(self) -> tuple[int, bool]:
@@ -155,7 +165,7 @@ class Display:
         turns, is_busy = 0, False
         proc = self.root / "proc"
         try:
-            pids = [name for name in os.listdir(proc) if name.isdigit()]
+            pids = [path.name for path in proc.iterdir() if path.name.isdigit()]
         except OSError as error:
             raise DisplayGone("desktop: its sandbox is gone") from error
         for pid in pids:
@@ -164,10 +174,9 @@ class Display:
                     self._names[pid] = (proc / pid / "comm").read_text().strip()
                 if self._names[pid] in _NOT_WATCHED:
                     continue
-                for thread in os.listdir(proc / pid / "task"):
-                    about = proc / pid / "task" / thread
-                    turns += int((about / "schedstat").read_text().split()[2])
-                    state = (about / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                for thread in (proc / pid / "task").iterdir():
+                    turns += int((thread / "schedstat").read_text().split()[2])
+                    state = (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
                     is_busy |= state in "RD"
         return turns, is_busy
 

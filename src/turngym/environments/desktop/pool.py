@@ -6,6 +6,7 @@ ready; the last release ends them.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from typing import ClassVar
@@ -21,7 +22,8 @@ class DisplayPool:
     """The warm desktops of one screen size. ``lease`` gives it, ``release`` gives it back."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _pools: ClassVar[dict[tuple[int, int], DisplayPool]] = {}
+    _pools: ClassVar[dict[tuple[int, int, int], DisplayPool]] = {}
+    """By process and screen size: a forked process has none of ours."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         self._size = size
@@ -37,7 +39,7 @@ class DisplayPool:
     def lease(cls, width: int, height: int) -> DisplayPool:
         """Return the pool of a screen size; every lease needs one ``release``."""
         with cls._lock:
-            pool = cls._pools.setdefault((width, height), cls((width, height)))
+            pool = cls._pools.setdefault((os.getpid(), width, height), cls((width, height)))
             pool._leases += 1
             return pool
 
@@ -47,7 +49,7 @@ class DisplayPool:
             self._leases -= 1
             if self._leases:
                 return
-            del DisplayPool._pools[self._size]
+            del DisplayPool._pools[os.getpid(), *self._size]
         with self._change:
             self._is_open = False
             self._change.notify_all()

@@ -10,14 +10,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from Xlib import X, XK, Xatom, display, error
+from Xlib import XK, X, display, error
 from Xlib.protocol import display as connection
 from Xlib.protocol import event
 from Xlib.support import unix_connect
@@ -103,10 +103,8 @@ class Screen:
 
     def close(self) -> None:
         """Give up the connection."""
-        try:
+        with suppress(error.ConnectionClosedError, OSError):
             self._display.close()
-        except (error.ConnectionClosedError, OSError):
-            pass
 
     # Pixels.
 

@@ -66,7 +66,7 @@ class X11Device:
         if any(one.role == "dialog" for one in elements):
             self._quiet(_DIALOG_QUIET_S)
             elements, silent = self._accessibility.elements()
-        notes += [f"{name} does not answer." for name in silent if f"{name} does" not in str(notes)]
+        notes = notes or [f"{name} does not answer." for name in silent]
         windows = self.screen.windows()
         active = next((one.title for one in windows if one.is_active), "")
         told = {active, *(one.window for one in elements)}
