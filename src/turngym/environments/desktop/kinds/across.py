@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from turngym.environments.actions import Action
-from turngym.environments.desktop.jobs import Desk, Job, Step, click, key, typed
+from turngym.environments.desktop.jobs import Desk, Files, Job, Step, click, key, typed
 from turngym.environments.desktop.kinds.sheets import workbook
 from turngym.environments.desktop.kinds.words import file_name, file_names, lines, words
 from turngym.environments.desktop.observation import View
@@ -121,7 +121,7 @@ def sheet_into_note(rng: Random) -> Job:
     """Write a number of a sheet into a note."""
     value, name = rng.randint(100, 9_999), words(rng, 1)[0]
     book = workbook([["item", "amount"], [name, value]])
-    wanted = {_NAME: book, "note.txt": f"{value}\n"}
+    wanted: Files = {_NAME: book, "note.txt": f"{value}\n"}
     return Job(
         goal=f'Write the amount of "{name}" in {_NAME} into note.txt, and save it. Leave the '
         "workbook as it is.",

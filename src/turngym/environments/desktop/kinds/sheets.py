@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 from turngym.environments.desktop.jobs import Desk, Job, Step, key, typed
 from turngym.environments.desktop.kinds.words import TOPICS, words
 
+Row = list[str | int]
 Rows = Sequence[Sequence[str | int]]
 _NAMESPACE = "http://www.gnumeric.org/v10.dtd"
 _TEXT, _NUMBER = 60, 40
@@ -73,9 +74,11 @@ def _write(row: int, column: int, text: str) -> tuple[Step, ...]:
     )  # fmt: skip
 
 
-def _stock(rng: Random) -> list[list[str | int]]:
+def _stock(rng: Random) -> list[Row]:
     """Return a table of goods and their amounts."""
-    return [["item", "amount"], *([name, rng.randint(3, 99)] for name in words(rng, 4))]
+    header: Row = ["item", "amount"]
+    rows: list[Row] = [[name, rng.randint(3, 99)] for name in words(rng, 4)]
+    return [header, *rows]
 
 
 def fill(rng: Random) -> Job:
@@ -96,7 +99,7 @@ def change(rng: Random) -> Job:
     """Correct one amount."""
     table = _stock(rng)
     row, value = rng.randint(1, 4), rng.randint(100, 999)
-    after = [[*line[:1], value] if r == row else line for r, line in enumerate(table)]
+    after: list[Row] = [[line[0], value] if r == row else line for r, line in enumerate(table)]
     goal = f'In {{file}}, change the amount of "{table[row][0]}" to {value}.'
     return _job(rng, goal, table, after, _write(row, 1, str(value)))
 
@@ -104,7 +107,7 @@ def change(rng: Random) -> Job:
 def add_row(rng: Random) -> Job:
     """Add a row at the end."""
     table = _stock(rng)
-    new = [rng.choice(TOPICS), rng.randint(3, 99)]
+    new: Row = [rng.choice(TOPICS), rng.randint(3, 99)]
     goal = f'Add a row at the end of the table in {{file}}: "{new[0]}" with the amount {new[1]}.'
     script = (*_write(5, 0, str(new[0])), *_write(5, 1, str(new[1])))
     return _job(rng, goal, table, [*table, new], script)
@@ -113,9 +116,9 @@ def add_row(rng: Random) -> Job:
 def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]], int]) -> Job:
     table = _stock(rng)
     amounts = [int(row[1]) for row in table[1:]]
-    after = [*table, ["", value(amounts)]]
+    below: Row = ["", value(amounts)]
     goal = f"Put {what} of all amounts into cell {_cell(5, 1)} of {{file}}."
-    return _job(rng, goal, table, after, _write(5, 1, f"={function}(B2:B5)"))
+    return _job(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
 
 
 def total(rng: Random) -> Job:
@@ -135,12 +138,13 @@ def minimum(rng: Random) -> Job:
 
 def products(rng: Random) -> Job:
     """Multiply two columns into a third."""
-    rows = [[name, rng.randint(2, 20), rng.randint(2, 20)] for name in words(rng, 3)]
-    before: list[list[str | int]] = [["item", "amount", "price", "cost"], *rows]
-    after = [before[0], *([*row, int(row[1]) * int(row[2])] for row in rows)]
+    goods = [(name, rng.randint(2, 20), rng.randint(2, 20)) for name in words(rng, 3)]
+    header: Row = ["item", "amount", "price", "cost"]
+    before: list[Row] = [[name, amount, price] for name, amount, price in goods]
+    after: list[Row] = [[name, amount, price, amount * price] for name, amount, price in goods]
     goal = "In {file}, fill the column cost with amount times price."
     script = tuple(step for r in range(1, 4) for step in _write(r, 3, f"=B{r + 1}*C{r + 1}"))
-    return _job(rng, goal, before, after, script)
+    return _job(rng, goal, [header, *before], [header, *after], script)
 
 
 def clear(rng: Random) -> Job:
