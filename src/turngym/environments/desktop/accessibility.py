@@ -37,7 +37,7 @@ ROLES = {
     43: "button", 44: "radio button", 45: "menu item", 48: "scroll bar", 51: "slider",
     52: "spin button", 54: "status bar", 55: "table", 56: "cell", 57: "column header",
     60: "text", 61: "text", 62: "toggle button", 65: "tree", 66: "tree table",
-    69: "window", 79: "text", 91: "tree item", 98: "icon", 116: "label", 2: "alert",
+    69: "window", 79: "text", 91: "tree item", 98: "icon", 116: "label", 2: "dialog",
 }  # fmt: skip
 """Numbers of AT-SPI roles that say something, and their words."""
 _SILENT = {
@@ -53,7 +53,7 @@ _SILENT = {
     "tree table",
 }
 """Roles that only hold others."""
-_READ = {"alert", "column header", "dialog", "label", "progress", "window"}
+_READ = {"column header", "dialog", "label", "progress", "window"}
 _HINTED = {"button", "check box", "combo box", "icon", "radio button", "text", "toggle button"}
 _TEXTS = {"text", "password field", "spin button"}
 _HIDDEN_CHILDREN = {"combo box", "scroll bar"}
@@ -176,7 +176,7 @@ class Accessibility:
             node.role = ROLES.get(role[0] if role else 0, "")
             node.name = _text(name)[:_MAX_NAME]
             node.children = int(count[0][1]) if count else 0
-            if node.role in ("window", "dialog", "alert"):
+            if node.role in ("window", "dialog"):
                 node.window = node.name
             node.box = tuple(box[0]) if box else (0, 0, 0, 0)
         self._read_hints(shown, until)
@@ -264,7 +264,8 @@ def _speaks(node: _Node) -> bool:
         return False
     if node.role in _SILENT:
         return False
-    return bool(node.name or node.value) or node.role not in _READ | {"cell", "icon"}
+    needs_words = _READ - {"dialog"} | {"cell", "icon"}
+    return bool(node.name or node.value) or node.role not in needs_words
 
 
 def _element(node: _Node) -> Element:

@@ -18,6 +18,7 @@ import os
 import selectors
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 import weakref
@@ -107,11 +108,13 @@ class Display:
             )  # fmt: skip
         finally:
             os.close(info_write)
-        self._finalizer = weakref.finalize(self, _kill, self._process)
+        self._first: list[int] = []
+        self._finalizer = weakref.finalize(self, _kill, self._process, self._first)
         with os.fdopen(info_read, "rb") as info:
             said = info.read()
         try:
             self.pid = int(json.loads(said)["child-pid"])
+            self._first.append(self.pid)
             self._await_ready()
         except Exception as error:
             self.close()
@@ -224,12 +227,21 @@ class Display:
                 timeout_s = 0.0
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a sandbox; its first process takes all others with it."""
-    if process.poll() is None:
+def _kill(process: subprocess.Popen[bytes], first: list[int]) -> None:
+    """End a sandbox, and wait until no process of it is left.
+
+    ``first`` holds its first process, whose end is told only once all others are gone.
+    """
+    if process.poll() is not None:
+        return
+    for pid in first:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    try:
+        process.wait(_STOP_S if first else 0.0)
+    except subprocess.TimeoutExpired:
         process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_S)
+        process.wait()
 
 
 @cache

@@ -185,6 +185,11 @@ class Screen:
 
     # Windows.
 
+    def is_managed(self) -> bool:
+        """Say whether a window manager is there."""
+        with self._border():
+            return len(self._property(self._root, "_NET_SUPPORTING_WM_CHECK")) > 0
+
     def windows(self) -> list[Window]:
         """Return the windows of applications, the topmost last."""
         with self._border():
@@ -334,7 +339,7 @@ class Screen:
 
 _ATOMS = (
     "CLIPBOARD", "UTF8_STRING", "WM_PROTOCOLS", "_NET_ACTIVE_WINDOW", "_NET_CLIENT_LIST_STACKING",
-    "_NET_WM_NAME", "_NET_WM_PID", "_NET_WM_PING", "_TURNGYM_CLIP",
+    "_NET_WM_NAME", "_NET_WM_PID", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_PING", "_TURNGYM_CLIP",
 )  # fmt: skip
 _XWD_HEADER = struct.Struct(">25I")
 

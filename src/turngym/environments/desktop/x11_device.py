@@ -55,6 +55,7 @@ class X11Device:
         try:
             self.screen = Screen(self.display.root, width, height)
             self._accessibility = Accessibility(self.display.root)
+            self._await_manager()
         except BaseException:
             self.display.close()
             raise
@@ -156,8 +157,15 @@ class X11Device:
         self._names[number] = command[0]
         until = time.monotonic() + _WINDOW_S
         while not (new := [w for w in self.screen.windows() if w.id not in before]):
-            if time.monotonic() > until or not self.display.is_alive:
-                raise EnvironmentFault(f"desktop: {command[0]} showed no window")
+            status = next(
+                (one.status for one in self.display.ended() if one.number == number), None
+            )
+            if time.monotonic() > until or status is not None:
+                said = self.run_output(f"/run/app{number}.log").decode(errors="replace")
+                raise EnvironmentFault(
+                    f"desktop: {command[0]} showed no window (exit status {status}): "
+                    f"{said.strip()[-200:]}"
+                )
             time.sleep(_TICK_S)
         self.screen.ping(new[-1].id, _PING_S)
         self._quiet(_LAUNCH_QUIET_S)
@@ -212,6 +220,14 @@ class X11Device:
         self.display.close()
 
     # Waiting.
+
+    def _await_manager(self) -> None:
+        """Wait for the window manager, since what is mapped before it may stay unmanaged."""
+        until = time.monotonic() + _WINDOW_S
+        while not self.screen.is_managed():
+            if time.monotonic() > until:
+                raise EnvironmentFault("desktop: the window manager did not start")
+            time.sleep(_TICK_S)
 
     def _settle(self) -> list[str]:
         """Wait until input was handled and the screen is quiet; return notes on who hangs."""
