@@ -302,9 +302,10 @@ async def test_pointing_is_rewarded_by_place(app):
         await env.close()
 
 
-def test_desktop_tasks_keep_every_promise():
-    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 3}
-    check_turn_env("desktop/notes-append", **quick).raise_on_failure()
+if IS_FULL:
+
+    def test_desktop_tasks_keep_every_promise():
+        check_turn_env("desktop/notes-append", timeout_s=600.0).raise_on_failure()
 
 
 def test_pointing_keeps_every_promise():
@@ -316,7 +317,7 @@ def test_pointing_keeps_every_promise():
     "kind", ("notes-append", "files-rename", "sheet-sum") if IS_FULL else ("calc-product",)
 )
 def test_forks_are_equal_and_independent(kind):
-    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 3}
+    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
     check_fork(f"desktop/{kind}", **quick).raise_on_failure()
 
 

@@ -29,6 +29,9 @@ _CONNECTING = threading.Lock()
 _SPARE_KEYS = 8
 """Keycodes lent to characters that the keyboard lacks."""
 _SETTLE_S = 0.02
+_HOLD_S = 0.02
+"""A button is held so long: the window manager sees a press first, raises and focuses the window,
+and a release in that very moment is lost on some buttons."""
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 
 KEYS = {
@@ -128,10 +131,14 @@ class Screen:
         """Click at ``x``, ``y``."""
         with self._border():
             self._fake(X.MotionNotify, x=x, y=y)
+            self._display.sync()
+            time.sleep(_HOLD_S)
             for _ in range(times):
                 self._fake(X.ButtonPress, _BUTTONS[button])
+                self._display.sync()
+                time.sleep(_HOLD_S)
                 self._fake(X.ButtonRelease, _BUTTONS[button])
-            self._display.sync()
+                self._display.sync()
 
     def drag(self, start: tuple[int, int], end: tuple[int, int], *, steps: int = 12) -> None:
         """Press at ``start``, move to ``end`` and let go."""

@@ -49,11 +49,10 @@ def _into_field(text: str) -> tuple[Step, ...]:
     def step(view: View) -> Action:
         for one in view.elements:
             if one.role == "spin button" and "disabled" not in one.states:
-                place = {"x": one.x + 8, "y": one.center[1]}
-                return Action(name="click_at", arguments=place)
+                return Action(name="double_click", arguments={"mark": one.mark})
         raise LookupError("no number field")
 
-    return (step, *key("ctrl+a"), *typed(text), *key("tab"))
+    return (step, *typed(text), *key("tab"))
 
 
 def desktops(rng: Random) -> Job:
