@@ -38,6 +38,7 @@ MEMORY_BYTES = 256 << 20
 """Most that files of one desktop may take, each of home, /tmp and /run."""
 START_S = 15.0
 _STOP_S = 5.0
+_TICK_S = 0.005
 _NOT_WATCHED = ("Xvfb", "bwrap", "sh")
 _HERE = Path(__file__).parent
 
@@ -232,16 +233,19 @@ def _kill(process: subprocess.Popen[bytes], first: list[int]) -> None:
 
     ``first`` holds its first process, whose end is told only once all others are gone.
     """
-    if process.poll() is not None:
-        return
-    for pid in first:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    try:
-        process.wait(_STOP_S if first else 0.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if process.poll() is None:
+        for pid in first:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            process.wait(_STOP_S if first else 0.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # Where bubblewrap itself was killed, the kernel is still at it.
+    until = time.monotonic() + _STOP_S
+    while any(Path(f"/proc/{pid}").exists() for pid in first) and time.monotonic() < until:
+        time.sleep(_TICK_S)
 
 
 @cache

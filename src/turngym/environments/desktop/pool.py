@@ -55,8 +55,6 @@ class DisplayPool:
             self._change.notify_all()
         if self._thread is not None:
             self._thread.join()
-        while self._ready:
-            self._ready.popleft().close()
 
     def take(self) -> X11Device:
         """Return a fresh desktop, which the caller closes.
@@ -91,7 +89,7 @@ class DisplayPool:
                 while self._is_open and len(self._ready) >= SPARE:
                     self._change.wait()
                 if not self._is_open:
-                    return
+                    break
             try:
                 device = self._new()
             except EnvironmentFault:
@@ -100,3 +98,5 @@ class DisplayPool:
                 continue
             with self._change:
                 self._ready.append(device)
+        while self._ready:  # here: a sandbox ends with the thread that started it
+            self._ready.popleft().close()
