@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
+from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PACKAGES, PROGRAMS
 from turngym.environments.registration import register
 
 _HERE = "turngym.environments.desktop"
@@ -21,6 +21,7 @@ def register_desktop() -> None:
             extra="desktop",
             modules=_MODULES,
             programs=PROGRAMS,
+            packages=PACKAGES,
             provides=("anchor",),
         )
     for app in GROUNDING_APPS:
@@ -33,5 +34,6 @@ def register_desktop() -> None:
             extra="desktop",
             modules=_MODULES,
             programs=PROGRAMS,
+            packages=PACKAGES,
             provides=("anchor",),
         )

@@ -48,6 +48,8 @@ def test_missing_programs_are_one_line_with_their_packages(monkeypatch):
     monkeypatch.setattr(display.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"apt-get install .*galculator.*xvfb"):
         display.require_desktop()
+    with pytest.raises(ConfigError, match=r"desktop/notes-append.*: apt-get install \w+$"):
+        registry.find("desktop/notes-append").require()
     assert set(display.missing_packages()) >= set(PACKAGES.values())
     assert set(FILES.values()) == {
         "adwaita-icon-theme", "at-spi2-core", "fonts-dejavu-core", "libatk-adaptor",
