@@ -1,4 +1,4 @@
-"""What every device can do, whether it is a desktop, a phone in a browser, or a real phone."""
+"""What every device with a screen can do; ``X11Device`` is the one that exists."""
 
 from __future__ import annotations
 

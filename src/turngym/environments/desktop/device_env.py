@@ -37,7 +37,7 @@ _MENU_KEYS = ("enter", "tab", "escape", "ctrl+a", "ctrl+c", "ctrl+s", "ctrl+v", 
 
 
 class DeviceEnv(AsyncTurnEnv):
-    """Reach a goal on a device: the dialogue that desktops and phones share.
+    """Reach a goal on a device: the dialogue, whatever the device is.
 
     A subclass makes the device (``open_device``), says what is asked, and judges.
 

@@ -123,11 +123,6 @@ def click(name: str, role: str = "", *, action: str = "click", window: str = "")
     return (step,)
 
 
-def wait() -> tuple[Action, ...]:
-    """Wait a second."""
-    return (Action(name="wait"),)
-
-
 def find(view: View, name: str, role: str = "", window: str = "") -> Element:
     """Return the first element called ``name``.
 

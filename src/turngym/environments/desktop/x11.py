@@ -115,10 +115,6 @@ class Screen:
         """Return the screen, uint8 [height, width, 3]."""
         return self._pixels[:, :, 2::-1].copy()
 
-    def digest(self) -> int:
-        """Return a number that changes with the screen."""
-        return hash(self._pixels.tobytes())
-
     # Mouse and keyboard.
 
     def move(self, x: int, y: int) -> None:

@@ -31,8 +31,7 @@ _DRAWS = 1_000
 def draw(kind: str, rng: Random, split: Split) -> Job:
     """Return the first problem of ``kind`` that belongs to ``split``.
 
-    A problem belongs to a split by its own content, so none is ever in both; of a kind with a
-    handful of problems each is in both.
+    A problem belongs to a split by its own content, so none is ever in both.
     """
     template = TEMPLATES[kind]
     for _ in range(_DRAWS):

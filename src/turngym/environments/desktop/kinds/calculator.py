@@ -7,8 +7,6 @@ from random import Random
 
 from turngym.environments.desktop.jobs import Job, Step, click, key
 
-_BUTTONS = {"*": "*", "+": "+", "-": "-", "/": "/"}
-
 
 def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) -> Job:
     """Return the job to compute ``sum_``, with the keys that it is made of."""
