@@ -11,7 +11,7 @@ BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
 SANDBOXES := sandboxes docker
 WEB := web miniwob
-EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB)
+EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 ARGS ?=
@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -54,6 +54,10 @@ chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills dur
 soak-web: ## 1000 MiniWoB episodes while the browser is killed 10 times
 	@$(BOOTSTRAP) core dev $(WEB)
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_web_soak.py $(PYTEST_ARGS)
+
+soak-desktop: ## 500 desktop episodes while processes in them are killed at random
+	@$(BOOTSTRAP) core dev desktop
+	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_desktop.py -k five_hundred $(PYTEST_ARGS)
 
 outside: ## Agents of others, installed from the registry and run unchanged through the gateway
 	@$(BOOTSTRAP) core train dev openai serve mcp

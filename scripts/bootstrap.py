@@ -38,6 +38,21 @@ TOOLS = ["pip", "hatchling", "editables"]
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "alfworld": ("make", "g++", "cmake"),
     "babyai": (),
+    "desktop": (
+        "Xvfb",
+        "openbox",
+        "dbus-daemon",
+        "bwrap",
+        "galculator",
+        "gnumeric",
+        "mousepad",
+        "obconf",
+        "pcmanfm",
+        "/usr/libexec/at-spi2-registryd",
+        "/usr/lib/*/gtk-2.0/modules/libatk-bridge.so",
+        "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+        "/usr/share/icons/Adwaita/index.theme",
+    ),
     "docker": (),
     "sandboxes": ("bwrap", "setpriv", "unshare"),
     "scienceworld": ("java",),
@@ -45,7 +60,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "textworld": ("make", "g++"),
     "web": ("chromium-headless-shell",),
 }
-"""Parts that the rest can do without, and the programs that each needs on PATH."""
+"""Parts that the rest can do without, and the programs that each needs on PATH, or files."""
 
 WITHOUT_DEPENDENCIES = {
     "miniwob": ("miniwob==1.1.0",),
@@ -58,12 +73,24 @@ PROGRAMS_ONLY = ("sandboxes",)
 """Parts that are no Python package."""
 
 APT_PACKAGES = {
+    "/usr/libexec/at-spi2-registryd": "at-spi2-core",
+    "/usr/lib/*/gtk-2.0/modules/libatk-bridge.so": "libatk-adaptor",
+    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf": "fonts-dejavu-core",
+    "/usr/share/icons/Adwaita/index.theme": "adwaita-icon-theme",
+    "Xvfb": "xvfb",
     "bwrap": "bubblewrap",
     "chromium-headless-shell": "chromium-headless-shell",
     "cmake": "cmake",
+    "dbus-daemon": "dbus",
     "g++": "g++",
+    "galculator": "galculator",
+    "gnumeric": "gnumeric",
     "java": "default-jre-headless",
     "make": "make",
+    "mousepad": "mousepad",
+    "obconf": "obconf",
+    "openbox": "openbox",
+    "pcmanfm": "pcmanfm",
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }
@@ -198,7 +225,7 @@ def missing_programs(part: str) -> str:
 
     As root on Debian or Ubuntu a missing program is installed.
     """
-    missing = [program for program in OPTIONAL.get(part, ()) if shutil.which(program) is None]
+    missing = [need for need in OPTIONAL.get(part, ()) if not is_there(need)]
     if part == "web" and os.environ.get("TURNGYM_CHROMIUM"):
         return ""
     if not missing:
@@ -217,7 +244,14 @@ def missing_programs(part: str) -> str:
         )
         if result.returncode != 0 and arguments[0] == "install":
             return f"{line}; apt-get exit status {result.returncode}"
-    return "" if all(map(shutil.which, missing)) else line
+    return "" if all(map(is_there, missing)) else line
+
+
+def is_there(need: str) -> bool:
+    """Say whether the program on PATH, or the file, is there."""
+    if need.startswith("/"):
+        return next(Path("/").glob(need[1:]), None) is not None
+    return shutil.which(need) is not None
 
 
 def state_key() -> str:

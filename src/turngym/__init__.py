@@ -2,6 +2,7 @@
 
 from turngym.environments.actions import Action, Commands, JsonTools
 from turngym.environments.base import AsyncTurnEnv, Outcome, TurnEnv
+from turngym.environments.desktop import register_desktop as _register_desktop
 from turngym.environments.registration import make, register
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.text import register_text_games as _register_text_games
@@ -33,3 +34,4 @@ __all__ = [
 _register_text_games()
 _register_search()
 _register_web()
+_register_desktop()

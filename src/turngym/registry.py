@@ -50,6 +50,8 @@ class EnvEntry:
     programs: tuple[str, ...] = ()
     """Programs that must be on the PATH. ``a|b`` is one or the other; ``$NAME`` stands for the
     program whose path is in the environment variable."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Debian package of a program, where the hint shall name it."""
     provides: frozenset[str] = frozenset()
     """What it gives credit methods beyond rewards: ``anchor``, ``ground_truth``, ``potential``."""
 
@@ -76,11 +78,15 @@ class EnvEntry:
         elif modules:
             hints.append(f"install the Python module {modules[0]!r}")
         hints += [
-            f"install the program {program_name(need)!r}"
+            f"install the program {program_name(need)!r}{self._package_of(need)}"
             for need in self.programs
             if find_program(need) is None
         ]
         return hints
+
+    def _package_of(self, need: str) -> str:
+        package = self.packages.get(program_name(need))
+        return "" if package is None else f": apt-get install {package}"
 
     def require(self) -> None:
         """Raise when something is missing.

@@ -25,7 +25,8 @@ QUICK_FORK: dict[str, int] = {} if IS_FULL else {"episodes": 1, "max_turns": 6}
 
 def every_environment() -> list[object]:
     ours = [entry for entry in entries() if entry.id.startswith("turngym/")]
-    ours = [entry for entry in ours if entry.family != "web"]  # test_web.py: one of each kind
+    # test_web.py and test_desktop.py take one of each kind.
+    ours = [entry for entry in ours if entry.family not in ("desktop", "web")]
     ours = [entry for entry in ours if IS_FULL or not entry.programs]
     different = {(e.entry_point, str(sorted(e.kwargs.items())), e.max_turns): e for e in ours}
     return [

@@ -27,6 +27,7 @@ def register(
     extra: str | None = None,
     modules: Sequence[str] = (),
     programs: Sequence[str] = (),
+    packages: Mapping[str, str] | None = None,
     provides: Collection[str] = (),
 ) -> None:
     """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
@@ -42,6 +43,7 @@ def register(
         extra: Extra that installs what is needed, for the hint when something is missing.
         modules: Python modules that must be importable.
         programs: Programs that must be on the PATH.
+        packages: Program to the Debian package that holds it, for the hint.
         provides: What it gives credit methods beyond rewards: ``"anchor"``, ``"ground_truth"``
             (with ``answer``), ``"potential"``.
 
@@ -58,6 +60,7 @@ def register(
         extra=extra,
         modules=tuple(modules),
         programs=tuple(programs),
+        packages=dict(packages or {}),
         provides=frozenset(provides),
     )
     registry.add(entry)

@@ -5,15 +5,38 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from turngym.environments.spaces import Image
-from turngym.environments.web.observation import Element
 from turngym.errors import missing_extra
 
 _COLOURS = ((200, 0, 0), (0, 90, 200), (0, 130, 0), (150, 0, 150), (190, 100, 0))
+
+
+class Marked(Protocol):
+    """Something with a place in the picture."""
+
+    @property
+    def mark(self) -> int:
+        """Number by which actions name it; 0 when it has none."""
+
+    @property
+    def x(self) -> int:
+        """Left edge."""
+
+    @property
+    def y(self) -> int:
+        """Top edge."""
+
+    @property
+    def width(self) -> int:
+        """In pixels."""
+
+    @property
+    def height(self) -> int:
+        """In pixels."""
 
 
 def decode(png: bytes, width: int, height: int) -> Image:
@@ -28,7 +51,7 @@ def decode(png: bytes, width: int, height: int) -> Image:
     return whole
 
 
-def draw_marks(image: Image, elements: Iterable[Element]) -> Image:
+def draw_marks(image: Image, elements: Iterable[Marked]) -> Image:
     """Return ``image`` with a box and the number of each marked element in view."""
     from PIL import ImageDraw
 
@@ -43,6 +66,12 @@ def draw_marks(image: Image, elements: Iterable[Element]) -> Image:
         pen.rectangle((one.x, one.y, one.x + 6 * len(text) + 2, one.y + 10), fill=colour)
         pen.text((one.x + 1, one.y - 1), text, fill=(255, 255, 255))
     return np.asarray(picture, dtype=np.uint8).copy()
+
+
+def resized(image: Image, scale: float) -> Image:
+    """Return ``image`` at ``scale`` times its size."""
+    height, width = (round(side * scale) for side in image.shape[:2])
+    return np.asarray(_pillow().fromarray(image).resize((width, height)), dtype=np.uint8).copy()
 
 
 def save(image: Image, path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Draw one solved web episode as a film strip: what was seen, and below it what was done.
+"""Draw one solved episode as a film strip: what was seen, and below it what was done.
 
-Usage: python scripts/web_film.py [ENV] [OUT]
+Usage: python scripts/film.py [ENV] [OUT] [SCALE]      (SCALE only for desktop environments)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import turngym
 LINE = 16
 
 
-def main(name: str, out: Path) -> None:
-    env = turngym.make(name, screenshot="marks")
+def main(name: str, out: Path, **more: float) -> None:
+    env = turngym.make(name, screenshot="marks", **more)
     observation, _ = env.reset(seed=1, options={"split": "test"})
     pictures, actions, is_over = [observation["image"]], [], False
     while not is_over:
@@ -43,4 +43,5 @@ if __name__ == "__main__":
     main(
         given[0] if given else "web/miniwob-login-user",
         Path(given[1] if len(given) > 1 else "docs/assets/web_episode.png"),
+        **({"scale": float(given[2])} if len(given) > 2 else {}),
     )

@@ -1,0 +1,39 @@
+"""Devices with a screen: desktops with real applications; see ``docs/desktop.md``."""
+
+from __future__ import annotations
+
+from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PACKAGES, PROGRAMS
+from turngym.environments.registration import register
+
+_HERE = "turngym.environments.desktop"
+_MODULES = ("Xlib", "jeepney")
+
+
+def register_desktop() -> None:
+    """Register every desktop environment; called once by ``import turngym``."""
+    for kind in KINDS:
+        register(
+            f"turngym/{kind}-v0",
+            f"{_HERE}.factories:desktop",
+            family="desktop",
+            max_turns=60,
+            kwargs={"kind": kind},
+            extra="desktop",
+            modules=_MODULES,
+            programs=PROGRAMS,
+            packages=PACKAGES,
+            provides=("anchor",),
+        )
+    for app in GROUNDING_APPS:
+        register(
+            f"turngym/grounding-{app}-v0",
+            f"{_HERE}.factories:grounding",
+            family="desktop",
+            max_turns=3,
+            kwargs={"app": app},
+            extra="desktop",
+            modules=_MODULES,
+            programs=PROGRAMS,
+            packages=PACKAGES,
+            provides=("anchor",),
+        )

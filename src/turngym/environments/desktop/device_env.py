@@ -1,0 +1,279 @@
+"""A device as an environment: a screen in, one action out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from turngym.environments.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.base import AsyncTurnEnv, Outcome
+from turngym.environments.desktop.acting import act
+from turngym.environments.desktop.actions import (
+    NAMES,
+    as_tool_call,
+    device_commands,
+    device_tools,
+)
+from turngym.environments.desktop.device import Device
+from turngym.environments.desktop.observation import View, view_text
+from turngym.environments.spaces import Image, text_observation_space
+from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
+from turngym.tasks.base import Task
+
+T = TypeVar("T")
+ActionStyle = Literal["commands", "tools"]
+Screenshot = Literal["none", "plain", "marks"]
+
+_MENU_ACTIONS = 150
+_MENU_KEYS = ("enter", "tab", "escape", "ctrl+a", "ctrl+c", "ctrl+s", "ctrl+v", "delete")
+
+
+class DeviceEnv(AsyncTurnEnv):
+    """Reach a goal on a device: the dialogue, whatever the device is.
+
+    A subclass makes the device (``open_device``), says what is asked, and judges.
+
+    Args:
+        max_chars: Longest list of elements in an observation.
+        screenshot: ``"plain"`` adds a picture to observations, ``"marks"`` one with marks drawn in.
+        scale: Size of the picture relative to the screen; coordinates of actions are its pixels.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        keep: Folder in which every turn leaves its text, and its picture when there is one.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = NAMES
+    size: ClassVar[tuple[int, int]] = (1024, 768)
+    """Width and height of the screen, in pixels."""
+
+    def __init__(
+        self,
+        *,
+        max_chars: int = 6_000,
+        screenshot: Screenshot = "none",
+        scale: float = 1.0,
+        action_style: ActionStyle = "commands",
+        keep: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if action_style not in ("commands", "tools"):
+            raise unknown_name("action_style", action_style, ("commands", "tools"))
+        if screenshot not in ("none", "plain", "marks"):
+            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
+        if not 0.05 <= scale <= 1.0:
+            raise ConfigError(f"{self.name}: scale is {scale}; wanted 0.05 to 1")
+        self.action_style = action_style
+        self.action_format: ActionFormat = (
+            device_commands(self.actions)
+            if action_style == "commands"
+            else device_tools(self.actions)
+        )
+        self._max_chars, self._screenshot = max_chars, screenshot
+        self._scale = 1.0 if screenshot == "none" else scale
+        if screenshot != "none":
+            width, height = (round(side * self._scale) for side in self.size)
+            self.observation_space = text_observation_space(image_hw=(height, width))
+        self._keep = None if keep is None else Path(keep)
+        self._kept: Path | None = None
+        """Folder of the running episode."""
+        self._thread: ThreadPoolExecutor | None = None
+        """The one thread that touches the device."""
+        self._device: Device | None = None
+        self._image: Image | None = None
+        self.goal = ""
+        self.view = View()
+        """What was seen last."""
+        self.turns = 0
+
+    # What a subclass gives.
+
+    @abstractmethod
+    def open_device(self, task: Task) -> Device:
+        """Return a device that shows the first screen of ``task``; set ``goal``."""
+
+    @abstractmethod
+    def judge(self, action: Action) -> Outcome | None:
+        """Return the end of the episode after ``action``; None: go on."""
+
+    def look(self) -> View:
+        """Return what is on the screen."""
+        return self.device.look()
+
+    def perform(self, action: Action) -> str | None:
+        """Carry out ``action``; return why it could not be, or None."""
+        return act(self.device, self.view, action, scale=self._scale)
+
+    def drop_device(self) -> None:
+        """End the device of the last episode, if there is one."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()
+
+    def release(self) -> None:
+        """Give back what devices are made of."""
+
+    # One episode.
+
+    @property
+    def device(self) -> Device:
+        """The running episode's device."""
+        if self._device is None:
+            raise EnvironmentFault(f"{self.name}: no episode is open")
+        return self._device
+
+    async def begin(self, task: Task) -> Outcome:
+        """Make a fresh device and look at it."""
+        return await self._run("reset", lambda: self._begin(task))
+
+    async def turn(self, action: Action) -> Outcome:
+        """Act, wait until the screen is quiet, look and judge."""
+        return await self._run(action.name, lambda: self._turn(action))
+
+    async def close(self) -> None:
+        """End the device. Safe to call twice."""
+        if self._thread is None:
+            return
+        try:
+            await self._run("close", self._close)
+        finally:
+            thread, self._thread = self._thread, None
+            thread.shutdown(wait=False)
+
+    # What the agent sees.
+
+    def page(self) -> str:
+        """Return the goal and what was seen last, as text."""
+        return f"Goal: {self.goal}\n{view_text(self.view, self._max_chars)}"
+
+    def reminder(self) -> str:
+        """Return what was seen last."""
+        return "\n" + self.page()
+
+    def anchor(self) -> str:
+        """Return a digest of the goal and what is seen."""
+        return hashlib.sha256(self.page().encode()).hexdigest()[:16]
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: click what has a mark, type what the goal quotes, press common keys.
+
+        Endlessly many other actions would be carried out too.
+        """
+        menu = [
+            self.say("click", mark=one.mark)
+            for one in self.view.elements
+            if one.mark and "disabled" not in one.states
+        ]
+        if "type" in self.actions:
+            quoted = re.findall(r'"([^"\n]+)"', self.goal)
+            menu += [self.say("type", text=text) for text in dict.fromkeys(quoted)]
+        if "key" in self.actions:
+            menu += [self.say("key", keys=keys) for keys in _MENU_KEYS]
+        ends = [self.say("stop")] if "stop" in self.actions else []
+        return menu[: _MENU_ACTIONS - 1] + ends
+
+    def say(self, name: str, **arguments: Any) -> str:
+        """Return the text that does ``name`` in this environment's action style."""
+        action = Action(name=name, arguments=arguments)
+        if self.action_style == "tools":
+            action = as_tool_call(action)
+        return self.action_format.render(action)
+
+    # In the device's thread.
+
+    def _begin(self, task: Task) -> Outcome:
+        self.drop_device()
+        self._kept = None
+        self.turns = 0
+        self._device = self.open_device(task)
+        self.view = self.look()
+        if self._keep is not None:
+            self._kept = _new_folder(self._keep, task.id)
+        return self._seen(Outcome(text=self.page()))
+
+    def _turn(self, action: Action) -> Outcome:
+        self.turns += 1
+        problem = None
+        if action.name not in ("answer", "stop"):
+            problem = self.perform(action)
+            self.view = self.look()
+        if problem is not None:
+            text = f"{problem}\n{self.page()}"
+            return self._seen(Outcome(text=text, invalid_action=problem))
+        end = self.judge(action)
+        return self._seen(Outcome(text=self.page()) if end is None else end)
+
+    def _seen(self, outcome: Outcome) -> Outcome:
+        """Add the picture, and keep what should be kept."""
+        if self._screenshot != "none":
+            outcome.image = self._image = self._picture()
+        if self._kept is not None:
+            name = f"turn_{self.turns:03}"
+            (self._kept / f"{name}.txt").write_text(outcome.text, encoding="utf-8")
+            if outcome.image is not None:
+                from turngym.environments.web.pictures import save
+
+                save(outcome.image, self._kept / f"{name}.png")
+        return outcome
+
+    def _picture(self) -> Image:
+        from turngym.environments.web.pictures import draw_marks, resized
+
+        picture = self.device.pixels()
+        if self._screenshot == "marks":
+            picture = draw_marks(picture, self.view.elements)
+        return picture if self._scale == 1.0 else resized(picture, self._scale)
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        outcome = super()._not_understood(problem)
+        outcome.image = self._image
+        return outcome
+
+    def _close(self) -> None:
+        try:
+            self.drop_device()
+        finally:
+            self.release()
+
+    async def _run(self, phase: str, work: Callable[[], T]) -> T:
+        """Run ``work`` in the device's thread. Cancelled, it is let finish there."""
+        if self._thread is None:
+            if phase not in ("reset", "close"):
+                raise EnvironmentFault(f"{self.name}: the environment is closed")
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="turngym-device")
+        loop = asyncio.get_running_loop()
+        with self._border(phase):
+            return await loop.run_in_executor(self._thread, work)
+
+    @contextmanager
+    def _border(self, phase: str) -> Iterator[None]:
+        """Attribute what a device raises to the environment."""
+        try:
+            yield
+        except TurnGymError:
+            raise
+        except Exception as error:
+            raise EnvironmentFault(
+                f"{self.name}: {phase}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _new_folder(parent: Path, task_id: str) -> Path:
+    """Make a folder for one episode: the task's name, with a number when it was played before."""
+    name = task_id.replace("/", "-")
+    for number in count():
+        folder = parent / (f"{name}-{number}" if number else name)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("unreachable")

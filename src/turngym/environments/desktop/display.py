@@ -1,0 +1,299 @@
+"""One desktop's processes: X server, window manager, message bus and applications in one sandbox.
+
+Everything lives in namespaces of its own, made by bubblewrap: processes, network (none), users,
+and a file system whose writable places are in memory. So nothing of it is on the host's disk, and
+all of it ends with its first process, which ends with ours, however that dies.
+
+What is contained: applications see the host's /usr read-only, an /etc of our making, their own
+/home, /tmp and /run, no network, and no process but their own; they have no capability and no
+way to more. What is not: they share the kernel, without the system call filter and the limits on
+memory and processes of ``turngym.sandbox``. They are programs of the distribution that are
+driven by mouse and keyboard; nothing an agent types is run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from turngym.environments.desktop.names import FILES, PACKAGES
+from turngym.errors import ConfigError, EnvironmentFault
+from turngym.sandbox.images import host_entries, host_etc
+
+HOME = "/home/agent"
+UID = 1000
+"""User of everything in the sandbox, whoever we are."""
+MEMORY_BYTES = 256 << 20
+"""Most that files of one desktop may take, each of home, /tmp and /run."""
+START_S = 15.0
+_STOP_S = 5.0
+_TICK_S = 0.005
+_NOT_WATCHED = ("Xvfb", "bwrap", "sh")
+_HERE = Path(__file__).parent
+
+
+class DisplayGone(EnvironmentFault):
+    """The X server or the sandbox around it died; what was open is lost."""
+
+
+def missing_packages() -> list[str]:
+    """Return the Debian packages that a desktop needs and this machine lacks."""
+    programs = {package for name, package in PACKAGES.items() if shutil.which(name) is None}
+    files = {
+        package
+        for pattern, package in FILES.items()
+        if next(Path("/").glob(pattern[1:]), None) is None
+    }
+    return sorted(programs | files)
+
+
+def require_desktop() -> None:
+    """Raise when a desktop cannot be made here.
+
+    Raises:
+        ConfigError: Packages are missing; the message names them in one line.
+    """
+    if missing := missing_packages():
+        raise ConfigError(
+            f"desktop environments need {', '.join(missing)}: apt-get install "
+            f"--no-install-recommends {' '.join(missing)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An application that is no longer there."""
+
+    number: int
+    """Which one, as ``launch`` returned."""
+    status: int
+    """Its exit status; 128 and more means a signal."""
+
+
+class Display:
+    """A running desktop without applications. Used from one thread at a time.
+
+    Args:
+        width: Of the screen, in pixels.
+        height: Of the screen, in pixels.
+
+    Raises:
+        EnvironmentFault: It could not be started.
+    """
+
+    def __init__(self, width: int = 1024, height: int = 768) -> None:
+        self.width, self.height = width, height
+        self.pid = 0
+        """Of the first process inside, as the host counts."""
+        self._launched = 0
+        self._names: dict[str, str] = {}
+        self._output = b""
+        info_read, info_write = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*_bubblewrap(info_write), "sh", "-c", _script(), "desktop", str(width),
+                 str(height)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                pass_fds=(info_write,), start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(info_write)
+        self._first: list[int] = []
+        self._finalizer = weakref.finalize(self, _kill, self._process, self._first)
+        with os.fdopen(info_read, "rb") as info:
+            said = info.read()
+        try:
+            self.pid = int(json.loads(said)["child-pid"])
+            self._first.append(self.pid)
+            self._await_ready()
+        except Exception as error:
+            self.close()
+            if isinstance(error, EnvironmentFault):
+                raise
+            raise EnvironmentFault(f"desktop: it could not be started: {self._stderr}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def root(self) -> Path:
+        """The file system inside, as the host reaches it; beware of links in it."""
+        return Path(f"/proc/{self.pid}/root")
+
+    @property
+    def is_alive(self) -> bool:
+        """The sandbox runs."""
+        return self._process.poll() is None
+
+    def launch(self, *command: str, folder: str = HOME) -> int:
+        """Start a program inside; return its number, by which ``ended`` tells of its end.
+
+        Raises:
+            DisplayGone: The sandbox died.
+        """
+        self._launched += 1
+        words = " ".join(map(shlex.quote, command))
+        self._tell(f"cd {shlex.quote(folder)}; launch {self._launched} {words}")
+        return self._launched
+
+    def ended(self) -> list[Ended]:
+        """Return the programs that ended since the last call.
+
+        Raises:
+            DisplayGone: One of those ended that every desktop needs.
+        """
+        self._read(0.0)
+        *lines, self._output = self._output.split(b"\n")
+        fields = [line.split() for line in lines]
+        lost = [f[1].decode() for f in fields if f[:1] == [b"lost"]]
+        if lost or not self.is_alive:
+            raise DisplayGone(f"desktop: it lost its {lost[0] if lost else 'sandbox'}")
+        return [Ended(number=int(f[1]), status=int(f[2])) for f in fields if f[:1] == [b"ended"]]
+
+    def activity(self) -> tuple[int, bool]:
+        """Return how often programs got a processor so far, and whether one runs or waits for one.
+
+        The X server is left out: it runs because of us.
+        """
+        turns, is_busy = 0, False
+        proc = self.root / "proc"
+        try:
+            pids = [path.name for path in proc.iterdir() if path.name.isdigit()]
+        except OSError as error:
+            raise DisplayGone("desktop: its sandbox is gone") from error
+        for pid in pids:
+            with suppress(OSError):  # it ended while we looked
+                if pid not in self._names:
+                    self._names[pid] = (proc / pid / "comm").read_text().strip()
+                if self._names[pid] in _NOT_WATCHED:
+                    continue
+                for thread in (proc / pid / "task").iterdir():
+                    turns += int((thread / "schedstat").read_text().split()[2])
+                    state = (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    is_busy |= state in "RD"
+        return turns, is_busy
+
+    def close(self) -> None:
+        """End every process of the desktop. Safe to call twice."""
+        self._finalizer()
+        self._stderr = ""
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None and not stream.closed:
+                if stream is self._process.stderr:
+                    os.set_blocking(stream.fileno(), False)
+                    self._stderr = (stream.read() or b"").decode(errors="replace").strip()[:300]
+                with suppress(OSError):
+                    stream.close()
+
+    _stderr = ""
+
+    def _tell(self, line: str) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            stdin.write(line.encode() + b"\n")
+            stdin.flush()
+        except (OSError, ValueError) as error:
+            raise DisplayGone("desktop: its sandbox is gone") from error
+
+    def _await_ready(self) -> None:
+        until = time.monotonic() + START_S
+        while b"ready\n" not in self._output:
+            if b"failed" in self._output or time.monotonic() > until or not self.is_alive:
+                raise EnvironmentFault("desktop: the X server did not start")
+            self._read(0.5)
+        self._output = self._output.split(b"ready\n", 1)[1]
+
+    def _read(self, timeout_s: float) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while selector.select(timeout_s):
+                data = os.read(stdout.fileno(), 4096)
+                if not data:
+                    return
+                self._output += data
+                timeout_s = 0.0
+
+
+def _kill(process: subprocess.Popen[bytes], first: list[int]) -> None:
+    """End a sandbox, and wait until no process of it is left.
+
+    ``first`` holds its first process, whose end is told only once all others are gone.
+    """
+    if process.poll() is None:
+        for pid in first:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            process.wait(_STOP_S if first else 0.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # Where bubblewrap itself was killed, the kernel is still at it.
+    until = time.monotonic() + _STOP_S
+    while any(Path(f"/proc/{pid}").exists() for pid in first) and time.monotonic() < until:
+        time.sleep(_TICK_S)
+
+
+@cache
+def _script() -> str:
+    return (_HERE / "session.sh").read_text(encoding="utf-8")
+
+
+@cache
+def _root() -> tuple[str, ...]:
+    options: list[str] = []
+    for entry in host_entries():
+        if entry.link:
+            options += ["--symlink", entry.link, f"/{entry.name}"]
+        else:
+            options += ["--ro-bind", entry.source, f"/{entry.name}"]
+    fonts = "/var/cache/fontconfig"
+    return (*options, "--ro-bind", str(host_etc()), "/etc", "--ro-bind-try", fonts, fonts)
+
+
+def _bubblewrap(info_fd: int) -> list[str]:
+    size = ("--size", str(MEMORY_BYTES))
+    return [
+        "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net",
+        "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--uid", str(UID), "--gid",
+        str(UID), "--cap-drop", "ALL", "--hostname", "desktop", "--new-session",
+        *_root(), "--dev", "/dev", "--proc", "/proc",
+        *size, "--tmpfs", "/home", *size, "--tmpfs", "/tmp", *size, "--tmpfs", "/run",
+        "--dir", HOME, "--dir", "/run/user", "--ro-bind", str(_HERE / "settings"), "/run/settings",
+        "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, "--clearenv",
+        *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
+        "--info-fd", str(info_fd), "--",
+    ]  # fmt: skip
+
+
+_BUS = "unix:path=/run/user/bus"
+ENVIRONMENT = {
+    "AT_SPI_BUS_ADDRESS": _BUS,
+    "DBUS_SESSION_BUS_ADDRESS": _BUS,
+    "DISPLAY": ":0",
+    "GDK_BACKEND": "x11",
+    "GIO_USE_VFS": "local",
+    "GSETTINGS_BACKEND": "keyfile",
+    "GTK_MODULES": "gail:atk-bridge",
+    "GTK_OVERLAY_SCROLLING": "0",
+    "HOME": HOME,
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "TZ": "UTC",
+    "XDG_RUNTIME_DIR": "/run/user",
+}
+"""What every program inside is told. Settings are files, so that tasks can be judged on them."""

@@ -1,0 +1,158 @@
+"""Tasks in the text editor, judged on the files it saved or on the clipboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from turngym.environments.desktop.jobs import Desk, Job, Step, key, typed
+from turngym.environments.desktop.kinds.words import file_name, lines, sentence, words
+
+
+def _edit(
+    goal: str, name: str, before: list[str], after: list[str], script: tuple[Step, ...]
+) -> Job:
+    """Return the job to turn the lines of an open file into others."""
+    wanted = {name: "\n".join(after) + "\n"}
+    return Job(
+        goal=f"{goal} Save the file.",
+        files={name: "\n".join(before) + "\n"},
+        launch=(("mousepad", name),),
+        is_done=lambda desk: desk.holds(wanted),
+        script=(*script, *key("ctrl+s")),
+    )
+
+
+def _to_line(number: int) -> tuple[Step, ...]:
+    """Go to the start of a line, counted from 0."""
+    return (*key("ctrl+home"), *key("down") * number)
+
+
+def append(rng: Random) -> Job:
+    """Add a line at the end."""
+    name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
+    goal = f'Add the line "{new}" at the end of {name}.'
+    return _edit(goal, name, before, [*before, new], (*key("ctrl+end"), *typed(new)))
+
+
+def prepend(rng: Random) -> Job:
+    """Add a line at the top."""
+    name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
+    goal = f'Add the line "{new}" at the top of {name}.'
+    return _edit(goal, name, before, [new, *before], (*key("ctrl+home"), *typed(f"{new}\n")))
+
+
+def insert(rng: Random) -> Job:
+    """Put a line behind a given one."""
+    name, before, new = file_name(rng), lines(rng, rng.randint(3, 6)), sentence(rng)
+    at = rng.randrange(len(before) - 1)
+    goal = f'In {name}, put the line "{new}" right below the line "{before[at]}".'
+    after = [*before[: at + 1], new, *before[at + 1 :]]
+    script = (*_to_line(at), *key("end"), *typed(f"\n{new}"))
+    return _edit(goal, name, before, after, script)
+
+
+def delete(rng: Random) -> Job:
+    """Remove a line."""
+    name, before = file_name(rng), lines(rng, rng.randint(3, 6))
+    at = rng.randrange(len(before))
+    goal = f'Delete the line "{before[at]}" from {name}, without leaving an empty line.'
+    after = before[:at] + before[at + 1 :]
+    return _edit(goal, name, before, after, (*_to_line(at), *key("shift+down", "delete")))
+
+
+def replace(rng: Random) -> Job:
+    """Replace a word everywhere."""
+    name = file_name(rng)
+    old, new, *others = words(rng, 5)
+    before = [
+        f"{rng.choice(('red', 'old', 'small'))} {old} and {other} {i}"
+        for i, other in enumerate(others)
+    ]
+    after = [line.replace(old, new) for line in before]
+    goal = f'Replace every "{old}" in {name} by "{new}".'
+    return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
+
+
+def sort(rng: Random) -> Job:
+    """Put the lines in alphabetical order."""
+    name, before = file_name(rng), words(rng, rng.randint(4, 6))
+    goal = f"Put the lines of {name} in alphabetical order."
+    after = sorted(before)
+    return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
+
+
+def upper(rng: Random) -> Job:
+    """Write one line in capitals."""
+    name, before = file_name(rng), lines(rng, rng.randint(3, 5))
+    at = rng.randrange(len(before))
+    after = [line.upper() if i == at else line for i, line in enumerate(before)]
+    goal = f"Write line {at + 1} of {name} in capital letters."
+    return _edit(goal, name, before, after, (*_to_line(at), *key("shift+end"), *typed(after[at])))
+
+
+def number(rng: Random) -> Job:
+    """Number the lines."""
+    name, before = file_name(rng), words(rng, rng.randint(3, 5))
+    after = [f"{i}. {line}" for i, line in enumerate(before, start=1)]
+    goal = f'Number the lines of {name}, from "1. " on.'
+    script = (*key("ctrl+a"), *typed("\n".join(after) + "\n"))
+    return _edit(goal, name, before, after, script)
+
+
+def create(rng: Random) -> Job:
+    """Write a new file."""
+    name, new = file_name(rng), lines(rng, rng.randint(1, 3))
+    quoted = ", ".join(f'"{line}"' for line in new)
+    return Job(
+        goal=f"Write a text file {name} in your home folder with "
+        + (f"the lines {quoted}." if len(new) > 1 else f"the line {quoted}."),
+        launch=(("mousepad",),),
+        is_done=lambda desk: desk.holds({name: "\n".join(new)}),
+        script=(*typed("\n".join(new)), *key("ctrl+s", "ctrl+a"), *typed(name), *key("enter")),
+    )
+
+
+def copy_as(rng: Random) -> Job:
+    """Save an open file under another name, too."""
+    name, other, text = file_name(rng), file_name(rng, "-copy.txt"), "\n".join(lines(rng, 3)) + "\n"
+    return Job(
+        goal=f"Save {name} under the name {other} as well, in the same folder.",
+        files={name: text},
+        launch=(("mousepad", name),),
+        is_done=lambda desk: desk.holds({name: text, other: text}),
+        script=(*key("ctrl+shift+s", "ctrl+a"), *typed(other), *key("enter")),
+    )
+
+
+def clip(rng: Random) -> Job:
+    """Copy a line to the clipboard."""
+    name, text = file_name(rng), lines(rng, rng.randint(3, 6))
+    at = rng.randrange(len(text))
+    files = {name: "\n".join(text) + "\n"}
+
+    def is_done(desk: Desk) -> bool:
+        return desk.clipboard() == text[at] and desk.holds(files)
+
+    return Job(
+        goal=f"Copy line {at + 1} of {name} to the clipboard, and change nothing.",
+        files=files,
+        launch=(("mousepad", name),),
+        is_done=is_done,
+        script=(*_to_line(at), *key("shift+end", "ctrl+c")),
+    )
+
+
+NOTES: dict[str, Callable[[Random], Job]] = {
+    "notes-append": append,
+    "notes-clip": clip,
+    "notes-copy-as": copy_as,
+    "notes-create": create,
+    "notes-delete": delete,
+    "notes-insert": insert,
+    "notes-number": number,
+    "notes-prepend": prepend,
+    "notes-replace": replace,
+    "notes-sort": sort,
+    "notes-upper": upper,
+}

@@ -1,0 +1,132 @@
+"""Tasks with settings, judged on the files that programs keep them in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from xml.etree import ElementTree
+
+from turngym.environments.actions import Action
+from turngym.environments.desktop.jobs import Desk, Job, Step, click, key, typed
+from turngym.environments.desktop.kinds.words import file_name, lines
+from turngym.environments.desktop.observation import View
+
+_OPENBOX = ".config/openbox/rc.xml"
+_XML = "{http://openbox.org/3.4/rc}"
+_SHOWN_THEMES = ("Clearlooks-3.4", "Clearlooks-Olive")
+_MOUSEPAD = ".config/glib-2.0/settings/keyfile"
+
+
+def _openbox(desk: Desk, path: str) -> str:
+    """Return a setting of the window manager, by its path in the file."""
+    try:
+        tree = ElementTree.fromstring(desk.config(_OPENBOX))  # made by obconf from our own file
+    except ElementTree.ParseError:
+        return ""
+    found = tree.find("/".join(_XML + name for name in path.split("/")))
+    return "" if found is None or found.text is None else found.text.strip()
+
+
+def _windows(rng: Random, goal: str, path: str, wanted: str, script: tuple[Step, ...]) -> Job:
+    """Return the job to change one setting of windows, and the number of desktops."""
+    number = str(rng.randint(2, 30))
+
+    def is_done(desk: Desk) -> bool:
+        return _openbox(desk, path) == wanted and _openbox(desk, "desktops/number") == number
+
+    return Job(
+        goal=f"In the window settings, {goal}set the number of desktops to {number}.",
+        launch=(("obconf",),),
+        is_done=is_done,
+        script=(*script, *click("Desktops", "tab"), *_into_field(number)),
+    )
+
+
+def _into_field(text: str) -> tuple[Step, ...]:
+    """Write into the first number field that can be written to."""
+
+    def step(view: View) -> Action:
+        for one in view.elements:
+            if one.role == "spin button" and "disabled" not in one.states:
+                return Action(name="double_click", arguments={"mark": one.mark})
+        raise LookupError("no number field")
+
+    return (step, *typed(text), *key("tab"))
+
+
+def desktops(rng: Random) -> Job:
+    """Choose the number of desktops."""
+    return _windows(rng, "", "theme/name", "Clearlooks", ())
+
+
+def theme(rng: Random) -> Job:
+    """Choose another theme for windows."""
+    name = rng.choice(_SHOWN_THEMES)
+    script = click(name, "cell")
+    return _windows(rng, f"choose the theme {name} and ", "theme/name", name, script)
+
+
+def _check(tab: str, label: str, goal: str, path: str, wanted: str) -> Callable[[Random], Job]:
+    def template(rng: Random) -> Job:
+        script = (*click(tab, "tab"), *click(label, "check box"))
+        return _windows(rng, f"{goal} and ", path, wanted, script)
+
+    template.__doc__ = f"Tick {label!r}."
+    return template
+
+
+follow_mouse = _check(
+    "Mouse", "Focus windows when the mouse pointer moves over them",
+    "let the focus follow the mouse pointer", "focus/followMouse", "yes",
+)  # fmt: skip
+new_windows = _check(
+    "Windows", "Focus new windows when they appear",
+    "keep new windows from taking the focus", "focus/focusNew", "no",
+)  # fmt: skip
+
+
+def _editor(goal: str, name: str, wanted: str, script: tuple[Step, ...]) -> Callable[[Random], Job]:
+    def template(rng: Random) -> Job:
+        file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
+
+        def is_done(desk: Desk) -> bool:
+            pattern = rf"^{re.escape(name)}=(.*)$"
+            found = re.findall(pattern, desk.config(_MOUSEPAD), re.MULTILINE)
+            return bool(found) and found[-1] == wanted and desk.holds({file: text})
+
+        return Job(
+            goal=f"In the text editor, {goal}.",
+            files={file: text},
+            launch=(("mousepad", file),),
+            is_done=is_done,
+            script=script,
+        )
+
+    template.__doc__ = f"Set {name} to {wanted}."
+    return template
+
+
+line_numbers = _editor(
+    "show line numbers", "show-line-numbers", "true",
+    (*click("View", "menu"), *click("Line Numbers", "menu item")),
+)  # fmt: skip
+status_bar = _editor(
+    "show the status bar", "statusbar-visible", "true",
+    (*click("View", "menu"), *click("Statusbar", "menu item")),
+)  # fmt: skip
+word_wrap = _editor(
+    "turn on word wrap", "word-wrap", "true",
+    (*click("Document", "menu"), *click("Word Wrap", "menu item")),
+)  # fmt: skip
+
+
+SETTINGS: dict[str, Callable[[Random], Job]] = {
+    "settings-desktops": desktops,
+    "settings-follow-mouse": follow_mouse,
+    "settings-line-numbers": line_numbers,
+    "settings-new-windows": new_windows,
+    "settings-status-bar": status_bar,
+    "settings-theme": theme,
+    "settings-word-wrap": word_wrap,
+}

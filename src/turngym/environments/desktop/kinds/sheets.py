@@ -1,0 +1,169 @@
+"""Tasks in the spreadsheet, judged on the computed cells of the saved workbook."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from random import Random
+from xml.sax.saxutils import escape
+
+from turngym.environments.desktop.jobs import Desk, Job, Step, key, typed
+from turngym.environments.desktop.kinds.words import TOPICS, words
+
+Row = list[str | int]
+Rows = Sequence[Sequence[str | int]]
+_NAMESPACE = "http://www.gnumeric.org/v10.dtd"
+_TEXT, _NUMBER = 60, 40
+
+
+def workbook(rows: Rows) -> bytes:
+    """Return a Gnumeric workbook whose one sheet holds ``rows``."""
+    cells = "".join(
+        f'<gnm:Cell Row="{r}" Col="{c}" ValueType="{_TEXT if isinstance(value, str) else _NUMBER}">'
+        f"{escape(str(value))}</gnm:Cell>"
+        for r, row in enumerate(rows)
+        for c, value in enumerate(row)
+    )
+    text = (
+        f'<?xml version="1.0" encoding="UTF-8"?><gnm:Workbook xmlns:gnm="{_NAMESPACE}">'
+        "<gnm:SheetNameIndex><gnm:SheetName>Sheet1</gnm:SheetName></gnm:SheetNameIndex>"
+        f"<gnm:Sheets><gnm:Sheet><gnm:Name>Sheet1</gnm:Name><gnm:Cells>{cells}</gnm:Cells>"
+        "</gnm:Sheet></gnm:Sheets></gnm:Workbook>"
+    )
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def _job(rng: Random, goal: str, before: Rows, after: Rows, script: tuple[Step, ...]) -> Job:
+    """Return the job to turn the cells of an open workbook into others; "{file}" is its name."""
+    name = f"{rng.choice(TOPICS)}.gnumeric"
+    wanted = [[str(value) for value in row] for row in after]
+
+    def is_done(desk: Desk) -> bool:
+        return desk.tree().keys() == {name} and _trimmed(desk.sheet(name)) == _trimmed(wanted)
+
+    return Job(
+        goal=f"{goal.format(file=name)} Save the workbook.",
+        files={name: workbook(before)},
+        launch=(("gnumeric", name),),
+        is_done=is_done,
+        script=(*script, *key("ctrl+s")),
+    )
+
+
+def _trimmed(rows: list[list[str]]) -> list[list[str]]:
+    """Return ``rows`` without empty cells at the ends."""
+    found = []
+    for row in rows:
+        cells = [cell.strip() for cell in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        found.append(cells)
+    while found and not found[-1]:
+        found.pop()
+    return found
+
+
+def _cell(row: int, column: int) -> str:
+    return f"{'ABCDEFGH'[column]}{row + 1}"
+
+
+def _write(row: int, column: int, text: str) -> tuple[Step, ...]:
+    """Write into a cell, reached by keys from the top left one."""
+    return (
+        *key("ctrl+home"), *key("down") * row, *key("right") * column, *typed(text), *key("enter"),
+    )  # fmt: skip
+
+
+def _stock(rng: Random) -> list[Row]:
+    """Return a table of goods and their amounts."""
+    header: Row = ["item", "amount"]
+    rows: list[Row] = [[name, rng.randint(3, 99)] for name in words(rng, 4)]
+    return [header, *rows]
+
+
+def fill(rng: Random) -> Job:
+    """Fill an empty sheet with a small table."""
+    table = _stock(rng)[: rng.randint(3, 4)]
+    told = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
+    script = tuple(
+        step
+        for r, row in enumerate(table)
+        for c, value in enumerate(row)
+        for step in _write(r, c, str(value))
+    )
+    goal = f"Fill the rows of the sheet in {{file}}, from A1 on, with: {told}."
+    return _job(rng, goal, [], table, script)
+
+
+def change(rng: Random) -> Job:
+    """Correct one amount."""
+    table = _stock(rng)
+    row, value = rng.randint(1, 4), rng.randint(100, 999)
+    after: list[Row] = [[line[0], value] if r == row else line for r, line in enumerate(table)]
+    goal = f'In {{file}}, change the amount of "{table[row][0]}" to {value}.'
+    return _job(rng, goal, table, after, _write(row, 1, str(value)))
+
+
+def add_row(rng: Random) -> Job:
+    """Add a row at the end."""
+    table = _stock(rng)
+    new: Row = [rng.choice(TOPICS), rng.randint(3, 99)]
+    goal = f'Add a row at the end of the table in {{file}}: "{new[0]}" with the amount {new[1]}.'
+    script = (*_write(5, 0, str(new[0])), *_write(5, 1, str(new[1])))
+    return _job(rng, goal, table, [*table, new], script)
+
+
+def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]], int]) -> Job:
+    table = _stock(rng)
+    amounts = [int(row[1]) for row in table[1:]]
+    below: Row = ["", value(amounts)]
+    goal = f"Put {what} of all amounts into cell {_cell(5, 1)} of {{file}}."
+    return _job(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
+
+
+def total(rng: Random) -> Job:
+    """Put the sum below a column."""
+    return _formula(rng, "the sum", "sum", sum)
+
+
+def maximum(rng: Random) -> Job:
+    """Put the largest number below a column."""
+    return _formula(rng, "the largest", "max", max)
+
+
+def minimum(rng: Random) -> Job:
+    """Put the smallest number below a column."""
+    return _formula(rng, "the smallest", "min", min)
+
+
+def products(rng: Random) -> Job:
+    """Multiply two columns into a third."""
+    goods = [(name, rng.randint(2, 20), rng.randint(2, 20)) for name in words(rng, 3)]
+    header: Row = ["item", "amount", "price", "cost"]
+    before: list[Row] = [[name, amount, price] for name, amount, price in goods]
+    after: list[Row] = [[name, amount, price, amount * price] for name, amount, price in goods]
+    goal = "In {file}, fill the column cost with amount times price."
+    script = tuple(step for r in range(1, 4) for step in _write(r, 3, f"=B{r + 1}*C{r + 1}"))
+    return _job(rng, goal, [header, *before], [header, *after], script)
+
+
+def clear(rng: Random) -> Job:
+    """Empty one cell."""
+    table = _stock(rng)
+    row = rng.randint(1, 4)
+    after = [line[:1] if r == row else line for r, line in enumerate(table)]
+    goal = f'In {{file}}, empty the cell with the amount of "{table[row][0]}".'
+    script = (*key("ctrl+home"), *key("down") * row, *key("right", "delete"))
+    return _job(rng, goal, table, after, script)
+
+
+SHEETS: dict[str, Callable[[Random], Job]] = {
+    "sheet-add-row": add_row,
+    "sheet-change": change,
+    "sheet-clear": clear,
+    "sheet-fill": fill,
+    "sheet-maximum": maximum,
+    "sheet-minimum": minimum,
+    "sheet-products": products,
+    "sheet-sum": total,
+}

@@ -1,0 +1,100 @@
+"""What an agent sees of a device: windows and their parts as compact text, within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One part of a window: something to act on or to read."""
+
+    role: str
+    name: str = ""
+    value: str = ""
+    """Text of a field, number of a slider."""
+    states: tuple[str, ...] = ()
+    """``checked``, ``disabled``, ``focused``, ``selected``, ``expanded``."""
+    depth: int = 0
+    mark: int = 0
+    """Number by which actions name it; 0 for what is only read."""
+    x: int = 0
+    y: int = 0
+    """Top left corner on the screen, in pixels."""
+    width: int = 0
+    height: int = 0
+    app: str = ""
+    """Program that it belongs to."""
+    window: str = ""
+    """Title of the window that it is in."""
+
+    @property
+    def center(self) -> tuple[int, int]:
+        """Its middle on the screen, in pixels."""
+        return self.x + self.width // 2, self.y + self.height // 2
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom on the screen, in pixels."""
+        return self.x, self.y, self.x + self.width, self.y + self.height
+
+    @property
+    def line_without_mark(self) -> str:
+        """The program, role and name: what it is, wherever it stands."""
+        return f"{self.app} {self.role} {self.name}"
+
+    def line(self) -> str:
+        """Return the element as one line without indentation."""
+        parts = [f"[{self.mark}]"] if self.mark else []
+        parts.append(self.role)
+        if self.name:
+            parts.append(f'"{self.name}"')
+        if self.value:
+            parts.append(f"= {self.value!r}")
+        if self.states:
+            parts.append(", ".join(self.states))
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What was read from a device at one moment."""
+
+    active: str = ""
+    """Title of the active window, or of the page."""
+    windows: tuple[str, ...] = ()
+    """Titles of the others."""
+    elements: tuple[Element, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What happened besides: programs that ended or do not answer."""
+
+    def find(self, mark: int) -> Element | None:
+        """Return the element with ``mark``."""
+        return next((one for one in self.elements if one.mark == mark), None)
+
+    def named(self, mark: object) -> Element | str:
+        """Return the element that an agent calls ``mark``, or why there is none."""
+        text = str(mark).strip().strip("[]#")
+        if not (text.isascii() and text.isdigit() and len(text) < 8):
+            return f"{str(mark)[:40]!r} is not the number of an element."
+        found = self.find(int(text)) if int(text) else None
+        return found or f"There is no element [{text}] on the screen."
+
+
+def view_text(view: View, max_chars: int) -> str:
+    """Return ``view`` as text: window, notes, then one element a line.
+
+    Whole lines only, at most ``max_chars`` characters of elements; how many are left out is said.
+    """
+    lines = [f"Window: {view.active or '(none)'}"]
+    lines += [f"Also open: {title}" for title in view.windows]
+    lines += [f"Note: {note}" for note in view.notes]
+    used = 0
+    for number, one in enumerate(view.elements):
+        line = "  " * min(one.depth, 8) + one.line()
+        used += len(line) + 1
+        if used > max_chars:
+            lines.append(f"... {len(view.elements) - number} more elements; the text is cut here")
+            break
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,102 @@
+"""Warm desktops for the whole process: a reset takes one that is already there.
+
+Each desktop serves one episode. While somebody holds a lease, a thread keeps ``spare`` fresh ones
+ready; the last release ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import ClassVar
+
+from turngym.environments.desktop.x11_device import X11Device
+from turngym.errors import EnvironmentFault
+
+SPARE = 1
+"""Desktops kept ready; each takes about 50 MB."""
+
+
+class DisplayPool:
+    """The warm desktops of one screen size. ``lease`` gives it, ``release`` gives it back."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _pools: ClassVar[dict[tuple[int, int, int], DisplayPool]] = {}
+    """By process and screen size: a forked process has none of ours."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._size = size
+        self._leases = 0
+        self._ready: deque[X11Device] = deque()
+        self._change = threading.Condition()
+        self._is_open = True
+        self._thread: threading.Thread | None = None
+        self.started = 0
+        """Desktops started so far."""
+
+    @classmethod
+    def lease(cls, width: int, height: int) -> DisplayPool:
+        """Return the pool of a screen size; every lease needs one ``release``."""
+        with cls._lock:
+            pool = cls._pools.setdefault((os.getpid(), width, height), cls((width, height)))
+            pool._leases += 1
+            return pool
+
+    def release(self) -> None:
+        """Give a lease back; the last one ends the spare desktops."""
+        with DisplayPool._lock:
+            self._leases -= 1
+            if self._leases:
+                return
+            del DisplayPool._pools[os.getpid(), *self._size]
+        with self._change:
+            self._is_open = False
+            self._change.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def take(self) -> X11Device:
+        """Return a fresh desktop, which the caller closes.
+
+        Raises:
+            EnvironmentFault: None could be started.
+        """
+        device: X11Device | None = None
+        with self._change:
+            while self._ready and device is None:
+                device = self._ready.popleft()
+                if not device.display.is_alive:
+                    device.close()
+                    device = None
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._refill, name="turngym-desktops", daemon=True
+                )
+                self._thread.start()
+            self._change.notify_all()
+        if device is None:
+            device = self._new()
+        return device
+
+    def _new(self) -> X11Device:
+        self.started += 1
+        return X11Device(*self._size)
+
+    def _refill(self) -> None:
+        while True:
+            with self._change:
+                while self._is_open and len(self._ready) >= SPARE:
+                    self._change.wait()
+                if not self._is_open:
+                    break
+            try:
+                device = self._new()
+            except EnvironmentFault:
+                with self._change:  # take starts one itself, and tells why that fails
+                    self._change.wait(1.0)
+                continue
+            with self._change:
+                self._ready.append(device)
+        while self._ready:  # here: a sandbox ends with the thread that started it
+            self._ready.popleft().close()

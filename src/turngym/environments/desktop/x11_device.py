@@ -1,0 +1,289 @@
+"""A desktop as a ``Device``: a private X display with real applications."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from turngym.environments.desktop import files
+from turngym.environments.desktop.accessibility import Accessibility
+from turngym.environments.desktop.device import MAX_TYPED
+from turngym.environments.desktop.display import HOME, Display, DisplayGone
+from turngym.environments.desktop.observation import Element, View
+from turngym.environments.desktop.x11 import Screen, Window, keysym_of
+from turngym.environments.spaces import Image
+from turngym.errors import EnvironmentFault
+
+_WINDOW_S = 15.0
+"""How long an application may take to show a window."""
+_PING_S = 2.0
+_PING_AGAIN_S = 0.2
+"""The same for a window whose owner has just let us wait."""
+_QUIET_S = 0.045
+_TICK_S = 0.015
+_CAP_S = 2.0
+"""Longest wait for a screen that keeps changing."""
+_DIALOG_QUIET_S = 0.3
+"""Dialogs look at files and at what was typed by timers."""
+_LAUNCH_QUIET_S = 0.25
+_NOTCHES = 3
+_RUN_S = 10.0
+_CHUNK = 200
+"""Characters typed before we wait for the application to follow."""
+
+
+class X11Device:
+    """One desktop, from its start to ``close``. See ``Device``.
+
+    Args:
+        width: Of the screen, in pixels.
+        height: Of the screen, in pixels.
+
+    Raises:
+        EnvironmentFault: It could not be started.
+    """
+
+    def __init__(self, width: int = 1024, height: int = 768) -> None:
+        self.width, self.height = width, height
+        self.display = Display(width, height)
+        self._names: dict[int, str] = {}
+        """Programs by the number of their launch."""
+        self._silent: set[str] = set()
+        """Titles of windows whose owner did not answer."""
+        try:
+            self.screen = Screen(self.display.root, width, height)
+            self._accessibility = Accessibility(self.display.root)
+            self._await_manager()
+        except BaseException:
+            self.display.close()
+            raise
+
+    def look(self) -> View:
+        """Return windows and their parts once the screen is quiet."""
+        notes = self._settle()
+        elements, silent = self._accessibility.elements()
+        if any(one.role == "dialog" for one in elements):
+            self._quiet(_DIALOG_QUIET_S)
+            elements, silent = self._accessibility.elements()
+        notes = notes or [f"{name} does not answer." for name in silent]
+        windows = self.screen.windows()
+        active = next((one.title for one in windows if one.is_active), "")
+        told = {active, *(one.window for one in elements)}
+        others = tuple(one.title for one in windows if one.title not in told)
+        return View(
+            active=active, windows=others, notes=(*self._ended(), *notes),
+            elements=_marked(elements, self.width, self.height),
+        )  # fmt: skip
+
+    def rest(self) -> None:
+        """Wait longer than between actions, until programs have finished what they do."""
+        self._settle()
+        self._quiet(_DIALOG_QUIET_S)
+
+    def pixels(self) -> Image:
+        """Return the screen as it is now."""
+        self._check()
+        return self.screen.pixels()
+
+    def reveal(self, element: Element) -> None:
+        """Raise the window of ``element`` where another one lies over it."""
+        x, y = element.center
+        windows = self.screen.windows()
+        over = [w for w in windows if w.x <= x < w.x + w.width and w.y <= y < w.y + w.height]
+        own = [w for w in over if w.title == element.window]
+        if own and over[-1].title != element.window:
+            self.screen.activate(own[-1].id)
+            self._settle()
+
+    def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
+        """Click at a place of the screen."""
+        if (problem := self._outside(x, y)) is None:
+            self.screen.click(x, y, button=button, times=times)
+        return problem
+
+    def move(self, x: int, y: int) -> str | None:
+        """Put the pointer at a place of the screen."""
+        if (problem := self._outside(x, y)) is None:
+            self.screen.move(x, y)
+        return problem
+
+    def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
+        """Drag from one place of the screen to another."""
+        problem = self._outside(*start) or self._outside(*end)
+        if problem is None:
+            self.screen.drag(start, end)
+        return problem
+
+    def scroll(self, x: int, y: int, *, up: bool) -> str | None:
+        """Turn the mouse wheel over a place by three notches."""
+        if (problem := self._outside(x, y)) is None:
+            self.screen.scroll(x, y, up=up, notches=_NOTCHES)
+        return problem
+
+    def type_text(self, text: str) -> str | None:
+        """Type ``text`` key by key, not faster than the application reads."""
+        if len(text) > MAX_TYPED:
+            return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
+        odd = next((char for char in text if not keysym_of(char)), None)
+        if odd is not None:
+            return f"{odd!r} cannot be typed."
+        for start in range(0, len(text), _CHUNK):
+            self.screen.type(text[start : start + _CHUNK])
+            if len(text) > _CHUNK and not self._ping_active(_PING_S):
+                return f"The window stopped answering after {start + _CHUNK} characters."
+        return None
+
+    def press(self, keys: str) -> str | None:
+        """Press the keys of a chord together."""
+        names = ["+"] if keys == "+" else keys.replace(" ", "").split("+")
+        if names[-2:] == ["", ""]:  # such as ctrl++
+            names[-2:] = ["+"]
+        keysyms = [keysym_of(name.lower() if len(names) > 1 else name) for name in names]
+        if not all(keysyms) or len(keysyms) > 4:
+            return f"Unknown key {keys[:40]!r}; keys are such as enter, f2, a or ctrl+shift+s."
+        self.screen.press(keysyms)
+        return None
+
+    def launch(self, *command: str) -> None:
+        """Start a program and wait until its window is there and quiet.
+
+        Raises:
+            EnvironmentFault: It shows none.
+        """
+        before = {one.id for one in self.screen.windows()}
+        number = self.display.launch(*command)
+        self._names[number] = command[0]
+        until = time.monotonic() + _WINDOW_S
+        while not (new := [w for w in self.screen.windows() if w.id not in before]):
+            status = next(
+                (one.status for one in self.display.ended() if one.number == number), None
+            )
+            if time.monotonic() > until or status is not None:
+                said = self.run_output(f"/run/app{number}.log").decode(errors="replace")
+                raise EnvironmentFault(
+                    f"desktop: {command[0]} showed no window (exit status {status}): "
+                    f"{said.strip()[-200:]}"
+                )
+            time.sleep(_TICK_S)
+        self.screen.ping(new[-1].id, _PING_S)
+        self._quiet(_LAUNCH_QUIET_S)
+
+    def arrange(self, boxes: Mapping[int, tuple[int, int, int, int]]) -> None:
+        """Move and size windows, by their order of stacking: left, top, width, height."""
+        windows = self.screen.windows()
+        for place, (x, y, width, height) in boxes.items():
+            self.screen.place(windows[place].id, x, y, width, height)
+        self._settle()
+
+    def run(self, *command: str) -> int | None:
+        """Run a program inside, without a window, to its end."""
+        number = self.display.launch(*command)
+        until = time.monotonic() + _RUN_S
+        while time.monotonic() < until:
+            for one in self.display.ended():
+                if one.number == number:
+                    return one.status
+            time.sleep(_TICK_S)
+        return None
+
+    def run_output(self, path: str) -> bytes:
+        """Return a file that a program wrote outside home; b"" for none."""
+        folder, _, name = path.rpartition("/")
+        return files.read_file(self.display.root, folder, name) or b""
+
+    def write_files(self, files_: Mapping[str, bytes | None]) -> None:
+        """Write files below home. Only before the first program was started."""
+        files.write_files(self.display.root, HOME, files_)
+
+    def read_file(self, path: str) -> bytes | None:
+        """Return a file below home."""
+        self._check()
+        return files.read_file(self.display.root, HOME, path)
+
+    def tree(self) -> dict[str, bytes | None]:
+        """Return every file below home that is not hidden."""
+        self._check()
+        return files.read_tree(self.display.root, HOME)
+
+    def clipboard(self) -> str | None:
+        """Return the text on the clipboard."""
+        return self.screen.clipboard()
+
+    def close(self) -> None:
+        """End every process of the desktop."""
+        with suppress(Exception):  # whoever is gone already
+            self.screen.close()
+        with suppress(Exception):
+            self._accessibility.close()
+        self.display.close()
+
+    # Waiting.
+
+    def _await_manager(self) -> None:
+        """Wait for the window manager, since what is mapped before it may stay unmanaged."""
+        until = time.monotonic() + _WINDOW_S
+        while not self.screen.is_managed():
+            if time.monotonic() > until:
+                raise EnvironmentFault("desktop: the window manager did not start")
+            time.sleep(_TICK_S)
+
+    def _settle(self) -> list[str]:
+        """Wait until input was handled and the screen is quiet; return notes on who hangs."""
+        notes, silent = [], set()
+        for window in self.screen.windows():
+            wait = _PING_AGAIN_S if window.title in self._silent else _PING_S
+            if not self.screen.ping(window.id, wait):
+                notes.append(f"{window.title!r} does not answer.")
+                silent.add(window.title)
+        self._silent = silent
+        self._quiet(_QUIET_S)
+        return notes
+
+    def _quiet(self, quiet_s: float) -> None:
+        """Wait until no program has run for ``quiet_s``, and none waits for a processor.
+
+        So a slow machine makes it wait longer, and not see less.
+        """
+        until = time.monotonic() + _CAP_S
+        turns, since = -1, time.monotonic()
+        while (now := time.monotonic()) < until and now - since < quiet_s:
+            fresh, is_busy = self.display.activity()
+            if is_busy or fresh != turns:
+                turns, since = fresh, time.monotonic()
+            time.sleep(_TICK_S)
+
+    def _ping_active(self, timeout_s: float) -> bool:
+        windows: list[Window] = [one for one in self.screen.windows() if one.is_active]
+        return all(self.screen.ping(one.id, timeout_s) for one in windows)
+
+    def _ended(self) -> list[str]:
+        return [
+            f"{self._names[one.number]} ended"
+            + (f" with exit status {one.status}." if one.status else ".")
+            for one in self.display.ended()
+            if one.number in self._names
+        ]
+
+    def _outside(self, x: int, y: int) -> str | None:
+        if 0 <= x < self.width and 0 <= y < self.height:
+            return None
+        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
+
+    def _check(self) -> None:
+        if not self.display.is_alive:
+            raise DisplayGone("desktop: its sandbox is gone")
+
+
+def _marked(elements: list[Element], width: int, height: int) -> tuple[Element, ...]:
+    """Return those that are on the screen, numbered in reading order where they can be acted on."""
+    found: list[Element] = []
+    mark = 0
+    for one in elements:
+        x, y = one.center
+        if not (0 <= x < width and 0 <= y < height):
+            continue
+        mark += bool(one.mark)
+        found.append(replace(one, mark=mark if one.mark else 0))
+    return tuple(found)

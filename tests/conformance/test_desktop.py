@@ -1,0 +1,349 @@
+"""Desktops: real programs on private displays, judged on state.
+
+The normal suite plays a few kinds of tasks; ``make conformance`` plays all of them over three
+seeds, and ``make soak-desktop`` five hundred episodes with kills.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turngym.agents.scripted import OraclePolicy
+from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
+from turngym.errors import EnvironmentFault
+from turngym.rollouts.collect import collect, group_specs
+
+IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
+IS_SOAK = os.environ.get("TURNGYM_SOAK") == "full"
+SEEDS = 3 if IS_FULL else 1
+SOLVED = KINDS if IS_FULL else (
+    "across-compute-into-note", "files-move", "notes-append", "settings-theme", "sheet-sum",
+)  # fmt: skip
+FORKED = ("calc-product", "files-rename", "notes-append", "sheet-sum") if IS_FULL else (
+    "calc-product",
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.extra("Xlib", "jeepney", *PROGRAMS),
+    pytest.mark.timeout(3600 if IS_FULL or IS_SOAK else 120),
+]
+
+
+def new(kind: str, **kwargs):
+    from turngym.environments.desktop.env import DesktopEnv
+
+    return DesktopEnv(kind=kind, **kwargs)
+
+
+def new_device():
+    from turngym.environments.desktop.x11_device import X11Device
+
+    return X11Device()
+
+
+def x_servers() -> set[str]:
+    """Return the process ids of every X server on this machine."""
+    found = subprocess.run(["pgrep", "-x", "Xvfb"], capture_output=True, text=True, check=False)
+    return set(found.stdout.split())
+
+
+def children(pid: int) -> set[int]:
+    """Return the processes in the pid namespace of ``pid``, as the host counts."""
+    namespace = Path(f"/proc/{pid}/ns/pid").readlink()
+    found = set()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                if (path / "ns/pid").readlink() == namespace:
+                    found.add(int(path.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("kind", SOLVED)
+async def test_the_expert_does_the_job_and_stops(kind):
+    env = new(kind)
+    tasks = [env.task("test" if seed % 2 else "train", seed) for seed in range(SEEDS)]
+    await env.close()
+    specs = [s for t in tasks for s in group_specs(f"turngym/{kind}-v0", t, seed=0, group_size=1)]
+    played = await collect(lambda: new(kind), OraclePolicy(), specs, concurrency=1)
+    assert [t.error for t in played if t.error] == []
+    assert [(t.task_id, t.score) for t in played if not t.is_success] == []
+    assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
+
+
+async def test_doing_nothing_half_of_it_or_damage_scores_nothing():
+    env = new("notes-append")
+    try:
+        await env.reset(seed=0)
+        assert (await env.step("stop"))[1:3] == (0.0, True)
+        await env.reset(seed=0)
+        for action in ("key ctrl+end", env.say("type", text="something else"), "key ctrl+s"):
+            await env.step(action)
+        assert (await env.step("stop"))[1] == 0.0
+        await env.reset(seed=0)
+        env.device.write_files({"extra.txt": b"left behind"})
+        action = env.oracle_action()
+        while action != "stop":
+            await env.step(action)
+            action = env.oracle_action()
+        assert (await env.step("stop"))[1] == 0.0
+    finally:
+        await env.close()
+
+
+async def test_the_same_seed_shows_the_same_pixels_and_text():
+    one, two = new("files-rename", screenshot="plain"), new("files-rename", screenshot="plain")
+    try:
+        (first, _), (second, _) = await asyncio.gather(one.reset(seed=3), two.reset(seed=3))
+        assert first["text"] == second["text"]
+        assert np.array_equal(first["image"], second["image"])
+        assert one.observation_space.contains(first)
+        (after, *_), (other, *_) = await asyncio.gather(one.step("key down"), two.step("key down"))
+        assert np.array_equal(after["image"], other["image"])
+        assert not np.array_equal(after["image"], first["image"])
+    finally:
+        await asyncio.gather(one.close(), two.close())
+
+
+async def test_marks_are_drawn_and_a_smaller_picture_is_the_space_of_clicks():
+    env = new("calc-product", screenshot="marks", scale=0.5)
+    try:
+        observation, _ = await env.reset(seed=0)
+        assert observation["image"].shape == (384, 512, 3)
+        seven = next(one for one in env.view.elements if one.name == "7")
+        x, y = (side // 2 for side in seven.center)
+        observation, *_ = await env.step(f"click at {x} {y}")
+        assert "= '7'" in observation["text"]
+        assert env.observation_space.contains(observation)
+    finally:
+        await env.close()
+
+
+async def test_places_off_the_screen_unknown_marks_and_keys_cost_a_turn_and_are_told():
+    env = new("notes-append", action_style="tools")
+    try:
+        await env.reset(seed=0)
+        for call, words in (
+            ('{"name": "click", "arguments": {"x": 5000, "y": 3}}', "off the screen"),
+            ('{"name": "click", "arguments": {"mark": 4711}}', "no element [4711]"),
+            ('{"name": "key", "arguments": {"keys": "hyper+q"}}', "Unknown key"),
+            ('{"name": "type", "arguments": {"text": "\\u0007"}}', "cannot be typed"),
+        ):
+            observation, reward, terminated, _, info = await env.step(call)
+            assert words in info["invalid_action"]
+            assert words in observation["text"]
+            assert "Window:" in observation["text"]
+            assert (reward, terminated) == (0.0, False)
+    finally:
+        await env.close()
+
+
+def test_ten_thousand_characters_and_any_letter_arrive_as_they_were_typed():
+    device = new_device()
+    try:
+        device.write_files({"a.txt": b""})
+        device.launch("mousepad", "a.txt")
+        long = "".join(random.Random(0).choices("abc XYZ 123,.!?\n", k=9_980)) + "äß€→漢字 ñ\n"
+        assert device.type_text("x" * 10_001).endswith("one action types 10000 at most.")
+        assert device.type_text(long) is None
+        device.press("ctrl+s")
+        device.rest()
+        assert device.read_file("a.txt").decode().rstrip("\n") == long.rstrip("\n")
+    finally:
+        device.close()
+
+
+def test_an_application_that_hangs_is_told_and_the_others_go_on():
+    device = new_device()
+    try:
+        device.launch("mousepad")
+        device.launch("galculator")
+        pid = process(device, "mousepad")
+        os.kill(pid, signal.SIGSTOP)
+        view = device.look()
+        assert any("does not answer" in note for note in view.notes)
+        assert any(one.name == "7" for one in view.elements)
+        os.kill(pid, signal.SIGCONT)
+        assert device.look().notes == ()
+    finally:
+        device.close()
+
+
+def test_an_application_that_crashes_is_told_and_the_episode_goes_on():
+    device = new_device()
+    try:
+        device.launch("galculator")
+        os.kill(process(device, "galculator"), signal.SIGSEGV)
+        device.rest()
+        view = device.look()
+        assert view.notes == ("galculator ended with exit status 139.",)
+        assert view.elements == ()
+        assert device.click(10, 10) is None
+    finally:
+        device.close()
+
+
+async def test_a_modal_dialog_is_part_of_the_screen_and_can_be_answered():
+    env = new("notes-append")
+    try:
+        await env.reset(seed=0)
+        await env.step(env.say("type", text="unsaved"))
+        observation, *_ = await env.step("key alt+f4")
+        assert "dialog" in observation["text"]
+        observation, *_ = await env.step("key escape")
+        assert "dialog" not in observation["text"]
+        assert "unsaved" in observation["text"]
+    finally:
+        await env.close()
+
+
+async def test_a_display_that_was_killed_is_a_fault_without_score_and_the_next_reset_works():
+    env = new("calc-product")
+    try:
+        await env.reset(seed=0)
+        os.kill(env.device.display.pid, signal.SIGKILL)
+        with pytest.raises(EnvironmentFault):
+            await env.step("click 5")
+        await env.reset(seed=0)
+        await env.step("click 5")
+    finally:
+        await env.close()
+
+
+async def test_nothing_is_left_when_an_environment_closes():
+    before = x_servers()
+    env = new("calc-product")
+    await env.reset(seed=0)
+    inside = children(env.device.display.pid)
+    assert len(inside) >= 5
+    await env.close()
+    await env.close()
+    assert not {pid for pid in inside if Path(f"/proc/{pid}").exists()}
+    assert x_servers() <= before
+
+
+def test_nothing_is_left_when_the_process_is_killed(tmp_path):
+    before = x_servers()
+    script = (
+        "import sys, time\n"
+        "from turngym.environments.desktop.x11_device import X11Device\n"
+        "device = X11Device(); device.launch('galculator')\n"
+        "print(device.display.pid, flush=True); time.sleep(60)\n"
+    )
+    holder = subprocess.Popen(
+        [os.sys.executable, "-c", script], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    inside = children(int(holder.stdout.readline()))
+    holder.kill()
+    holder.communicate()
+    gone = all(not Path(f"/proc/{pid}").exists() for pid in inside)
+    for _ in range(100):
+        gone = all(not Path(f"/proc/{pid}").exists() for pid in inside)
+        if gone:
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    assert gone
+    assert x_servers() <= before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_desktop_sees_no_network_no_host_process_and_no_host_home():
+    device = new_device()
+    try:
+        assert device.run("sh", "-c", "ls /sys/class/net 2>/dev/null | grep -v lo") != 0
+        assert device.run("sh", "-c", "test $(ls -d /proc/[0-9]* | wc -l) -lt 20") == 0
+        assert device.run("sh", "-c", "test -e /root -o -e /work -o -e /srv") != 0
+        assert device.run("sh", "-c", "touch /usr/x || touch /etc/x") != 0
+        assert device.run("sh", "-c", "test $(id -u) = 1000") == 0
+        assert device.run("sh", "-c", "grep -q '^CapEff:.*0000000000000000' /proc/self/status") == 0
+    finally:
+        device.close()
+
+
+def process(device, name: str) -> int:
+    """Return the process of a program in a device's sandbox, as the host counts."""
+    for pid in children(device.display.pid):
+        if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+            return pid
+    raise LookupError(name)
+
+
+@pytest.mark.parametrize("app", GROUNDING_APPS if IS_FULL else ("calculator",))
+async def test_pointing_is_rewarded_by_place(app):
+    from turngym.environments.desktop.grounding import GroundingEnv
+
+    env = GroundingEnv(app=app, reward="distance")
+    try:
+        for seed in range(3):
+            await env.reset(seed=seed)
+            _, reward, terminated, _, info = await env.step(env.oracle_action())
+            assert (reward, terminated, info["score"]) == (1.0, True, 1.0)
+        await env.reset(seed=0)
+        left, top, right, bottom = env._target.box
+        _, reward, _, _, info = await env.step(f"click at {right + 30} {bottom + 30}")
+        assert 0.0 < reward < 0.5
+        assert info["score"] == 0.0
+        await env.reset(seed=0)
+        _, reward, _, _, info = await env.step(f"box {left} {top} {right} {bottom}")
+        assert (reward, info["score"]) == (1.0, 1.0)
+    finally:
+        await env.close()
+
+
+if IS_FULL:
+
+    def test_desktop_tasks_keep_every_promise():
+        check_turn_env("desktop/notes-append", timeout_s=600.0).raise_on_failure()
+
+
+def test_pointing_keeps_every_promise():
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 3}
+    check_turn_env("desktop/grounding-calculator", **quick).raise_on_failure()
+
+
+@pytest.mark.parametrize(
+    "kind", ("notes-append", "files-rename", "sheet-sum") if IS_FULL else ("calc-product",)
+)
+def test_forks_are_equal_and_independent(kind):
+    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
+    check_fork(f"desktop/{kind}", **quick).raise_on_failure()
+
+
+if IS_SOAK:
+
+    async def test_five_hundred_episodes_with_kills_leave_nothing(tmp_path, monkeypatch):
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        before, rng = x_servers(), random.Random(0)
+        kinds = ("calc-product", "notes-append", "files-delete")
+        envs = {kind: new(kind) for kind in kinds}
+        kills = faults = 0
+        for episode in range(500):
+            env = envs[kinds[episode % len(kinds)]]
+            try:
+                await env.reset(seed=episode)
+                if rng.random() < 0.2:
+                    kills += 1
+                    inside = sorted(children(env.device.display.pid))
+                    os.kill(rng.choice(inside), signal.SIGKILL)
+                await env.step(env.oracle_action())
+                await env.step("stop")
+            except EnvironmentFault:
+                faults += 1
+        for env in envs.values():
+            await env.close()
+        assert kills > 50
+        assert faults <= kills
+        assert x_servers() <= before
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,69 @@
+"""Every kind of task makes problems that differ, repeat, and are not solved at the start."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from turngym import registry
+from turngym.environments.desktop.jobs import full_tree
+from turngym.environments.desktop.names import FILES, GROUNDING_APPS, KINDS, PACKAGES
+from turngym.errors import ConfigError
+
+pytest.importorskip("Xlib", reason="needs Xlib: make extras")
+pytest.importorskip("jeepney", reason="needs jeepney: make extras")
+
+from turngym.environments.desktop import display, kinds
+from turngym.environments.desktop.grounding import APPS
+from turngym.environments.desktop.x11 import keysym_of
+
+
+def test_there_are_at_least_forty_kinds_over_five_programs_and_all_are_registered():
+    names = {entry.short_name for entry in registry.match("desktop/*")}
+    assert set(KINDS) == set(kinds.TEMPLATES)
+    assert set(GROUNDING_APPS) == set(APPS)
+    assert names >= {f"desktop/{kind}" for kind in KINDS}
+    assert len(KINDS) >= 40
+    programs = {
+        command[0] for kind in KINDS for command in kinds.draw(kind, Random(0), "train").launch
+    }
+    assert len(programs) >= 5
+    assert programs <= set(PACKAGES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_names_a_problem_and_splits_share_none(kind):
+    def goals(split):
+        jobs = [kinds.draw(kind, Random(seed), split) for seed in range(12)]
+        return [(job.goal, str(sorted(full_tree(job.files).items(), key=str))) for job in jobs]
+
+    train, test = goals("train"), goals("test")
+    assert train == goals("train")
+    assert len(set(train)) > 3
+    assert not set(train) & set(test)
+
+
+def test_missing_programs_are_one_line_with_their_packages(monkeypatch):
+    monkeypatch.setattr(display.shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match=r"apt-get install .*galculator.*xvfb"):
+        display.require_desktop()
+    with pytest.raises(ConfigError, match=r"desktop/notes-append.*: apt-get install \w+$"):
+        registry.find("desktop/notes-append").require()
+    assert set(display.missing_packages()) >= set(PACKAGES.values())
+    assert set(FILES.values()) == {
+        "adwaita-icon-theme", "at-spi2-core", "fonts-dejavu-core", "libatk-adaptor",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "keysym"),
+    [("a", 0x61), ("enter", 0xFF0D), ("F2", 0xFFBF), ("é", 0xE9), ("€", 0x10020AC)],
+)
+def test_keys_have_keysyms(key, keysym):
+    assert keysym_of(key) == keysym
+
+
+@pytest.mark.parametrize("key", ["", "nothing", "\x00", "ctrl+s"])
+def test_what_is_no_key_has_none(key):
+    assert keysym_of(key) == 0
