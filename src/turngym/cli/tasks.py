@@ -58,7 +58,9 @@ def make_swe(
         tried: Counter[str] = Counter()
         with interruptible(), progress(f"tasks of {project.key}", count) as advance:
 
-            def told(key: str, reason: str, tried: Counter[str] = tried, show: Any = advance) -> None:
+            def told(
+                key: str, reason: str, tried: Counter[str] = tried, show: Any = advance
+            ) -> None:
                 tried[reason] += 1
                 show(tried["valid"], f"{sum(tried.values())} tried")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from turngym.environments.actions import Action
 
@@ -39,6 +40,6 @@ def next_edit(path: str, found: bytes | None, wanted: bytes) -> Action:
             end, last = end + 1, last + 1
 
 
-def _is_alone(changes: list[tuple[str, int, int, int, int]], end: int) -> bool:
+def _is_alone(changes: Sequence[tuple[str, int, int, int, int]], end: int) -> bool:
     """Say whether the line after ``end`` is the same in both texts."""
     return len(changes) < 2 or end < changes[1][1]

@@ -41,7 +41,7 @@ class SweEnv(WorkEnv):
     """Find out what is wrong with a Python project and mend it.
 
     Args:
-        tasks: ``"shipped"``, ``"sample"``, or a file or folder that ``turngym tasks make-swe`` made.
+        tasks: ``"shipped"``, ``"sample"``, or what ``turngym tasks make-swe`` made: file or folder.
         project: Only tasks of this project.
         style: What is told: a ``"symptom"``, a ``"failing"`` test besides, or an ``"issue"``.
         reward: ``"resolved"`` for 1 or 0, ``"partial"`` for the share of failing tests that were
@@ -209,10 +209,9 @@ class SweEnv(WorkEnv):
 
     async def judge(self) -> Outcome:
         """Judge what was changed, in a fresh sandbox."""
-        assert self._project is not None and self._file is not None
-        self.patch = collect_patch(
-            await self.changed_files(), self._base, self._project.layout
-        )
+        assert self._project is not None
+        assert self._file is not None
+        self.patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
         if self.patch.is_empty:
             verdict = Verdict(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
         else:
@@ -308,4 +307,3 @@ def _budget(budget: Budget | Mapping[str, Any] | None) -> Budget:
     except TypeError as error:
         known = ", ".join(Budget.__dataclass_fields__)
         raise ConfigError(f"budget: {error}; known: {known}") from error
-

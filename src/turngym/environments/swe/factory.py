@@ -26,7 +26,7 @@ from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import Kind, SweRecord, TaskFile, split_of
-from turngym.environments.swe.sabotage import test_name
+from turngym.environments.swe.sabotage import PLACES, test_name
 from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
 from turngym.environments.workspace.host import WorkHost
 from turngym.errors import ConfigError
@@ -109,21 +109,27 @@ async def measure(
         found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         passed = found if passed is None else passed & found
     if not passed:
-        complaint = problem or next(iter(run.messages.values()), "nothing was collected")
+        told = problem or next(iter(run.messages.values()), "") or "nothing was collected"
         raise ConfigError(
-            f"project {project.key}: no test passes here: {complaint.strip().splitlines()[0][:200]}; "
+            f"project {project.key}: no test passes here: {told.strip().splitlines()[0][:200]}; "
             "tests that need the network, more packages or more than "
             f"{demands.max_suite_s:g} s make no tasks"
         )
     order = sorted(passed)
     sound = set(order)
-    for place in ("start", "end"):
-        sound -= set(
-            await cross_examine(
-                host, project, layer, {}, order,
-                packages=packages, timeout_s=demands.max_suite_s, rng=Random(0), place=place,
-            )  # fmt: skip
+    for place in PLACES:
+        forged = await cross_examine(
+            host,
+            project,
+            layer,
+            {},
+            order,
+            packages=packages,
+            timeout_s=demands.max_suite_s,
+            rng=Random(0),
+            place=place,
         )
+        sound -= set(forged)
     file = TaskFile(
         name=project.name,
         version=project.version,

@@ -1,4 +1,6 @@
-"""Fetches the projects of the shipped tasks: ``python -m turngym.environments.swe.install NAME...``.
+"""Fetches the projects of the shipped tasks.
+
+    python -m turngym.environments.swe.install NAME...
 
 Each is a source distribution of the package registry, of one version and with one digest, fetched
 by pip. Nothing of it is run here: tests run in sandboxes. What the tests import besides goes into a
@@ -60,7 +62,8 @@ def fetch(file: TaskFile) -> Path:
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
         if digest != wanted:
             raise ConfigError(
-                f"project {requirement}: the registry gave sha256 {digest[:16]}, wanted {wanted[:16]}"
+                f"project {requirement}: the registry gave sha256 {digest[:16]}, wanted "
+                f"{wanted[:16]}"
             )
         fresh = target.with_suffix(".new")
         shutil.copyfile(found, fresh)

@@ -88,7 +88,7 @@ def _flip_constant(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 def _negate_condition(node: ast.AST, text: str) -> Iterator[Proposal]:
     if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Constant):
-        yield node.test, f"not ({_of(node.test, text)})"
+        yield node.test, f"not ({_plain(node.test, text)})"
 
 
 def _drop_negation(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -167,9 +167,9 @@ def _drop_call(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _return_nothing(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.Return) and node.value is not None:
-        if not (isinstance(node.value, ast.Constant) and node.value.value is None):
-            yield node, "return None"
+    is_none = isinstance(node, ast.Return) and getattr(node.value, "value", node) is None
+    if isinstance(node, ast.Return) and node.value is not None and not is_none:
+        yield node, "return None"
 
 
 def _swap_branches(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -263,9 +263,7 @@ def proposals(path: str, text: str) -> list[tuple[Edit, str]]:
                 if span is None or _cut(text, span) == replacement:
                     continue
                 variant = seen[name, span] = seen.get((name, span), -1) + 1
-                edit = Edit(
-                    operator=name, path=path, span=span, variant=variant, function=function
-                )
+                edit = Edit(operator=name, path=path, span=span, variant=variant, function=function)
                 found.append((edit, replacement))
     return found
 
@@ -334,7 +332,9 @@ def _plain(node: ast.AST, text: str) -> str:
 def _of(node: ast.AST, text: str) -> str:
     """Return the source of a node, to be put beside an operator."""
     found = _plain(node, text)
-    needs_parentheses = isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.Lambda)
+    needs_parentheses = isinstance(
+        node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.Lambda
+    )
     return f"({found})" if needs_parentheses else found
 
 

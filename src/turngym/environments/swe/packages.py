@@ -67,7 +67,7 @@ def packages_folder() -> Path:
 
 
 def _compile(folder: Path) -> None:
-    """Compile for the Python that sandboxes see; where that cannot be done they do it themselves."""
+    """Compile for the Python that sandboxes see; where that fails they do it themselves."""
     python = "/usr/bin/python3"
     if not os.access(python, os.X_OK):
         return

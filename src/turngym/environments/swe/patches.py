@@ -44,7 +44,7 @@ def collect_patch(changed: Files, base: Mapping[str, bytes], layout: Layout) -> 
         reason = ""
         if layout.is_protected(path):
             reason = "tests and configuration are taken from the original"
-        elif data is not None and (b"\0too large\0" == data or len(data) > MAX_FILE_BYTES):
+        elif data is not None and (data == b"\0too large\0" or len(data) > MAX_FILE_BYTES):
             reason = f"larger than {MAX_FILE_BYTES} bytes"
         elif data is not None and b"\0" in data:
             reason = "a binary file"

@@ -142,6 +142,7 @@ class Project:
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Write ``files`` into ``folder``, readable for all and with one time stamp."""
+    folder.chmod(0o755)
     for path, data in sorted(files.items()):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ class SweRecord:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Return what ``to_json`` described."""
-        fields = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content.items()
         }

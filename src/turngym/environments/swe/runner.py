@@ -1,14 +1,14 @@
-"""Runs tests inside the judge's sandbox and tells the host what became of each. Standard library only.
+"""Runs tests inside the judge's sandbox and tells the host what became of each.
 
-Read as text by ``judge.py`` and run as ``python3 -I -S -B -c``, before anything that was submitted
-is imported. This process, the supervisor, never imports submitted code. It makes itself unreadable
+Standard library and pytest only. Read as text by ``judge.py`` and run as ``python3 -I -S -B -c``.
+This process, the supervisor, never imports submitted code. It makes itself unreadable
 for other processes of the sandbox, forks a child for the tests, and believes it only as far as it
 goes: a test counts as passed when the child told that its set-up, call and tear-down passed, told
 the end of the session, and ended by itself with a matching exit code. What the child prints goes
 nowhere. It has no descriptor on which the supervisor answers.
 """
 
-# ruff: noqa: D103, T201, BLE001, PTH, SIM115
+# ruff: noqa: BLE001, D102, D103, F401, PTH123
 import contextlib
 import ctypes
 import json
@@ -142,11 +142,11 @@ class Reporter:
 
         self._tell = tell
 
-    def pytest_collection_modifyitems(self, items) -> None:  # noqa: ANN001
+    def pytest_collection_modifyitems(self, items) -> None:
         if self._wanted:
             items[:] = [item for item in items if item.nodeid in self._wanted]
 
-    def pytest_runtest_logreport(self, report) -> None:  # noqa: ANN001
+    def pytest_runtest_logreport(self, report) -> None:
         text = ""
         if report.failed:
             crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
@@ -154,11 +154,11 @@ class Reporter:
         is_plain = not hasattr(report, "wasxfail")
         self._tell(report.nodeid, report.when, report.outcome if is_plain else "xfail", text)
 
-    def pytest_collectreport(self, report) -> None:  # noqa: ANN001
+    def pytest_collectreport(self, report) -> None:
         if report.failed:
             self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:])
 
-    def pytest_sessionfinish(self, session, exitstatus) -> None:  # noqa: ANN001
+    def pytest_sessionfinish(self, session, exitstatus) -> None:
         self._tell("", "end", int(exitstatus), "")
 
 

@@ -12,10 +12,11 @@ from random import Random
 from typing import Literal
 
 Place = Literal["start", "end"]
+PLACES: tuple[Place, ...] = ("start", "end")
 
 
 def test_name(test_id: str) -> str:
-    """Return the name of the function of a test id such as ``tests/test_a.py::Class::test_b[1]``."""
+    """Return the function of a test id: ``test_b`` of ``tests/a.py::Class::test_b[1]``."""
     return test_id.partition("[")[0].rpartition("::")[2]
 
 
@@ -40,7 +41,7 @@ def twin(
         lines = text.splitlines(keepends=True)
         added: list[tuple[int, str]] = []
         for function in _functions(text, wanted):
-            here: Place = place or rng.choice(("start", "end"))
+            here = place or rng.choice(PLACES)
             line = _line(function, here)
             if line is None:
                 continue
@@ -83,5 +84,5 @@ def _line(function: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> int
     is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     if is_text:
         return first.end_lineno
-    decorators = getattr(first, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(first, "decorator_list", [])
     return min([first.lineno, *(one.lineno for one in decorators)]) - 1

@@ -33,7 +33,8 @@ def statement(record: SweRecord, name: str, version: str, style: Style) -> str:
     if record.kind == "body":
         missing = ", ".join(f"`{edit.function}` in {edit.path}" for edit in record.edits)
         ask = (
-            f"The workspace holds {name} {version}, where {missing} was emptied. Write it again, as "
+            f"The workspace holds {name} {version}, where {missing} was emptied. Write it again, "
+            "as "
             "its docstring, its callers and the tests want it."
         )
     if style == "failing":
@@ -43,7 +44,8 @@ def statement(record: SweRecord, name: str, version: str, style: Style) -> str:
         title = f"{name}: {what} does not work"
         return (
             f"# {title}\n\nWith {name} {version} I get\n\n    {record.symptom}\n\nwhere I expected "
-            f"what `{test_file(test)}` asks for ({what}). Other uses seem to be affected too.\n\n{ask}"
+            f"what `{test_file(test)}` asks for ({what}). Other uses seem to be affected "
+            f"too.\n\n{ask}"
         )
     return f"{ask}\nUsers report: {record.symptom}\n{more.strip()}"
 

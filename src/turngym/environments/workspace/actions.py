@@ -89,7 +89,7 @@ async def view(box: GuestSandbox, path: str, start: int | None, end: int | None)
         listing = await box.exec(
             ["/usr/bin/ls", "-1Ap", "--", path], timeout_s=10.0, env={"LC_ALL": "C"}
         )
-        if "directory" in problem.lower() and listing.ok:
+        if listing.ok and decode(listing.stdout).strip() != path:  # a file lists itself
             return Done(text=cut(decode(listing.stdout).rstrip("\n")) or "(empty folder)")
         return _refused(problem)
     if b"\0" in data:
@@ -190,7 +190,9 @@ def _around(text: str, first: int, count: int) -> str:
     lines = text.splitlines()
     start, end = max(1, first - 2), min(len(lines), first + count + 1)
     return cut(
-        "\n".join(f"{n:{len(str(end))}} {lines[n - 1][:_LINE_CHARS]}" for n in range(start, end + 1)),
+        "\n".join(
+            f"{n:{len(str(end))}} {lines[n - 1][:_LINE_CHARS]}" for n in range(start, end + 1)
+        ),
         3_000,
     )
 

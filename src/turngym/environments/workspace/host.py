@@ -126,10 +126,8 @@ class WorkHost:
 
     async def _import(self, fill: Callable[[Path], None]) -> LayerRef:
         with tempfile.TemporaryDirectory(prefix="turngym-work-") as name:
-            folder = Path(name, "tree")
-            folder.mkdir()
-            await asyncio.to_thread(fill, folder)
-            return await self._backend.import_folder(folder)
+            await asyncio.to_thread(fill, Path(name))
+            return await self._backend.import_folder(Path(name))
 
     def _mountable(self, folder: Path) -> Path:
         """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""

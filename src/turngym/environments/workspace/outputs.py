@@ -23,13 +23,15 @@ _HEAD_SHARE = 0.6
 
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_NAME = "[A-Z][a-z]{2}"
+"""Of a day or a month."""
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\b\d+\.\d+ ?(?:s|sec|secs|seconds|ms)\b", "N.NNs"),
         (r"\b0x[0-9a-fA-F]{9,16}\b", "0xADDR"),
         (r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[+-]\d{4}|Z)?", "TIME"),
-        (r"\b(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d(?::\d\d)?(?: [A-Z]{3} \d{4})?", "TIME"),
+        (rf"\b(?:{_NAME} )?{_NAME} [ \d]\d \d\d:\d\d(?::\d\d)?(?: [A-Z]{{3}} \d{{4}})?", "TIME"),
         (r"\b\d\d:\d\d:\d\d\b", "TIME"),
         (r"/tmp/pytest-of-[\w-]+/pytest-\d+", "/tmp/NAME"),
         (r"/tmp/tmp[\w-]{6,}", "/tmp/NAME"),

@@ -54,11 +54,12 @@ class Tool:
     @property
     def usage(self) -> str:
         """The command line, with names in angle brackets."""
-        words = [self.name]
-        for one in self.parameters:
-            if one.kind != "body":
-                words.append(f"[<{one.name}>]" if one.is_optional else f"<{one.name}>")
-        return " ".join(words)
+        shown = [
+            f"[<{one.name}>]" if one.is_optional else f"<{one.name}>"
+            for one in self.parameters
+            if one.kind != "body"
+        ]
+        return " ".join([self.name, *shown])
 
     def as_function(self) -> dict[str, Any]:
         """Return the OpenAI-style description."""
