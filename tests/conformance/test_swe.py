@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 import turngym
+from helpers.workspaces import shared_host
 from turngym.agents.scripted import NoopPolicy, OraclePolicy
 from turngym.environments.checks import check_fork, check_turn_env
 from turngym.environments.swe.env import SweEnv
@@ -19,7 +20,6 @@ from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.task_checks import check_tasks, find_tasks
 from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
 from turngym.environments.terminal.env import TerminalEnv
-from turngym.environments.workspace.host import WorkHost
 from turngym.registry import match
 from turngym.rollouts.collect import collect, group_specs
 from turngym.tasks.base import procedural_task
@@ -33,11 +33,8 @@ pytestmark = [pytest.mark.extra("bwrap", "git"), pytest.mark.timeout(3600 if IS_
 @pytest.fixture(scope="module", autouse=True)
 def host():
     """Share one back end among all tests here."""
-    yield (leased := WorkHost.lease())
-    leased._leases -= 1
-    if not leased._leases:
-        WorkHost._current = None
-        leased._backend._shut_down()
+    with shared_host() as leased:
+        yield leased
 
 
 def everything() -> list[str]:

@@ -10,13 +10,13 @@ import os
 
 import pytest
 
+from helpers.workspaces import shared_host
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
-from turngym.environments.workspace.host import WorkHost
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 pytestmark = [pytest.mark.extra("bwrap"), pytest.mark.timeout(1800 if IS_FULL else 300)]
@@ -127,12 +127,11 @@ _IN_SHELL = {
 }
 
 
-@pytest.fixture
-async def host():
-    """Keep one back end for a test."""
-    leased = WorkHost.lease()
-    yield leased
-    await leased.release()
+@pytest.fixture(scope="module")
+def host():
+    """Share one back end among all tests here."""
+    with shared_host() as leased:
+        yield leased
 
 
 def tasks() -> list[str]:

@@ -34,7 +34,8 @@ def make_swe(
         typer.Argument(
             metavar="PROJECT...",
             help="A folder, a git working tree, a source distribution (.tar.gz), or name==version "
-            "of the package registry.",
+            "of the package registry. 'BEFORE..AFTER' of two of them: what was mended in between "
+            "makes a task too.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the tasks; goes on with a begun one.")],
@@ -51,10 +52,15 @@ def make_swe(
     for name in projects:
         if "==" in name:
             install_packages()
-        project, source = _open(name)
+        earlier, _, latest = name.rpartition("..") if not Path(name).exists() else ("", "", name)
+        project, source = _open(latest)
+        before = None
+        if earlier:
+            before, from_where = _open(earlier)
+            source |= {f"before_{key}": value for key, value in from_where.items()}
         for path in project.unreadable():
             say(f"{project.key}: {path} is no UTF-8 and is left as it is")
-        factory = Factory(project, out, seed=seed, source=source)
+        factory = Factory(project, out, seed=seed, source=source, before=before)
         tried: Counter[str] = Counter()
         with interruptible(), progress(f"tasks of {project.key}", count) as advance:
 

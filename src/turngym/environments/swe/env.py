@@ -14,10 +14,10 @@ from turngym.environments.swe.judge import Verdict, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
 from turngym.environments.swe.patches import Patch, collect_patch, diff_text
 from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
+from turngym.environments.swe.records import SweRecord, TaskFile
 from turngym.environments.swe.sabotage import test_file
 from turngym.environments.swe.statements import STYLES, Style, statement
-from turngym.environments.swe.tasksets import SHIPPED, open_tasks, project_of
+from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
@@ -163,6 +163,9 @@ class SweEnv(WorkEnv):
             for path, data in self._base.items():
                 if data != self._project.files.get(path):
                     await box.write_file(path, data)
+            gone = [path for path in self._project.files if path not in self._base]
+            if gone:
+                await box.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
         except BaseException:
             await box.close()
             raise
@@ -181,10 +184,9 @@ class SweEnv(WorkEnv):
             return
         self._file, self._record = file, record
         self._project = project = project_of(file)
-        self._broken = broken_files(project, record)
-        base = {**project.files, **{p: d for p, d in self._broken.items() if d is not None}}
-        base.update(cut_tests(project, record))
-        self._base = base
+        self._broken = broken_of(file, record, project)
+        files = {**project.files, **self._broken, **cut_tests(project, record)}
+        self._base = {path: data for path, data in files.items() if data is not None}
 
     async def call(self, action: Action) -> actions.Done:
         """Carry out a call; ``run_tests`` is a command like others, its result is no judgement."""
@@ -263,6 +265,8 @@ class SweEnv(WorkEnv):
         for path in sorted(self._broken):
             wanted = self._project.files.get(path)
             found = self.current.get(path, self._base.get(path))
+            if wanted is None and found is not None:
+                return self.say("bash", command=f"rm {shlex.quote(path)}")
             if wanted is not None and found != wanted:
                 return self.say(*_as_call(next_edit(path, found, wanted)))
         return self.say("submit")

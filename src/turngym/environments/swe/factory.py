@@ -25,7 +25,7 @@ from turngym.environments.swe.operators import Edit, apply_edits, overlap, propo
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import Kind, SweRecord, TaskFile, split_of
+from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
 from turngym.environments.swe.sabotage import PLACES, test_name
 from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
 from turngym.environments.workspace.host import WorkHost
@@ -186,6 +186,7 @@ class Factory:
         demands: What a task must be like.
         source: Where the project comes from, for ``TaskFile.source``.
         split: Of all its tasks; by its name otherwise.
+        before: The release before; what was mended since makes one more task.
     """
 
     def __init__(
@@ -197,8 +198,9 @@ class Factory:
         demands: Demands | None = None,
         source: Mapping[str, str] | None = None,
         split: Split | None = None,
+        before: Project | None = None,
     ) -> None:
-        self.project = project
+        self.project, self.before = project, before
         self.path = out / f"{project.name}.json"
         self.log = out / f"{project.name}.log.jsonl"
         self.demands = demands or Demands()
@@ -231,7 +233,10 @@ class Factory:
                 split=self._split,
             )
             self._resume()
-            todo = iter(candidates(self.project, self._seed, self.demands))
+            found = candidates(self.project, self._seed, self.demands)
+            if self.before is not None:
+                found.insert(0, ("release", []))
+            todo = iter(found)
             async with asyncio.TaskGroup() as group:
                 for _ in range(parallel):
                     group.create_task(self._work(host, todo, count, on_tried))
@@ -290,7 +295,7 @@ class Factory:
                 on_tried(key, reason)
 
     def _is_wanted(self, edits: list[Edit], count: int) -> bool:
-        """Say whether there are not enough tasks of this kind yet."""
+        """Say whether there are not enough tasks like this one yet."""
         used = [edit for task in self._kept for edit in task.edits]
         for edit in edits:
             same = sum(one.operator == edit.operator for one in used)
@@ -308,17 +313,9 @@ class Factory:
     async def attempt(self, host: WorkHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
         """Return a task of these edits, or why it makes none."""
         assert self._file is not None
-        sources = self.project.sources()
-        try:
-            changed = apply_edits(sources, edits)
-        except ConfigError:
-            return "the edits do not fit together"
-        broken: dict[str, bytes | None] = {p: text.encode() for p, text in changed.items()}
-        for path, text in changed.items():
-            try:
-                compile(text, path, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError):
-                return "no valid Python"
+        broken = self._broken(kind, edits)
+        if isinstance(broken, str):
+            return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
         layer = await host.layer(f"project {self.project.digest}", self.project.write)
         box = await fresh_box(host, layer, broken, self._packages)
@@ -338,7 +335,27 @@ class Factory:
         record = self._record(kind, edits, failing, run.messages)
         if isinstance(record, str):
             return record
-        return await self._checked(host, record, broken, timeout_s, changed)
+        if self._leaks(record, broken):
+            return "the statement holds the repair"
+        return await check_record(
+            host, self.project, self._file, record, broken, self._packages, timeout_s
+        )
+
+    def _broken(self, kind: Kind, edits: list[Edit]) -> dict[str, bytes | None] | str:
+        """Return the files of the broken project, or why there is none."""
+        if kind == "release":
+            assert self.before is not None
+            return older_code(self.project, self.before) or "the releases have the same code"
+        try:
+            changed = apply_edits(self.project.sources(), edits)
+        except ConfigError:
+            return "the edits do not fit together"
+        for path, text in changed.items():
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError):
+                return "no valid Python"
+        return {path: text.encode() for path, text in changed.items()}
 
     def _record(
         self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
@@ -364,22 +381,13 @@ class Factory:
             symptom=symptom_of(messages[shown[0]]),
         )
 
-    async def _checked(
-        self,
-        host: WorkHost,
-        record: SweRecord,
-        broken: Mapping[str, bytes | None],
-        timeout_s: float,
-        changed: Mapping[str, str],
-    ) -> SweRecord | str:
-        assert self._file is not None
-        repaired = {path: text for path, text in self.project.sources().items() if path in changed}
-        for style in STYLES:
-            text = statement(record, self.project.name, self.project.version, style)
-            if leaks(text, changed, repaired):
-                return "the statement holds the repair"
-        return await check_record(
-            host, self.project, self._file, record, broken, self._packages, timeout_s
+    def _leaks(self, record: SweRecord, broken: Mapping[str, bytes | None]) -> bool:
+        """Say whether a statement holds a line of the repair."""
+        before = {path: (data or b"").decode("utf-8", "replace") for path, data in broken.items()}
+        repaired = {path: text for path, text in self.project.sources().items() if path in broken}
+        name, version = self.project.name, self.project.version
+        return any(
+            leaks(statement(record, name, version, style), before, repaired) for style in STYLES
         )
 
 
@@ -410,6 +418,8 @@ async def check_record(
 
 
 def _key(edits: list[Edit]) -> str:
+    if not edits:
+        return "release"
     if len(edits) == 1:
         return edits[0].key
     return hashlib.sha256("".join(edit.key for edit in edits).encode()).hexdigest()[:8]

@@ -16,8 +16,9 @@ from typing import Any, Self
 
 from turngym.environments.swe.patches import diff_text
 from turngym.environments.swe.project import Project, write_files
-from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
+from turngym.environments.swe.records import SweRecord, TaskFile
 from turngym.environments.swe.statements import Style, statement
+from turngym.environments.swe.tasksets import broken_of
 from turngym.errors import ConfigError
 
 _NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
@@ -106,7 +107,7 @@ def as_instance(
     file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> Instance:
     """Return one of our tasks as an instance."""
-    broken = broken_files(project, record)
+    broken = broken_of(file, record, project)
     base = {**project.files, **{path: data for path, data in broken.items() if data is not None}}
     return Instance(
         instance_id=record.id.replace("/", "__"),
@@ -215,21 +216,26 @@ def as_harbor(
     file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> HarborTask:
     """Return one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
-    from turngym.environments.swe.env import cut_tests
+    from turngym.environments.swe.env import cut_tests  # it imports the sandbox
 
-    broken = broken_files(project, record)
-    given = {path: data for path, data in broken.items() if data is not None}
+    broken = broken_of(file, record, project)
     roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)
     tests = {path: data for path, data in project.files.items() if file.layout.is_protected(path)}
     ids = [*record.fail_to_pass, *file.pass_to_pass(record)]
     solution = "".join(
         f"cat > /workspace/{path} <<'TURNGYM_END'\n{project.files[path].decode()}TURNGYM_END\n"
+        if path in project.files
+        else f"rm /workspace/{path}\n"
         for path in sorted(broken)
     )
     return HarborTask(
         name=record.id.replace("/", "-"),
         instruction=statement(record, file.name, file.version, style),
-        files={**project.files, **given, **cut_tests(project, record)},
+        files={
+            path: data
+            for path, data in {**project.files, **broken, **cut_tests(project, record)}.items()
+            if data is not None
+        },
         tests={
             "test.sh": _TEST_SH.format(roots=roots).encode(),
             "ids.txt": "".join(f"{one}\n" for one in ids).encode(),

@@ -47,18 +47,24 @@ def install_packages() -> None:
 
 
 def fetch(file: TaskFile) -> Path:
-    """Return the source distribution of a project, fetched when it is not there.
+    """Return the source distribution of a project; it and the one before it are fetched if need be.
 
     Raises:
         ConfigError: What came is not what the tasks were made of.
     """
-    target = swe_cache() / "projects" / f"{file.key}.tar.gz"
+    if "before_requirement" in file.source:
+        _fetch(file.name, file.source["before_requirement"], file.source["before_sha256"])
+    return _fetch(file.name, file.source["requirement"], file.source["sha256"])
+
+
+def _fetch(name: str, requirement: str, wanted: str) -> Path:
+    version = requirement.partition("==")[2]
+    target = swe_cache() / "projects" / f"{name}-{version}.tar.gz"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    requirement, wanted = file.source["requirement"], file.source["sha256"]
-    with tempfile.TemporaryDirectory(prefix="turngym-sdist-") as name:
-        found = download(requirement, Path(name))
+    with tempfile.TemporaryDirectory(prefix="turngym-sdist-") as folder:
+        found = download(requirement, Path(folder))
         digest = hashlib.sha256(found.read_bytes()).hexdigest()
         if digest != wanted:
             raise ConfigError(

@@ -66,7 +66,7 @@ class TaskFile:
     """Of the project's files; see ``Project.digest``."""
     source: Mapping[str, str] = field(default_factory=dict)
     """Where the project comes from: ``requirement`` and ``sha256`` of a source distribution,
-    ``sample``, ``path``; and of releases ``fixed``, the later one's requirement and digest."""
+    ``sample``, or ``path``; with ``before_`` in front, the release before it, if it is needed."""
     layout: Layout
     split: Split
     suite_s: float
@@ -166,14 +166,41 @@ def _unpack(packed: Mapping[str, list[str]]) -> list[str]:
     return [f"{file}::{name}" for file, names in packed.items() for name in names]
 
 
-def broken_files(project: Project, record: SweRecord) -> dict[str, bytes | None]:
-    """Return the files that differ in the broken project.
+def broken_files(
+    project: Project, record: SweRecord, before: Project | None = None
+) -> dict[str, bytes | None]:
+    """Return the files that differ in the broken project; None for one that it lacks.
+
+    Args:
+        project: The repaired one.
+        record: What breaks it.
+        before: The release before it, for a record of kind ``release``.
 
     Raises:
         ConfigError: The recipe does not fit the project.
     """
+    if record.kind == "release":
+        if before is None:
+            raise ConfigError(f"task {record.id}: needs the release before {project.key}")
+        return older_code(project, before)
     changed = apply_edits(project.sources(), list(record.edits))
     return {path: text.encode() for path, text in changed.items()}
+
+
+def older_code(project: Project, before: Project) -> dict[str, bytes | None]:
+    """Return the code of ``before`` where it differs from that of ``project``."""
+    paths = {
+        path
+        for path in {*project.files, *before.files}
+        if path.endswith(".py")
+        and project.layout.is_code(path)
+        and not project.layout.is_protected(path)
+    }
+    return {
+        path: before.files.get(path)
+        for path in sorted(paths)
+        if before.files.get(path) != project.files.get(path)
+    }
 
 
 def split_of(name: str) -> Split:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from turngym.environments.swe.packages import swe_cache
 from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import SweRecord, TaskFile
+from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Split
 
@@ -131,6 +131,22 @@ def project_of(file: TaskFile) -> Project:
     """Return the project that ``file`` is about."""
     source = SAMPLE if SAMPLE in file.source else str(file.source.get("path", ""))
     return open_project(source, file.name, file.version, file.digest)
+
+
+def before_of(file: TaskFile) -> Project | None:
+    """Return the release before the project of ``file``, where tasks were made of the two."""
+    requirement = file.source.get("before_requirement", "")
+    place = str(file.source.get("before_path", ""))
+    if not requirement and not place:
+        return None
+    version = requirement.partition("==")[2] or "before"
+    return Project.read(project_place(place, file.name, version), name=file.name, version=version)
+
+
+def broken_of(file: TaskFile, record: SweRecord, project: Project) -> dict[str, bytes | None]:
+    """Return the files that differ in the broken project of a task."""
+    before = before_of(file) if record.kind == "release" else None
+    return broken_files(project, record, before)
 
 
 def project_place(source: str, name: str, version: str) -> Path:
