@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import time
+from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
@@ -56,7 +57,7 @@ def import_pytest() -> None:
     import pytest
 
 
-def run(order: dict, deadline: float, secret_fd: int) -> dict:
+def run(order: dict[str, Any], deadline: float, secret_fd: int) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -92,7 +93,7 @@ def kill_children() -> None:
             os.waitpid(-1, 0)
 
 
-def read_lines(reading: int, deadline: float) -> tuple[list, bool]:
+def read_lines(reading: int, deadline: float) -> tuple[list[Any], bool]:
     """Return what a child told, and whether it was still at it at the deadline."""
     data = b""
     while len(data) < 64 << 20:
@@ -106,7 +107,7 @@ def read_lines(reading: int, deadline: float) -> tuple[list, bool]:
     return [], True
 
 
-def parsed(data: bytes) -> list:
+def parsed(data: bytes) -> list[Any]:
     lines = []
     for line in data.decode("utf-8", "replace").splitlines():
         try:
@@ -116,7 +117,7 @@ def parsed(data: bytes) -> list:
     return lines
 
 
-def run_child(order: dict, writing: int) -> int:
+def run_child(order: dict[str, Any], writing: int) -> int:
     """Run the tests; only here submitted code is imported."""
     import random
 
@@ -133,7 +134,7 @@ def run_child(order: dict, writing: int) -> int:
 class Reporter:
     """Writes a line for each phase of each test, and one for the end of the session."""
 
-    def __init__(self, fd: int, wanted: set) -> None:
+    def __init__(self, fd: int, wanted: set[str]) -> None:
         self._wanted = wanted
         write, dumps, encode = os.write, json.dumps, str.encode
 
@@ -142,11 +143,11 @@ class Reporter:
 
         self._tell = tell
 
-    def pytest_collection_modifyitems(self, items) -> None:
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         if self._wanted:
             items[:] = [item for item in items if item.nodeid in self._wanted]
 
-    def pytest_runtest_logreport(self, report) -> None:
+    def pytest_runtest_logreport(self, report: Any) -> None:
         text = ""
         if report.failed:
             crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
@@ -154,11 +155,11 @@ class Reporter:
         is_plain = not hasattr(report, "wasxfail")
         self._tell(report.nodeid, report.when, report.outcome if is_plain else "xfail", text)
 
-    def pytest_collectreport(self, report) -> None:
+    def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
             self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:])
 
-    def pytest_sessionfinish(self, session, exitstatus) -> None:
+    def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
         self._tell("", "end", int(exitstatus), "")
 
 

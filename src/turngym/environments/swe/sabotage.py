@@ -41,7 +41,7 @@ def twin(
         lines = text.splitlines(keepends=True)
         added: list[tuple[int, str]] = []
         for function in _functions(text, wanted):
-            here = place or rng.choice(PLACES)
+            here: Place = rng.choice(PLACES) if place is None else place
             line = _line(function, here)
             if line is None:
                 continue
