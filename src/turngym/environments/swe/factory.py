@@ -110,8 +110,10 @@ async def measure(
         passed = found if passed is None else passed & found
     if not passed:
         told = problem or next(iter(run.messages.values()), "") or "nothing was collected"
+        first, *others = told.strip().splitlines()
+        last = f" ... {others[-1].strip()[-160:]}" if others else ""
         raise ConfigError(
-            f"project {project.key}: no test passes here: {told.strip().splitlines()[0][:200]}; "
+            f"project {project.key}: no test passes here: {first[:160]}{last}; "
             "tests that need the network, more packages or more than "
             f"{demands.max_suite_s:g} s make no tasks"
         )

@@ -20,6 +20,7 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
 _PROBE_S = 30.0
+_MAX_DRAWS = 1_000
 
 
 class TerminalEnv(WorkEnv):
@@ -101,10 +102,11 @@ class TerminalEnv(WorkEnv):
 
     def _draw(self, task: Task) -> Job:
         rng = Random(derive_seed(task.seed, "terminal"))
-        while True:
+        for _ in range(_MAX_DRAWS):
             job = TEMPLATES[rng.choice(self.kinds)](rng)
             if job.split == task.split:
                 return job
+        raise ConfigError(f"{self.name}: no job of split {task.split!r} in {_MAX_DRAWS} draws")
 
     async def begin(self, task: Task) -> Outcome:
         """Open the workspace, and remember what it holds."""

@@ -9,18 +9,17 @@ from turngym.environments.terminal.jobs import Job, lines, words
 
 def mend_script(rng: Random) -> Job:
     """Mend a shell script that breaks on blanks."""
-    one, other = words(rng, 2)
+    name, one, other = words(rng, 3)
     return Job(
-        goal="count.sh is called with the name of a folder and should print how many files lie in "
-        "it, "
-        "but fails for names with blanks. Mend it.",
-        files={"count.sh": "#!/bin/bash\ncd $1 || exit 1\nls -1 | wc -l\n"},
-        free=("count.sh",),
+        goal=f"{name}.sh is called with the name of a folder and should print how many files lie "
+        "in it, but fails for names with blanks. Mend it.",
+        files={f"{name}.sh": "#!/bin/bash\ncd $1 || exit 1\nls -1 | wc -l\n"},
+        free=(f"{name}.sh",),
         probe=f"mkdir -p '/tmp/t/{one} {other}' /tmp/t/{one} && touch '/tmp/t/{one} {other}/a b' "
-        f"'/tmp/t/{one} {other}/c' /tmp/t/{one}/d; bash count.sh '/tmp/t/{one} {other}'; "
-        f"bash count.sh /tmp/t/{one}; bash count.sh /tmp/none 2>/dev/null || echo none",
+        f"'/tmp/t/{one} {other}/c' /tmp/t/{one}/d; bash {name}.sh '/tmp/t/{one} {other}'; "
+        f"bash {name}.sh /tmp/t/{one}; bash {name}.sh /tmp/none 2>/dev/null || echo none",
         told="2\n1\nnone",
-        expert="sed -i 's/cd $1/cd \"$1\"/' count.sh",
+        expert=f"sed -i 's/cd $1/cd \"$1\"/' {name}.sh",
     )
 
 
@@ -46,25 +45,23 @@ def write_filter(rng: Random) -> Job:
 
 def stop_process(rng: Random) -> Job:
     """Write a script that ends one process and not another."""
-    one, other = words(rng, 2)
+    name, one, other = words(rng, 3)
     probe = (
         f"cp $(command -v sleep) /tmp/{one}; cp $(command -v sleep) /tmp/{other}; "
-        f"/tmp/{one} 50 & a=$!; /tmp/{other} 50 & b=$!; "
-        f"echo $a > /tmp/{one}.pid; echo $b > /tmp/{other}.pid; bash stop.sh /tmp/{one}.pid; "
-        "sleep 0.3; "
+        f"/tmp/{one} 50 & a=$!; /tmp/{other} 50 & b=$!; echo $a > /tmp/{one}.pid; "
+        f"echo $b > /tmp/{other}.pid; bash {name}.sh /tmp/{one}.pid; sleep 0.3; "
         "kill -0 $a 2>/dev/null && echo alive || echo ended; "
         "kill -0 $b 2>/dev/null && echo alive || echo ended; "
         f"test -e /tmp/{one}.pid && echo kept || echo removed; kill $b; rm -f /tmp/*.pid"
     )
     return Job(
-        goal="Write stop.sh. It is called with the path of a file that holds a process id, ends "
-        "that "
-        "process (and no other), and removes the file.",
+        goal=f"Write {name}.sh. It is called with the path of a file that holds a process id, ends "
+        "that process (and no other), and removes the file.",
         files={},
-        free=("stop.sh",),
+        free=(f"{name}.sh",),
         probe=probe,
         told="ended\nalive\nremoved",
-        expert='printf \'kill "$(cat "$1")"\\nrm -f "$1"\\n\' > stop.sh',
+        expert=f'printf \'kill "$(cat "$1")"\\nrm -f "$1"\\n\' > {name}.sh',
     )
 
 
