@@ -85,8 +85,12 @@ async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
 
 
 async def test_who_says_nothing_scores_nothing():
-    [idle] = await played("pack", 0, NoopPolicy())
+    task = procedural_task("shell-archives", "test", 0)
+    specs = group_specs("turngym/Shell-archives-v0", task, seed=0, group_size=1)
+    make = partial(turngym.make, "terminal/shell-archives")
+    [idle] = await collect(make, NoopPolicy(), specs, concurrency=1)
     assert idle.score == 0.0
+    assert idle.stop_reason.is_truncated
 
 
 async def test_damage_beside_the_job_costs_the_reward():
