@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -58,6 +58,11 @@ soak-web: ## 1000 MiniWoB episodes while the browser is killed 10 times
 soak-desktop: ## 500 desktop episodes while processes in them are killed at random
 	@$(BOOTSTRAP) core dev desktop
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_desktop.py -k five_hundred $(PYTEST_ARGS)
+
+swe: ## Fetch the projects of the SWE tasks, and check every task
+	@$(BOOTSTRAP) core dev sandboxes
+	@$(BIN)/python -m turngym.environments.swe.install
+	@$(BIN)/turngym check task swe/bugs --parallel 2 $(ARGS)
 
 outside: ## Agents of others, installed from the registry and run unchanged through the gateway
 	@$(BOOTSTRAP) core train dev openai serve mcp

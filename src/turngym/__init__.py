@@ -5,6 +5,8 @@ from turngym.environments.base import AsyncTurnEnv, Outcome, TurnEnv
 from turngym.environments.desktop import register_desktop as _register_desktop
 from turngym.environments.registration import make, register
 from turngym.environments.search import register_search as _register_search
+from turngym.environments.swe import register_swe as _register_swe
+from turngym.environments.terminal import register_terminal as _register_terminal
 from turngym.environments.text import register_text_games as _register_text_games
 from turngym.environments.text.base import TextGame
 from turngym.environments.web import register_web as _register_web
@@ -35,3 +37,5 @@ _register_text_games()
 _register_search()
 _register_web()
 _register_desktop()
+_register_swe()
+_register_terminal()

@@ -16,6 +16,7 @@ from turngym.environments.checks import check_fork, check_turn_env
 from turngym.registry import EnvEntry, entries
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
+OWN_FILES = ("desktop", "web", "swe", "terminal")  # checked in files of their own, one of each kind
 # A fresh ScienceWorld plays a quarter of an hour where other work takes the cores.
 QUICK_TURN: dict[str, Any] = (
     {"timeout_s": 1800.0} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}
@@ -25,8 +26,7 @@ QUICK_FORK: dict[str, int] = {} if IS_FULL else {"episodes": 1, "max_turns": 6}
 
 def every_environment() -> list[object]:
     ours = [entry for entry in entries() if entry.id.startswith("turngym/")]
-    # test_web.py and test_desktop.py take one of each kind.
-    ours = [entry for entry in ours if entry.family not in ("desktop", "web")]
+    ours = [entry for entry in ours if entry.family not in OWN_FILES]
     ours = [entry for entry in ours if IS_FULL or not entry.programs]
     different = {(e.entry_point, str(sorted(e.kwargs.items())), e.max_turns): e for e in ours}
     return [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +13,7 @@ from turngym import registry
 from turngym.cli.output import print_json, progress
 from turngym.errors import ConfigError, unknown_name
 from turngym.imports import import_attribute
+from turngym.tasks.base import SPLITS
 
 app = typer.Typer(help="Prove that a part keeps its promises.")
 
@@ -85,6 +89,76 @@ def check_a_sandbox(
         print(report)
     if not report.is_ok:
         raise typer.Exit(1)
+
+
+@app.command("task")
+def check_a_task(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="An environment (swe/bugs-sample), one task of it (swe/bugs-sample/test/0), or a "
+            "file or folder that 'turngym tasks make-swe' made.",
+        ),
+    ],
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", min=1, help="Most tasks of each split; default all.")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check that tasks are sound: the expert solves each, and doing nothing solves none.
+
+    Exit code 1 when a task is not.
+    """
+    import time
+
+    from turngym.environments.task_checks import check_tasks, find_tasks
+
+    make_env, wanted = _task_target(target)
+    env = make_env()
+    try:
+        if wanted is not None:
+            tasks = [env.get_wrapper_attr("task")(*wanted)]
+        else:
+            tasks = find_tasks(env, episodes)
+    finally:
+        env.close()
+    started, done = time.perf_counter(), 0
+    with progress(f"checking {target}", len(tasks)) as advance:
+
+        def count(task: str) -> None:
+            nonlocal done
+            done += 1
+            advance(done, task)
+
+        report = check_tasks(make_env, tasks, subject=target, parallel=parallel, on_task=count)
+    seconds = time.perf_counter() - started
+    valid = len(report.results) - len(report.failures)
+    if as_json:
+        told = {"valid": valid, "seconds": seconds, "per_minute": 60 * valid / seconds}
+        print_json({"subject": target, "ok": report.is_ok, **told, "reports": [report.to_json()]})
+    else:
+        for failure in report.failures:
+            print(failure)
+        print(
+            f"{target}: {valid} of {len(report.results)} tasks are sound, {seconds:.0f} s, "
+            f"{60 * valid / seconds:.1f} a minute"
+        )
+    if not report.is_ok:
+        raise typer.Exit(1)
+
+
+def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Any, int] | None]:
+    """Return what makes the environment of ``target``, and the task that it names, if one."""
+    from turngym.environments.registration import make
+
+    if Path(target).exists():
+        return partial(make, "swe/bugs", tasks=target), None
+    parts = target.rsplit("/", 2)
+    if len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
+        return partial(make, parts[0]), (parts[1], int(parts[2]))
+    return partial(make, target), None
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

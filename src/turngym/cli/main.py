@@ -27,6 +27,7 @@ from turngym.cli.play import play
 from turngym.cli.report import report
 from turngym.cli.serve import app as serve_app
 from turngym.cli.simulate import simulate
+from turngym.cli.tasks import app as tasks_app
 from turngym.cli.train import train
 from turngym.cli.view import view
 
@@ -48,6 +49,7 @@ app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(serve_app, name="serve")
+app.add_typer(tasks_app, name="tasks")
 app.command("doctor")(doctor)
 
 

@@ -1,0 +1,150 @@
+"""``turngym tasks``: make tasks of a project, and look at what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turngym.cli.keyboard import interruptible
+from turngym.cli.output import print_json, progress, say, table
+
+if TYPE_CHECKING:
+    from turngym.environments.swe.factory import Yield
+    from turngym.environments.swe.project import Project
+
+app = typer.Typer(help="Make tasks, and look at what there is.")
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Each kind of work has a command of its own."""
+
+
+@app.command("make-swe")
+def make_swe(
+    projects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROJECT...",
+            help="A folder, a git working tree, a source distribution (.tar.gz), or name==version "
+            "of the package registry. 'BEFORE..AFTER' of two of them: what was mended in between "
+            "makes a task too.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the tasks; goes on with a begun one.")],
+    count: Annotated[int, typer.Option(min=1, help="Tasks of each project.")] = 20,
+    parallel: Annotated[int, typer.Option(min=1, help="Candidates that are tried at once.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
+    as_json: _Json = False,
+) -> None:
+    """Break projects in many ways, and keep what their own tests notice and can be mended."""
+    from turngym.environments.swe.factory import Factory
+    from turngym.environments.swe.install import install_packages
+
+    rows: list[dict[str, Any]] = []
+    for name in projects:
+        if "==" in name:
+            install_packages()
+        earlier, _, latest = name.rpartition("..") if not Path(name).exists() else ("", "", name)
+        project, source = _open(latest)
+        before = None
+        if earlier:
+            before, from_where = _open(earlier)
+            source |= {f"before_{key}": value for key, value in from_where.items()}
+        for path in project.unreadable():
+            say(f"{project.key}: {path} is no UTF-8 and is left as it is")
+        factory = Factory(project, out, seed=seed, source=source, before=before)
+        tried: Counter[str] = Counter()
+        with interruptible(), progress(f"tasks of {project.key}", count) as advance:
+
+            def told(
+                key: str, reason: str, tried: Counter[str] = tried, show: Any = advance
+            ) -> None:
+                tried[reason] += 1
+                show(tried["valid"], f"{sum(tried.values())} tried")
+
+            made = asyncio.run(factory.make(count, parallel=parallel, on_tried=told))
+        rows.append(_row(project, factory.result, len(made.tasks), factory.path))
+        if not as_json:
+            _tell(rows[-1])
+    if as_json:
+        print_json(rows)
+
+
+@app.command("show")
+def show(
+    place: Annotated[
+        str, typer.Argument(metavar="TASKS", help="'shipped', 'sample', a file or a folder.")
+    ] = "shipped",
+    as_json: _Json = False,
+) -> None:
+    """Say which projects and how many tasks there are."""
+    from turngym.environments.swe.tasksets import open_tasks
+
+    rows = [
+        {
+            "project": file.name,
+            "version": file.version,
+            "split": file.split,
+            "tests": len(file.tests),
+            "tasks": len(file.tasks),
+            "operators": dict(Counter(e.operator for task in file.tasks for e in task.edits)),
+        }
+        for file in open_tasks(place).files
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("project", "version", "split", "tests", "tasks")
+    print(table([name.upper() for name in columns], [[str(r[c]) for c in columns] for r in rows]))
+    print(f"{sum(int(str(row['tasks'])) for row in rows)} tasks")
+
+
+def _open(name: str) -> tuple[Project, dict[str, str]]:
+    """Return a project and where it comes from."""
+    import tempfile
+
+    from turngym.environments.swe.install import download
+    from turngym.environments.swe.packages import swe_cache
+    from turngym.environments.swe.project import Project
+
+    if "==" not in name or Path(name).exists():
+        place = Path(name).expanduser().resolve()
+        return Project.read(place), {"path": str(place)}
+    with tempfile.TemporaryDirectory(prefix="turngym-sdist-") as folder:
+        found = download(name, Path(folder))
+        data = found.read_bytes()
+        project = Project.read(found)
+    kept = swe_cache() / "projects" / f"{project.key}.tar.gz"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(data)
+    return project, {"requirement": name, "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _row(project: Project, result: Yield, tasks: int, path: Path) -> dict[str, Any]:
+    return {
+        "project": project.key,
+        "file": str(path),
+        "tasks": tasks,
+        "tried": result.tried,
+        "valid": result.valid,
+        "per_minute": round(result.per_minute, 2),
+        "seconds": round(result.seconds, 1),
+        "rejected": dict(result.reasons.most_common()),
+    }
+
+
+def _tell(row: dict[str, Any]) -> None:
+    print(
+        f"{row['file']}: {row['tasks']} tasks; {row['valid']} of {row['tried']} tried are valid, "
+        f"{row['per_minute']:.1f} a minute"
+    )
+    for reason, times in row["rejected"].items():
+        say(f"  rejected {times}: {reason}")

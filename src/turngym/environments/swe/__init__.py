@@ -1,0 +1,26 @@
+"""SWE: mend real Python projects, judged by their own tests; see ``docs/swe.md``."""
+
+from __future__ import annotations
+
+from turngym.environments.registration import register
+
+_HERE = "turngym.environments.swe"
+_MAX_TURNS = 60
+"""Answers in all; the budget of turns, which the agent is told, is smaller."""
+
+
+def register_swe() -> None:
+    """Register every SWE environment; called once by ``import turngym``. Starts no sandbox."""
+    for name, tasks in (("Bugs", "shipped"), ("Bugs-sample", "sample")):
+        register(
+            f"turngym/{name}-v0",
+            f"{_HERE}.factories:bugs",
+            family="swe",
+            max_turns=_MAX_TURNS,
+            kwargs={"tasks": tasks},
+            snapshot_kind="fs",
+            extra="swe",
+            modules=("pytest",),
+            programs=("bwrap",),
+            provides=("anchor",),
+        )

@@ -1,0 +1,442 @@
+"""Makes tasks of a project: breaks it, and keeps what breaks the right tests and can be mended.
+
+    measure -> propose -> break -> run -> check -> keep
+
+A task is kept when two test functions or more fail that passed every time before (so that one can
+be shown and one hidden), not more than a share of all, nothing stops the tests from being
+collected, the statement does not hold the repair, the judge gives the untouched workspace 0 and the
+repair 1. Whatever was tried is written down, so that a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from turngym.environments.swe.judge import cross_examine, fresh_box, judge, run_tests
+from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
+from turngym.environments.swe.packages import packages_folder
+from turngym.environments.swe.patches import Patch
+from turngym.environments.swe.project import Project
+from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
+from turngym.environments.swe.sabotage import PLACES, test_name
+from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
+from turngym.environments.workspace.host import WorkHost
+from turngym.errors import ConfigError
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Split
+
+OnTried = Callable[[str, str], None]
+"""Told the key of a candidate and what became of it: ``"valid"`` or a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demands:
+    """What a task must be like."""
+
+    max_suite_s: float = 60.0
+    """Longest run of all tests of a project, in seconds."""
+    max_failing: float = 0.25
+    """Largest share of tests that a bug may break."""
+    min_functions: int = 2
+    """Least test functions that must fail: one is shown, the others are hidden."""
+    per_operator: float = 0.25
+    """Largest share of the tasks that one operator makes."""
+    per_function: int = 3
+    """Most tasks about one function."""
+    bodies: float = 0.15
+    """Share of the candidates that empty a function."""
+    pairs: float = 0.15
+    """Share of the candidates that put two bugs in."""
+
+
+@dataclass(slots=True)
+class Yield:
+    """What became of the candidates."""
+
+    valid: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def tried(self) -> int:
+        """Candidates in all."""
+        return self.valid + sum(self.reasons.values())
+
+    @property
+    def per_minute(self) -> float:
+        """Valid tasks a minute."""
+        return 60.0 * self.valid / self.seconds if self.seconds else 0.0
+
+
+async def measure(
+    host: WorkHost,
+    project: Project,
+    packages: Path,
+    demands: Demands,
+    *,
+    source: Mapping[str, str],
+    split: Split | None = None,
+) -> tuple[TaskFile, frozenset[str]]:
+    """Run the untouched project three times; return its description and the tests to judge with.
+
+    The second result holds the tests that passed every time and fail when they are made to.
+
+    Raises:
+        ConfigError: No test passes, or they are too slow.
+    """
+    layer = await host.layer(f"project {project.digest}", project.write)
+    passed: set[str] | None = None
+    seconds, problem = 0.0, ""
+    for _ in range(3):
+        box = await fresh_box(host, layer, {}, packages)
+        started = time.monotonic()
+        try:
+            run = await run_tests(
+                host, box, project, _test_files(project), timeout_s=demands.max_suite_s
+            )
+        finally:
+            await box.close()
+        seconds = max(seconds, time.monotonic() - started)
+        problem = problem or run.problem
+        found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
+        passed = found if passed is None else passed & found
+    if not passed:
+        told = problem or next(iter(run.messages.values()), "") or "nothing was collected"
+        first, *others = told.strip().splitlines()
+        last = f" ... {others[-1].strip()[-160:]}" if others else ""
+        raise ConfigError(
+            f"project {project.key}: no test passes here: {first[:160]}{last}; "
+            "tests that need the network, more packages or more than "
+            f"{demands.max_suite_s:g} s make no tasks"
+        )
+    order = sorted(passed)
+    sound = set(order)
+    for place in PLACES:
+        forged = await cross_examine(
+            host,
+            project,
+            layer,
+            {},
+            order,
+            packages=packages,
+            timeout_s=demands.max_suite_s,
+            rng=Random(0),
+            place=place,
+        )
+        sound -= set(forged)
+    file = TaskFile(
+        name=project.name,
+        version=project.version,
+        digest=project.digest,
+        source=source,
+        layout=project.layout,
+        split=split or split_of(project.name),
+        suite_s=seconds,
+        tests=tuple(order),
+    )
+    return file, frozenset(sound)
+
+
+def candidates(project: Project, seed: int, demands: Demands) -> list[tuple[Kind, list[Edit]]]:
+    """Return changes to try, in random order: single bugs, two at once, emptied functions."""
+    rng = Random(derive_seed(seed, "swe candidates", project.key))
+    bugs: dict[str, list[Edit]] = {}
+    bodies: list[Edit] = []
+    for path, text in project.sources().items():
+        for edit, _ in proposals(path, text):
+            if not edit.function:
+                continue
+            if edit.operator == "remove_body":
+                bodies.append(edit)
+            else:
+                bugs.setdefault(edit.operator, []).append(edit)
+    for found in (bodies, *bugs.values()):
+        rng.shuffle(found)
+    mixed: list[Edit] = []
+    while any(bugs.values()):  # operators in turn, so that rare ones come early
+        mixed += [found.pop() for found in bugs.values() if found]
+    result: list[tuple[Kind, list[Edit]]] = []
+    partners = list(mixed)
+    rng.shuffle(partners)
+    for edit in mixed:
+        draw = rng.random()
+        if draw < demands.bodies and bodies:
+            result.append(("body", [bodies.pop()]))
+        elif draw < demands.bodies + demands.pairs and partners:
+            other = partners.pop()
+            if not overlap(edit, other):
+                result.append(("bug", sorted([edit, other], key=lambda e: (e.path, e.span))))
+        result.append(("bug", [edit]))
+    return result
+
+
+class Factory:
+    """Makes tasks of one project.
+
+    Args:
+        project: Of which tasks are made.
+        out: Folder for ``<project>.json`` and the log of what was tried.
+        seed: Orders the candidates.
+        demands: What a task must be like.
+        source: Where the project comes from, for ``TaskFile.source``.
+        split: Of all its tasks; by its name otherwise.
+        before: The release before; what was mended since makes one more task.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        out: Path,
+        *,
+        seed: int = 0,
+        demands: Demands | None = None,
+        source: Mapping[str, str] | None = None,
+        split: Split | None = None,
+        before: Project | None = None,
+    ) -> None:
+        self.project, self.before = project, before
+        self.path = out / f"{project.name}.json"
+        self.log = out / f"{project.name}.log.jsonl"
+        self.demands = demands or Demands()
+        self.result = Yield()
+        self._seed = seed
+        self._source, self._split = dict(source or {}), split
+        self._tried: dict[str, str] = {}
+        self._kept: list[SweRecord] = []
+        self._packages = packages_folder()
+        self._file: TaskFile | None = None
+        self._sound: frozenset[str] = frozenset()
+
+    async def make(
+        self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
+    ) -> TaskFile:
+        """Return ``count`` tasks, or as many as there are, those of an earlier run included.
+
+        Raises:
+            ConfigError: The tests of the project cannot be used.
+        """
+        host = WorkHost.lease()
+        started = time.monotonic()
+        try:
+            self._file, self._sound = await measure(
+                host,
+                self.project,
+                self._packages,
+                self.demands,
+                source=self._source,
+                split=self._split,
+            )
+            self._resume()
+            found = candidates(self.project, self._seed, self.demands)
+            if self.before is not None:
+                found.insert(0, ("release", []))
+            todo = iter(found)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(parallel):
+                    group.create_task(self._work(host, todo, count, on_tried))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            self.result.seconds += time.monotonic() - started
+            await host.release()
+        assert self._file is not None
+        self._save()
+        return self._file.with_tasks(self._kept)
+
+    def _resume(self) -> None:
+        """Take over what an earlier run made of the same project."""
+        if not self.path.exists() or not self.log.exists():
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.write_text("", encoding="utf-8")
+            return
+        earlier = TaskFile.read(self.path)
+        if earlier.digest != self.project.digest:
+            raise ConfigError(
+                f"{self.path}: holds tasks of other files of {self.project.name}; name another "
+                "folder with --out"
+            )
+        self._kept = list(earlier.tasks)
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            key, reason = json.loads(line)
+            self._tried[key] = reason
+
+    async def _work(
+        self,
+        host: WorkHost,
+        todo: object,
+        count: int,
+        on_tried: OnTried | None,
+    ) -> None:
+        for kind, edits in todo:  # type: ignore[attr-defined]  # an iterator that all workers share
+            if len(self._kept) >= count:
+                return
+            key = _key(edits)
+            if key in self._tried or not self._is_wanted(edits, count):
+                continue
+            self._tried[key] = "running"
+            outcome = await self.attempt(host, kind, edits)
+            reason = outcome if isinstance(outcome, str) else "valid"
+            if isinstance(outcome, SweRecord):
+                self._kept.append(outcome)
+                self.result.valid += 1
+                self._save()
+            else:
+                self.result.reasons[reason] += 1
+            self._tried[key] = reason
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([key, reason]) + "\n")
+            if on_tried is not None:
+                on_tried(key, reason)
+
+    def _is_wanted(self, edits: list[Edit], count: int) -> bool:
+        """Say whether there are not enough tasks like this one yet."""
+        used = [edit for task in self._kept for edit in task.edits]
+        for edit in edits:
+            same = sum(one.operator == edit.operator for one in used)
+            here = sum((one.path, one.function) == (edit.path, edit.function) for one in used)
+            if same >= max(2, self.demands.per_operator * count):
+                return False
+            if here >= self.demands.per_function:
+                return False
+        return True
+
+    def _save(self) -> None:
+        assert self._file is not None
+        self._file.with_tasks(self._kept).write(self.path)
+
+    async def attempt(self, host: WorkHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
+        """Return a task of these edits, or why it makes none."""
+        assert self._file is not None
+        broken = self._broken(kind, edits)
+        if isinstance(broken, str):
+            return broken
+        tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
+        layer = await host.layer(f"project {self.project.digest}", self.project.write)
+        box = await fresh_box(host, layer, broken, self._packages)
+        try:
+            run = await run_tests(host, box, self.project, tests, timeout_s=timeout_s)
+        finally:
+            await box.close()
+        if "slow" in run.problem:
+            return "too slow"
+        if run.problem:
+            return "stops the tests"
+        failing = [one for one in tests if run.outcomes.get(one) != "passed"]
+        if not failing:
+            return "survives"
+        if "missing" in {run.outcomes.get(one) for one in failing}:
+            return "stops the collection of tests"
+        record = self._record(kind, edits, failing, run.messages)
+        if isinstance(record, str):
+            return record
+        if self._leaks(record, broken):
+            return "the statement holds the repair"
+        return await check_record(
+            host, self.project, self._file, record, broken, self._packages, timeout_s
+        )
+
+    def _broken(self, kind: Kind, edits: list[Edit]) -> dict[str, bytes | None] | str:
+        """Return the files of the broken project, or why there is none."""
+        if kind == "release":
+            assert self.before is not None
+            return older_code(self.project, self.before) or "the releases have the same code"
+        try:
+            changed = apply_edits(self.project.sources(), edits)
+        except ConfigError:
+            return "the edits do not fit together"
+        for path, text in changed.items():
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError):
+                return "no valid Python"
+        return {path: text.encode() for path, text in changed.items()}
+
+    def _record(
+        self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
+    ) -> SweRecord | str:
+        assert self._file is not None
+        judged = [one for one in failing if one in self._sound and one in messages]
+        names = sorted({test_name(one) for one in judged})
+        if len(names) < self.demands.min_functions:
+            return "too few tests fail"
+        if len(failing) > max(10, self.demands.max_failing * len(self._file.tests)):
+            return "too many tests fail"
+        key = _key(edits)
+        rng = Random(derive_seed(self._seed, "shown", key))
+        name = rng.choice(names)
+        shown = [one for one in judged if test_name(one) == name]
+        return SweRecord(
+            id=f"{self.project.key}/{key}",
+            kind=kind,
+            edits=tuple(edits),
+            fail_to_pass=tuple(judged),
+            shown=tuple(shown),
+            also_failing=tuple(one for one in failing if one not in judged),
+            symptom=symptom_of(messages[shown[0]]),
+        )
+
+    def _leaks(self, record: SweRecord, broken: Mapping[str, bytes | None]) -> bool:
+        """Say whether a statement holds a line of the repair."""
+        before = {path: (data or b"").decode("utf-8", "replace") for path, data in broken.items()}
+        repaired = {path: text for path, text in self.project.sources().items() if path in broken}
+        name, version = self.project.name, self.project.version
+        return any(
+            leaks(statement(record, name, version, style), before, repaired) for style in STYLES
+        )
+
+
+async def check_record(
+    host: WorkHost,
+    project: Project,
+    file: TaskFile,
+    record: SweRecord,
+    broken: Mapping[str, bytes | None],
+    packages: Path,
+    timeout_s: float,
+) -> SweRecord | str:
+    """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
+    nothing = await judge(
+        host, project, broken, Patch(), tests={}, fail_to_pass=record.fail_to_pass,
+        pass_to_pass=(), packages=packages, timeout_s=timeout_s,
+    )  # fmt: skip
+    if nothing.fixed > 0:
+        return "not every test fails again"
+    repair = Patch(files={path: project.files.get(path) for path in broken})
+    repaired = await judge(
+        host, project, broken, repair, tests={}, fail_to_pass=record.fail_to_pass,
+        pass_to_pass=file.pass_to_pass(record), packages=packages, timeout_s=timeout_s,
+    )  # fmt: skip
+    if not repaired.is_resolved:
+        return "the repair does not pass" + (" (flaky tests)" if repaired.failures else "")
+    return record
+
+
+def _key(edits: list[Edit]) -> str:
+    if not edits:
+        return "release"
+    if len(edits) == 1:
+        return edits[0].key
+    return hashlib.sha256("".join(edit.key for edit in edits).encode()).hexdigest()[:8]
+
+
+def _test_files(project: Project) -> list[str]:
+    """Return the files that hold tests."""
+    return [
+        path
+        for path in sorted(project.files)
+        if path.endswith(".py")
+        and project.layout.is_test(path)
+        and (
+            path.rpartition("/")[2].startswith("test_")
+            or path.endswith(("_test.py", "/tests.py"))
+            or path in project.layout.tests
+        )
+    ]

@@ -1,0 +1,269 @@
+"""Tasks and results in the forms of others: SWE-bench instances and predictions, Harbor folders.
+
+A SWE-bench instance is a row of its schema. Its tests run in an image of its own, through the back
+end ``docker``; of ours, ``image`` is empty. A Harbor task is a folder with ``task.toml``,
+``instruction.md``, ``environment/``, ``tests/`` and ``solution/``.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from turngym.environments.swe.patches import diff_text
+from turngym.environments.swe.project import Project, write_files
+from turngym.environments.swe.records import SweRecord, TaskFile
+from turngym.environments.swe.statements import Style, statement
+from turngym.environments.swe.tasksets import broken_of
+from turngym.errors import ConfigError
+
+_NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One task in SWE-bench's schema."""
+
+    instance_id: str
+    repo: str
+    base_commit: str
+    problem_statement: str
+    patch: str
+    """The repair, as a unified diff."""
+    test_patch: str
+    """What the judge does to the tests."""
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    version: str = ""
+    image: str = ""
+    """Image that holds repository and packages; "" where our own sandbox does."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Other columns, kept as they are."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row, test lists as JSON texts as SWE-bench has them."""
+        row = {name: getattr(self, name) for name in (*_NEEDED, "version")}
+        row["FAIL_TO_PASS"] = json.dumps(list(self.fail_to_pass))
+        row["PASS_TO_PASS"] = json.dumps(list(self.pass_to_pass))
+        if self.image:
+            row["image_name"] = self.image
+        return {**row, **self.more}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Return the instance of a row; test lists may be lists or JSON texts.
+
+        Raises:
+            ConfigError: A column is missing, or a list of tests is none.
+        """
+        missing = [name for name in (*_NEEDED, "FAIL_TO_PASS", "PASS_TO_PASS") if name not in row]
+        where = f"instance {row.get('instance_id', '?')}"
+        if missing:
+            raise ConfigError(f"{where}: column {missing[0]!r} is missing")
+        known = {*_NEEDED, "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image_name"}
+        return cls(
+            **{name: str(row[name]) for name in _NEEDED},
+            fail_to_pass=_tests(row["FAIL_TO_PASS"], f"{where}: FAIL_TO_PASS"),
+            pass_to_pass=_tests(row["PASS_TO_PASS"], f"{where}: PASS_TO_PASS"),
+            version=str(row.get("version") or ""),
+            image=str(row.get("image_name") or ""),
+            more={name: value for name, value in row.items() if name not in known},
+        )
+
+
+def _tests(value: Any, where: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ConfigError(f"{where}: wanted a list of test ids, got {str(value)[:60]!r}")
+    return tuple(found)
+
+
+def read_instances(path: Path) -> list[Instance]:
+    """Return the instances of a file of JSON lines.
+
+    Raises:
+        ConfigError: A line is no instance; the message names it.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                found.append(Instance.from_json(json.loads(line)))
+            except ConfigError as error:
+                raise ConfigError(f"{path}, line {number}: {error}") from None
+            except ValueError as error:
+                raise ConfigError(f"{path}, line {number}: no JSON: {error}") from None
+    return found
+
+
+def as_instance(
+    file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
+) -> Instance:
+    """Return one of our tasks as an instance."""
+    broken = broken_of(file, record, project)
+    base = {**project.files, **{path: data for path, data in broken.items() if data is not None}}
+    return Instance(
+        instance_id=record.id.replace("/", "__"),
+        repo=file.name,
+        base_commit=file.digest,
+        problem_statement=statement(record, file.name, file.version, style),
+        patch=diff_text({path: project.files.get(path) for path in broken}, base),
+        test_patch="",
+        fail_to_pass=record.fail_to_pass,
+        pass_to_pass=tuple(file.pass_to_pass(record)),
+        version=file.version,
+    )
+
+
+def write_predictions(path: Path, model: str, patches: Iterable[tuple[str, str]]) -> int:
+    """Write predictions in SWE-bench's format; return their number.
+
+    Args:
+        path: File of JSON lines.
+        model: Name of who made them.
+        patches: Instance id and unified diff of each.
+    """
+    rows = [
+        {"instance_id": instance, "model_name_or_path": model, "model_patch": patch}
+        for instance, patch in patches
+    ]
+    fresh = path.with_name(path.name + ".partial")
+    fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    fresh.replace(path)
+    return len(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarborTask:
+    """A task as a Harbor folder holds it."""
+
+    name: str
+    instruction: str
+    files: Mapping[str, bytes]
+    """What the agent's folder begins with."""
+    tests: Mapping[str, bytes]
+    """Files of ``tests/``; ``test.sh`` writes the reward."""
+    solution: str
+    """Script that does it."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """``task.toml``."""
+
+    def write(self, folder: Path) -> None:
+        """Write the folder."""
+        files = {
+            "task.toml": _toml(self.settings).encode(),
+            "instruction.md": self.instruction.encode(),
+            "environment/Dockerfile": _DOCKERFILE.encode(),
+            "solution/solve.sh": self.solution.encode(),
+            **{f"environment/workspace/{path}": data for path, data in self.files.items()},
+            **{f"tests/{path}": data for path, data in self.tests.items()},
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_files(folder, files)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Return the task of a folder.
+
+        Raises:
+            ConfigError: A part is missing, or ``task.toml`` is no TOML.
+        """
+        for part in ("task.toml", "instruction.md", "tests"):
+            if not (folder / part).exists():
+                raise ConfigError(f"task folder {str(folder)!r}: {part} is missing")
+        try:
+            settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{folder / 'task.toml'}: {error}") from None
+        solution = folder / "solution" / "solve.sh"
+        return cls(
+            name=folder.name,
+            instruction=(folder / "instruction.md").read_text(encoding="utf-8"),
+            files=_below(folder / "environment" / "workspace"),
+            tests=_below(folder / "tests"),
+            solution=solution.read_text(encoding="utf-8") if solution.exists() else "",
+            settings=settings,
+        )
+
+
+_DOCKERFILE = """FROM python:3.11-slim
+RUN pip install --no-cache-dir pytest
+COPY workspace /workspace
+WORKDIR /workspace
+"""
+_TEST_SH = """#!/bin/bash
+# Puts the tests in place and writes the reward.
+cp -r /tests/project/. /workspace/
+cd /workspace
+export PYTHONPATH={roots}
+mapfile -t ids < /tests/ids.txt
+if python -m pytest -q -p no:cacheprovider -o addopts= "${{ids[@]}}"; then
+  echo 1 > /logs/verifier/reward.txt
+else
+  echo 0 > /logs/verifier/reward.txt
+fi
+"""
+
+
+def as_harbor(
+    file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
+) -> HarborTask:
+    """Return one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
+    from turngym.environments.swe.env import cut_tests  # it imports the sandbox
+
+    broken = broken_of(file, record, project)
+    roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)
+    tests = {path: data for path, data in project.files.items() if file.layout.is_protected(path)}
+    ids = [*record.fail_to_pass, *file.pass_to_pass(record)]
+    solution = "".join(
+        f"cat > /workspace/{path} <<'TURNGYM_END'\n{project.files[path].decode()}TURNGYM_END\n"
+        if path in project.files
+        else f"rm /workspace/{path}\n"
+        for path in sorted(broken)
+    )
+    return HarborTask(
+        name=record.id.replace("/", "-"),
+        instruction=statement(record, file.name, file.version, style),
+        files={
+            path: data
+            for path, data in {**project.files, **broken, **cut_tests(project, record)}.items()
+            if data is not None
+        },
+        tests={
+            "test.sh": _TEST_SH.format(roots=roots).encode(),
+            "ids.txt": "".join(f"{one}\n" for one in ids).encode(),
+            **{f"project/{path}": data for path, data in tests.items()},
+        },
+        solution=f"#!/bin/bash\n{solution}",
+        settings={
+            "version": "1.0",
+            "metadata": {"name": record.id, "kind": record.kind},
+            "verifier": {"timeout_sec": 20.0 + 3 * file.suite_s},
+            "agent": {"timeout_sec": 1800.0},
+        },
+    )
+
+
+def _below(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _toml(settings: Mapping[str, Any]) -> str:
+    """Return tables of plain values as TOML."""
+    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    for name, table in settings.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in table.items())]
+    return "\n".join(lines).strip() + "\n"

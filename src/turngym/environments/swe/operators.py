@@ -1,0 +1,382 @@
+"""Bugs by rule: each operator looks at a syntax tree and proposes small wrong changes.
+
+Only the source span of the changed node is replaced, so that comments and style stay. A change is
+named by operator, file, span and variant, which is all that a recipe needs: the text itself comes
+from the project.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+from turngym.errors import ConfigError
+
+Span = tuple[int, int, int, int]
+"""First line, first column, last line, column after the last; columns in UTF-8 bytes, as in ast."""
+Proposal = tuple[ast.AST, str]
+"""The node whose span is replaced, and what by."""
+Operator = Callable[[ast.AST, str], Iterator[Proposal]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One change to one file."""
+
+    operator: str
+    path: str
+    span: Span
+    variant: int
+    """Which of the proposals for this span."""
+    function: str = ""
+    """Qualified name of the function around it."""
+
+    @property
+    def key(self) -> str:
+        """Eight hex digits that name the edit within its project."""
+        content = [self.operator, self.path, self.span, self.variant]
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:8]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "span": list(self.span)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` described."""
+        return cls(**{**content, "span": tuple(content["span"])})
+
+
+_COMPARE = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+_ARITHMETIC = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "//",
+    ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<",
+}  # fmt: skip
+_NAMES = {
+    "startswith": "endswith", "endswith": "startswith", "lstrip": "rstrip", "rstrip": "lstrip",
+    "lower": "upper", "upper": "lower", "find": "rfind", "rfind": "find", "partition": "rpartition",
+    "rpartition": "partition", "split": "rsplit", "ljust": "rjust", "rjust": "ljust",
+    "min": "max", "max": "min", "any": "all", "all": "any", "append": "extend", "keys": "values",
+}  # fmt: skip
+_LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
+
+
+def _flip_comparison(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        sign = _COMPARE[type(node.ops[0])]
+        yield node, f"{_of(node.left, text)} {sign} {_of(node.comparators[0], text)}"
+
+
+def _shift_constant(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 1000:
+        yield node, str(node.value + 1)
+        if node.value > 0:
+            yield node, str(node.value - 1)
+
+
+def _flip_constant(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield node, str(not node.value)
+
+
+def _negate_condition(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Constant):
+        yield node.test, f"not ({_plain(node.test, text)})"
+
+
+def _drop_negation(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node, _of(node.operand, text)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield node, _of(node.operand, text)
+
+
+def _drop_guard(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if (
+        isinstance(node, ast.If)
+        and not node.orelse
+        and len(node.body) == 1
+        and isinstance(node.body[0], _LEAVES)
+    ):
+        yield node, "pass"
+
+
+def _drop_branch(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.If) and node.orelse and not isinstance(node.orelse[0], ast.If):
+        for one in node.orelse[:1]:
+            yield one, "pass"
+
+
+def _swap_arguments(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Call) and len(node.args) >= 2:
+        one, other = node.args[:2]
+        if not any(isinstance(arg, ast.Starred) for arg in (one, other)):
+            first, second = _plain(one, text), _plain(other, text)
+            if first != second:
+                whole, start = _plain(node, text), _offset(node, text)
+                a, b = _offset(one, text) - start, _offset(other, text) - start
+                raw = whole.encode()
+                swapped = (
+                    raw[:a] + second.encode() + raw[a + len(first.encode()) : b]
+                    + first.encode() + raw[b + len(second.encode()) :]
+                )  # fmt: skip
+                yield node, swapped.decode()
+
+
+def _change_arithmetic(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        if isinstance(node.left, ast.Constant | ast.JoinedStr) and not _is_number(node.left):
+            return
+        sign = _ARITHMETIC[type(node.op)]
+        yield node, f"{_of(node.left, text)} {sign} {_of(node.right, text)}"
+
+
+def _drop_term(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield node, _of(node.left, text)
+
+
+def _change_boolean(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.BoolOp) and len(node.values) == 2:
+        sign = "or" if isinstance(node.op, ast.And) else "and"
+        yield node, f"{_of(node.values[0], text)} {sign} {_of(node.values[1], text)}"
+
+
+def _drop_condition(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.BoolOp):
+        yield node, _of(node.values[0], text)
+        yield node, _of(node.values[-1], text)
+
+
+def _drop_update(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.AugAssign):
+        yield node, "pass"
+        yield node, f"{_of(node.target, text)} = {_of(node.value, text)}"
+
+
+def _drop_call(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield node, "pass"
+
+
+def _return_nothing(node: ast.AST, text: str) -> Iterator[Proposal]:
+    is_none = isinstance(node, ast.Return) and getattr(node.value, "value", node) is None
+    if isinstance(node, ast.Return) and node.value is not None and not is_none:
+        yield node, "return None"
+
+
+def _swap_branches(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.IfExp):
+        test, body, other = (_of(one, text) for one in (node.test, node.body, node.orelse))
+        yield node, f"{other} if {test} else {body}"
+
+
+def _change_slice(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Slice) and node.step is None:
+        lower = _of(node.lower, text) if node.lower else ""
+        upper = _of(node.upper, text) if node.upper else ""
+        if lower:
+            yield node, f":{upper}"
+        if upper:
+            yield node, f"{lower}:"
+
+
+def _change_leave(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Break):
+        yield node, "continue"
+    elif isinstance(node, ast.Continue):
+        yield node, "break"
+
+
+def _change_name(node: ast.AST, text: str) -> Iterator[Proposal]:
+    if isinstance(node, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in _NAMES:
+            yield function, f"{_of(function.value, text)}.{_NAMES[function.attr]}"
+        elif isinstance(function, ast.Name) and function.id in _NAMES:
+            yield function, _NAMES[function.id]
+
+
+def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
+    """Empty a function of three statements or more; docstring and signature stay."""
+    if not isinstance(node, ast.FunctionDef):
+        return
+    body = node.body
+    first = body[0]
+    has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    rest = body[1:] if has_text else body
+    if sum(1 for one in rest for _ in ast.walk(one)) < 20 or rest[0].lineno == node.lineno:
+        return
+    holder = ast.Pass()
+    holder.lineno, holder.col_offset = rest[0].lineno, rest[0].col_offset
+    decorators = getattr(rest[0], "decorator_list", [])
+    if decorators:
+        return
+    holder.end_lineno, holder.end_col_offset = rest[-1].end_lineno, rest[-1].end_col_offset
+    yield holder, f'raise NotImplementedError("{node.name}")'
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "flip_comparison": _flip_comparison,
+    "shift_constant": _shift_constant,
+    "flip_constant": _flip_constant,
+    "negate_condition": _negate_condition,
+    "drop_negation": _drop_negation,
+    "drop_guard": _drop_guard,
+    "drop_branch": _drop_branch,
+    "swap_arguments": _swap_arguments,
+    "change_arithmetic": _change_arithmetic,
+    "drop_term": _drop_term,
+    "change_boolean": _change_boolean,
+    "drop_condition": _drop_condition,
+    "drop_update": _drop_update,
+    "drop_call": _drop_call,
+    "return_nothing": _return_nothing,
+    "swap_branches": _swap_branches,
+    "change_slice": _change_slice,
+    "change_leave": _change_leave,
+    "change_name": _change_name,
+    "remove_body": _remove_body,
+}
+"""Name to operator. All but ``remove_body`` are bugs; that one asks to write a function again."""
+
+
+def proposals(path: str, text: str) -> list[tuple[Edit, str]]:
+    """Return every edit of a file that leaves it valid Python, and what it puts in."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found: list[tuple[Edit, str]] = []
+    seen: dict[tuple[str, Span], int] = {}
+    for node, function in _inside_functions(tree):
+        for name, operator in OPERATORS.items():
+            for target, replacement in operator(node, text):
+                span = _span(target)
+                if span is None or _cut(text, span) == replacement:
+                    continue
+                variant = seen[name, span] = seen.get((name, span), -1) + 1
+                edit = Edit(operator=name, path=path, span=span, variant=variant, function=function)
+                found.append((edit, replacement))
+    return found
+
+
+def apply_edits(sources: Mapping[str, str], edits: list[Edit]) -> dict[str, str]:
+    """Return the changed files.
+
+    Raises:
+        ConfigError: A file is missing or holds no such place: it is another version.
+    """
+    changed: dict[str, str] = {}
+    for path in dict.fromkeys(edit.path for edit in edits):
+        text = sources.get(path)
+        if text is None:
+            raise ConfigError(f"recipe: {path!r} is not in the project")
+        known = {(e.operator, e.span, e.variant): new for e, new in proposals(path, text)}
+        here = sorted((e for e in edits if e.path == path), key=lambda e: e.span, reverse=True)
+        for edit in here:
+            replacement = known.get((edit.operator, edit.span, edit.variant))
+            if replacement is None:
+                raise ConfigError(
+                    f"recipe: {path}:{edit.span[0]} has no place for {edit.operator!r}; is it "
+                    "another version?"
+                )
+            text = _replaced(text, edit.span, replacement)
+        changed[path] = text
+    return changed
+
+
+def overlap(one: Edit, other: Edit) -> bool:
+    """Say whether two edits touch the same place, or stand in one function."""
+    return one.path == other.path and (
+        one.function == other.function
+        or (one.span[:2] < other.span[2:] and other.span[:2] < one.span[2:])
+    )
+
+
+def _inside_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the nodes that run when a function is called, with the function's qualified name."""
+
+    def walk(node: ast.AST, name: str, is_inside: bool) -> Iterator[tuple[ast.AST, str]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = f"{name}.{child.name}".lstrip(".")
+                yield child, inner
+                for statement in child.body:
+                    yield statement, inner
+                    yield from walk(statement, inner, True)
+            elif isinstance(child, ast.ClassDef):
+                yield from walk(child, f"{name}.{child.name}".lstrip("."), is_inside)
+            elif not isinstance(child, ast.JoinedStr | ast.FormattedValue):
+                if is_inside:
+                    yield child, name
+                yield from walk(child, name, is_inside)
+
+    return walk(tree, "", False)
+
+
+def _plain(node: ast.AST, text: str) -> str:
+    """Return the source of a node."""
+    span = _span(node)
+    assert span is not None
+    return _cut(text, span)
+
+
+def _of(node: ast.AST, text: str) -> str:
+    """Return the source of a node, to be put beside an operator."""
+    found = _plain(node, text)
+    needs_parentheses = isinstance(
+        node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.Lambda
+    )
+    return f"({found})" if needs_parentheses else found
+
+
+def _span(node: ast.AST) -> Span | None:
+    numbers = [getattr(node, name, None) for name in _POSITIONS]
+    if not all(isinstance(number, int) for number in numbers):
+        return None
+    line, column, last, end = (int(number) for number in numbers if number is not None)
+    return line, column, last, end
+
+
+_POSITIONS = ("lineno", "col_offset", "end_lineno", "end_col_offset")
+
+
+def _offset(node: ast.AST, text: str) -> int:
+    span = _span(node)
+    assert span is not None
+    return _bytes_before(text, span[0], span[1])
+
+
+@lru_cache(maxsize=8)
+def _raw(text: str) -> tuple[bytes, list[int]]:
+    """Return the bytes of a text and where each of its lines begins."""
+    raw = text.encode()
+    starts = [0, *(place + 1 for place, byte in enumerate(raw) if byte == 10)]
+    return raw, starts
+
+
+def _bytes_before(text: str, line: int, column: int) -> int:
+    return _raw(text)[1][line - 1] + column
+
+
+def _cut(text: str, span: Span) -> str:
+    start, end = _bytes_before(text, *span[:2]), _bytes_before(text, *span[2:])
+    return _raw(text)[0][start:end].decode()
+
+
+def _replaced(text: str, span: Span, replacement: str) -> str:
+    start, end = _bytes_before(text, *span[:2]), _bytes_before(text, *span[2:])
+    raw = _raw(text)[0]
+    return (raw[:start] + replacement.encode() + raw[end:]).decode()
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)

@@ -1,0 +1,100 @@
+"""What tests import: pytest and what it needs, and what ``swe.install`` added, in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from turngym.errors import ConfigError, missing_extra
+
+_PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+
+
+def swe_cache() -> Path:
+    """Return the folder of downloaded projects and packages; ``TURNGYM_CACHE`` moves it."""
+    base = os.environ.get("TURNGYM_CACHE") or Path.home() / ".cache" / "turngym"
+    return Path(base) / "swe"
+
+
+def added_packages() -> Path:
+    """Return the folder that ``python -m turngym.environments.swe.install`` fills."""
+    return swe_cache() / "packages"
+
+
+def require_pytest() -> None:
+    """Raise when there is nothing to run tests with.
+
+    Raises:
+        MissingExtraError: pytest is not installed.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise missing_extra("SWE environments", "swe")
+
+
+def packages_folder() -> Path:
+    """Return a folder with pytest and all that was added, made when need be.
+
+    Raises:
+        MissingExtraError: pytest is not installed.
+        ConfigError: A package that pytest needs is missing.
+    """
+    require_pytest()
+    versions = [f"{name} {_distribution(name).version}" for name in _PYTEST]
+    added = added_packages()
+    marks = [f"{entry.name} {entry.stat().st_mtime_ns}" for entry in _infos(added)]
+    key = hashlib.sha256("\n".join([*versions, *marks]).encode()).hexdigest()[:16]
+    target = swe_cache() / f"tools-{key}"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix="tools-new-", dir=target.parent))
+    for name in _PYTEST:
+        _copy_distribution(name, fresh)
+    if added.is_dir():
+        shutil.copytree(added, fresh, dirs_exist_ok=True, ignore=_without_caches)
+    _compile(fresh)
+    try:
+        fresh.rename(target)
+    except OSError:  # somebody else was faster
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def _compile(folder: Path) -> None:
+    """Compile for the Python that sandboxes see; where that fails they do it themselves."""
+    python = "/usr/bin/python3"
+    if not os.access(python, os.X_OK):
+        return
+    command = [python, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*command, str(folder)], check=False, capture_output=True, timeout=300)
+
+
+def _infos(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.dist-info")) if folder.is_dir() else []
+
+
+def _without_caches(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name in ("__pycache__", "bin")]
+
+
+def _distribution(name: str) -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(f"swe: pytest needs {name!r}: pip install 'turngym[swe]'") from None
+
+
+def _copy_distribution(name: str, target: Path) -> None:
+    """Copy the pure-Python files of an installed package."""
+    for file in _distribution(name).files or ():
+        if ".." in file.parts or "__pycache__" in file.parts or file.suffix in (".so", ".pyc"):
+            continue
+        place = target / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(str(file.locate()), place)

@@ -1,0 +1,180 @@
+"""What an agent changed: collected as files, shown as a diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from turngym.environments.swe.project import Layout
+from turngym.errors import ConfigError
+
+MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
+
+Files = Mapping[str, bytes | None]
+"""Path to new contents; None where the file is deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """Changes to a project that a judge can apply."""
+
+    files: Files = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    """``path: reason`` for each change that is no part of it."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is changed."""
+        return not self.files
+
+
+def collect_patch(changed: Files, base: Mapping[str, bytes], layout: Layout) -> Patch:
+    """Return the patch that makes ``changed`` of ``base``.
+
+    Tests and what Python or pytest load by themselves are left out, binary files too, and what is
+    larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all.
+    """
+    files: dict[str, bytes | None] = {}
+    left_out: list[str] = []
+    total = 0
+    for path, data in sorted(changed.items()):
+        if data == base.get(path):
+            continue
+        reason = ""
+        if layout.is_protected(path):
+            reason = "tests and configuration are taken from the original"
+        elif data is not None and (data == b"\0too large\0" or len(data) > MAX_FILE_BYTES):
+            reason = f"larger than {MAX_FILE_BYTES} bytes"
+        elif data is not None and b"\0" in data:
+            reason = "a binary file"
+        elif data is not None and total + len(data) > MAX_PATCH_BYTES:
+            reason = f"the patch is larger than {MAX_PATCH_BYTES} bytes"
+        if reason:
+            left_out.append(f"{path}: {reason}")
+            continue
+        files[path] = data
+        total += len(data or b"")
+    return Patch(files=files, left_out=tuple(left_out))
+
+
+def diff_text(files: Files, base: Mapping[str, bytes]) -> str:
+    """Return a unified diff in git's form, from ``base`` to ``files``."""
+    parts = []
+    for path, data in sorted(files.items()):
+        before = base.get(path)
+        if before == data:
+            continue
+        old = [] if before is None else _lines(before)
+        new = [] if data is None else _lines(data)
+        head = [f"diff --git a/{path} b/{path}\n"]
+        if before is None:
+            head.append("new file mode 100644\n")
+        if data is None:
+            head.append("deleted file mode 100644\n")
+        source = "/dev/null" if before is None else f"a/{path}"
+        target = "/dev/null" if data is None else f"b/{path}"
+        body = list(difflib.unified_diff(old, new, source, target))
+        parts.append("".join(head + [_ended(line) for line in body]))
+    return "".join(parts)
+
+
+def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """Return the files that a unified diff makes of ``base``.
+
+    Raises:
+        ConfigError: It is binary, malformed, or does not fit; the message names file and line.
+    """
+    if "GIT binary patch" in diff or "\nBinary files " in f"\n{diff}":
+        raise ConfigError("patch: it holds a binary file; only text can be applied")
+    changed: dict[str, bytes | None] = {}
+    lines = diff.splitlines(keepends=True)
+    number = 0
+    while number < len(lines):
+        if not lines[number].startswith("--- "):
+            number += 1
+            continue
+        if number + 1 >= len(lines) or not lines[number + 1].startswith("+++ "):
+            raise ConfigError(f"patch, line {number + 2}: wanted '+++ <file>'")
+        source, target = (_place(lines[number + k]) for k in (0, 1))
+        end = number + 2
+        while end < len(lines) and not lines[end].startswith(("diff --git ", "--- ")):
+            end += 1
+        hunks = lines[number + 2 : end]
+        path = target or source
+        if path is None:
+            raise ConfigError(f"patch, line {number + 1}: names no file")
+        before = b"" if source is None else base.get(source)
+        if before is None:
+            raise ConfigError(f"patch: {source!r} is not in the project")
+        if source is not None and source != path:
+            changed[source] = None
+        after = _apply_hunks(path, _lines(before), hunks, number + 3)
+        changed[path] = after if target is not None else None
+        number = end
+    if not changed:
+        raise ConfigError("patch: it changes nothing; wanted a unified diff")
+    return changed
+
+
+def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> bytes:
+    new: list[str] = []
+    at = 0
+    number = 0
+    while number < len(hunks):
+        line = hunks[number]
+        if not line.startswith("@@"):
+            number += 1
+            continue
+        start = _start_of(line, first + number)
+        begin = max(start - 1, 0)
+        number += 1
+        if begin < at or begin > len(old):
+            raise ConfigError(f"patch, line {first + number - 1}: no such lines in {path!r}")
+        new += old[at:begin]
+        at = begin
+        while number < len(hunks) and not hunks[number].startswith("@@"):
+            mark, text = hunks[number][:1], hunks[number][1:]
+            if mark == "\\":
+                if new and hunks[number - 1][:1] in "+ ":
+                    new[-1] = new[-1].rstrip("\n")
+            elif mark == "+":
+                new.append(text)
+            elif mark in "- \n":
+                found = old[at] if at < len(old) else ""
+                wanted = text if mark != "\n" else "\n"
+                if found.rstrip("\r\n") != wanted.rstrip("\r\n"):
+                    raise ConfigError(
+                        f"patch, line {first + number}: does not apply to {path!r}, line {at + 1}: "
+                        f"wanted {wanted.strip()[:60]!r}, found {found.strip()[:60]!r}"
+                    )
+                if mark != "-":
+                    new.append(found)
+                at += 1
+            number += 1
+    return "".join(new + old[at:]).encode("utf-8", "surrogateescape")
+
+
+def _start_of(line: str, number: int) -> int:
+    try:
+        return int(line.split("-")[1].split(" ")[0].split(",")[0]) or 1
+    except (IndexError, ValueError):
+        raise ConfigError(f"patch, line {number}: malformed {line.strip()[:60]!r}") from None
+
+
+def _place(line: str) -> str | None:
+    path = line[4:].split("\t")[0].strip()
+    if path == "/dev/null":
+        return None
+    path = path.removeprefix("a/").removeprefix("b/")
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ConfigError(f"patch: {path!r} lies outside of the project")
+    return path
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+
+
+def _ended(line: str) -> str:
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

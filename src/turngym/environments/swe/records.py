@@ -1,0 +1,208 @@
+"""Tasks as records: recipes, never sources. One JSON file holds a project and its tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from turngym.environments.swe.operators import Edit, apply_edits
+from turngym.environments.swe.project import Layout, Project
+from turngym.environments.swe.sabotage import test_name
+from turngym.errors import ConfigError
+from turngym.tasks.base import SPLITS, Split
+
+FORMAT = 1
+Kind = Literal["bug", "body", "release"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweRecord:
+    """One task: how the project is broken, and which tests tell."""
+
+    id: str
+    """Project, version and a digest of the edits, for example ``tally-1.0/5f1c0a2b``."""
+    kind: Kind
+    edits: tuple[Edit, ...] = ()
+    """What breaks the project; none for ``release``, where the older release is broken."""
+    fail_to_pass: tuple[str, ...]
+    shown: tuple[str, ...]
+    """Those of ``fail_to_pass`` that the workspace holds; the others are hidden."""
+    also_failing: tuple[str, ...] = ()
+    """Tests that fail too but are not judged."""
+    symptom: str
+    """What the first shown test complains of."""
+
+    @property
+    def hidden(self) -> list[str]:
+        """Names of the test functions that the workspace lacks."""
+        shown = {test_name(one) for one in self.shown}
+        return sorted({test_name(one) for one in self.fail_to_pass} - shown)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "edits": [edit.to_json() for edit in self.edits]}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` described."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in content.items()
+        }
+        fields["edits"] = tuple(Edit.from_json(one) for one in content["edits"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFile:
+    """The tasks of one project."""
+
+    name: str
+    version: str
+    digest: str
+    """Of the project's files; see ``Project.digest``."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """Where the project comes from: ``requirement`` and ``sha256`` of a source distribution,
+    ``sample``, or ``path``; with ``before_`` in front, the release before it, if it is needed."""
+    layout: Layout
+    split: Split
+    suite_s: float
+    """Seconds that all tests took."""
+    tests: tuple[str, ...]
+    """Tests that passed every time."""
+    tasks: tuple[SweRecord, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Name and version."""
+        return f"{self.name}-{self.version}"
+
+    def with_tasks(self, tasks: list[SweRecord]) -> TaskFile:
+        """Return the same project with other tasks."""
+        return replace(self, tasks=tuple(tasks))
+
+    def pass_to_pass(self, record: SweRecord) -> list[str]:
+        """Return the tests that must go on passing."""
+        gone = {*record.fail_to_pass, *record.also_failing}
+        return [one for one in self.tests if one not in gone]
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "format": FORMAT,
+            "name": self.name,
+            "version": self.version,
+            "digest": self.digest,
+            "source": dict(self.source),
+            "layout": {name: list(value) for name, value in asdict(self.layout).items()},
+            "split": self.split,
+            "suite_s": round(self.suite_s, 2),
+            "tests": _pack(self.tests),
+            "tasks": [
+                {
+                    **task.to_json(),
+                    "fail_to_pass": _places(task.fail_to_pass, self.tests),
+                    "shown": _places(task.shown, self.tests),
+                    "also_failing": _places(task.also_failing, self.tests),
+                }
+                for task in self.tasks
+            ],
+        }
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text.replace('{"id":', '\n{"id":') + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what ``write`` wrote.
+
+        Raises:
+            ConfigError: It cannot be read, or is of another format.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content.pop("format") != FORMAT:
+                raise ConfigError(f"{path}: wanted task format {FORMAT}")
+            tests = tuple(_unpack(content["tests"]))
+            for task in content["tasks"]:
+                for name in ("fail_to_pass", "shown", "also_failing"):
+                    task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
+            layout = Layout(**{name: tuple(value) for name, value in content["layout"].items()})
+            return cls(
+                **{
+                    **content,
+                    "tests": tests,
+                    "layout": layout,
+                    "tasks": tuple(SweRecord.from_json(task) for task in content["tasks"]),
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{path}: no file of tasks: {error}") from None
+
+
+def _places(tests: tuple[str, ...], among: tuple[str, ...]) -> list[int | str]:
+    """Return numbers in place of the tests that are listed anyway."""
+    known = {test: number for number, test in enumerate(among)}
+    return [known.get(test, test) for test in tests]
+
+
+def _pack(tests: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the tests by file, in order of appearance."""
+    found: dict[str, list[str]] = {}
+    for test in tests:
+        file, _, name = test.partition("::")
+        found.setdefault(file, []).append(name)
+    return found
+
+
+def _unpack(packed: Mapping[str, list[str]]) -> list[str]:
+    return [f"{file}::{name}" for file, names in packed.items() for name in names]
+
+
+def broken_files(
+    project: Project, record: SweRecord, before: Project | None = None
+) -> dict[str, bytes | None]:
+    """Return the files that differ in the broken project; None for one that it lacks.
+
+    Args:
+        project: The repaired one.
+        record: What breaks it.
+        before: The release before it, for a record of kind ``release``.
+
+    Raises:
+        ConfigError: The recipe does not fit the project.
+    """
+    if record.kind == "release":
+        if before is None:
+            raise ConfigError(f"task {record.id}: needs the release before {project.key}")
+        return older_code(project, before)
+    changed = apply_edits(project.sources(), list(record.edits))
+    return {path: text.encode() for path, text in changed.items()}
+
+
+def older_code(project: Project, before: Project) -> dict[str, bytes | None]:
+    """Return the code of ``before`` where it differs from that of ``project``."""
+    paths = {
+        path
+        for path in {*project.files, *before.files}
+        if path.endswith(".py")
+        and project.layout.is_code(path)
+        and not project.layout.is_protected(path)
+    }
+    return {
+        path: before.files.get(path)
+        for path in sorted(paths)
+        if before.files.get(path) != project.files.get(path)
+    }
+
+
+def split_of(name: str) -> Split:
+    """Return the split of a project that does not say: three of four train."""
+    return SPLITS[0] if sum(name.encode()) % 4 else SPLITS[1]

@@ -1,0 +1,168 @@
+"""Jobs with SQLite, through the program ``sqlite3`` or Python's module."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from random import Random
+
+from turngym.environments.terminal.jobs import NAMES, Job, lines, words
+
+_SCHEMA = (
+    "CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT, city TEXT);"
+    "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, item TEXT, amount INTEGER);"
+)
+_TOLD = (
+    "shop.db is a SQLite database with the tables customer(id, name, city) and "
+    "orders(id, customer_id, item, amount). "
+)
+
+
+def _script(rng: Random) -> str:
+    """Return the SQL that makes a database of customers and orders."""
+    cities, items = words(rng, 4), words(rng, 6)
+    rows = [
+        f"INSERT INTO customer VALUES ({n}, '{name}', '{rng.choice(cities)}');"
+        for n, name in enumerate(rng.sample(NAMES, 12), start=1)
+    ]
+    rows += [
+        f"INSERT INTO orders VALUES ({n}, {rng.randrange(1, 11)}, '{rng.choice(items)}', "
+        f"{rng.randrange(5, 500)});"
+        for n in range(1, 41)
+    ]
+    return _SCHEMA + "".join(rows)
+
+
+def _run(database: str, query: str) -> str:
+    """Return a command that answers ``query`` as ``sqlite3`` prints it, with Python alone."""
+    return (
+        f"python3 -c \"import sqlite3\nfor row in sqlite3.connect('{database}').execute("
+        f"open('{query}').read()): print(*row, sep='|')\""
+    )
+
+
+def _prepare(script: str, name: str = "shop.db") -> str:
+    return (
+        f"python3 -I -c \"import sqlite3, sys; c = sqlite3.connect('{name}'); "
+        "c.executescript(sys.stdin.read()); c.commit()\" <<'SQL'\n" + script + "\nSQL"
+    )
+
+
+def _answers(script: str, query: str) -> list[str]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(script)
+        return ["|".join(map(str, row)) for row in connection.execute(query)]
+    finally:
+        connection.close()
+
+
+def _question(goal: str, query: str) -> Callable[[Random], Job]:
+    """Return a template: answer a question about a database in a file."""
+
+    def template(rng: Random) -> Job:
+        script = _script(rng)
+        number = rng.randrange(100, 400)
+        asked = query.replace("{number}", str(number))
+        return Job(
+            goal=_TOLD + goal.replace("{number}", str(number)),
+            files={},
+            prepare=_prepare(script),
+            wanted={"answer.txt": lines(_answers(script, asked))},
+            expert=f"cat > /tmp/q.sql <<'SQL'\n{asked}\nSQL\n{_run('shop.db', '/tmp/q.sql')} "
+            "> answer.txt",
+        )
+
+    return template
+
+
+total_of_city = _question(
+    "Write the cities and the sum of the amounts of all orders of their customers into answer.txt, "
+    "as city|sum, one a line, sorted by city. Leave out cities without orders.",
+    "SELECT city, SUM(amount) FROM orders JOIN customer ON customer.id = customer_id GROUP BY city "
+    "ORDER BY city",
+)
+never_ordered = _question(
+    "Write the names of the customers without any order into answer.txt, one a line, sorted.",
+    "SELECT name FROM customer WHERE id NOT IN (SELECT customer_id FROM orders) ORDER BY name",
+)
+large_orders = _question(
+    "Write name|item|amount of every order of more than {number} into answer.txt, one a line, the "
+    "largest first, and of equal ones that with the smaller order id first.",
+    "SELECT name, item, amount FROM orders JOIN customer ON customer.id = customer_id WHERE "
+    "amount > "
+    "{number} ORDER BY amount DESC, orders.id",
+)
+best_customer = _question(
+    "Write the name of the customer with the largest sum of orders, and that sum, as name|sum into "
+    "answer.txt; of equal ones the first by name.",
+    "SELECT name, SUM(amount) AS total FROM orders JOIN customer ON customer.id = customer_id "
+    "GROUP "
+    "BY customer.id ORDER BY total DESC, name LIMIT 1",
+)
+
+
+def write_query(rng: Random) -> Job:
+    """Write a query that is right for another database too."""
+    script, hidden = _script(rng), _script(rng)
+    query = (
+        "SELECT item, COUNT(*), SUM(amount) FROM orders GROUP BY item HAVING COUNT(*) >= 5 ORDER "
+        "BY "
+        "item"
+    )
+    return Job(
+        goal=_TOLD + "Write one query into query.sql that gives item, number of orders and sum of "
+        "amounts for every item with 5 orders or more, sorted by item. It is tried on another "
+        "database with the same tables.",
+        files={},
+        prepare=_prepare(script),
+        free=("query.sql",),
+        probe="cp query.sql /tmp/given.sql && cd /tmp && rm -f hidden.db && "
+        + _prepare(hidden, "hidden.db") + "\n" + _run("hidden.db", "given.sql"),
+        told=lines(_answers(hidden, query)),
+        expert=f"cat > query.sql <<'SQL'\n{query}\nSQL",
+    )  # fmt: skip
+
+
+def repair_rows(rng: Random) -> Job:
+    """Change rows of a database."""
+    script = _script(rng)
+    old = _answers(script, "SELECT city FROM customer WHERE id = 1")[0]
+    new = rng.choice(["Oslo", "Lima", "Bern", "Riga"])
+    update = f"UPDATE customer SET city = '{new}' WHERE city = '{old}'"
+    delete = "DELETE FROM orders WHERE amount < 50"
+    query = "SELECT * FROM customer ORDER BY id"
+    other = "SELECT * FROM orders ORDER BY id"
+    changed = f"{script}{update};{delete};"
+    return Job(
+        goal=_TOLD
+        + f"Change the city {old!r} of all customers to {new!r}, and delete every order of "
+        "less than 50. Change nothing else.",
+        files={},
+        prepare=_prepare(script),
+        free=("shop.db",),
+        probe="python3 -I -c \"import sqlite3\nc = sqlite3.connect('shop.db')\n"
+        f"for q in ('{query}', '{other}'):\n for row in c.execute(q): print(*row, sep='|')\"",
+        told=lines([*_answers(changed, query), *_answers(changed, other)]),
+        expert="python3 -c \"import sqlite3; c = sqlite3.connect('shop.db'); "
+        f'c.execute(\\"{update}\\"); c.execute(\\"{delete}\\"); c.commit()"',
+    )
+
+
+def load_table(rng: Random) -> Job:
+    """Load a table of text into a database."""
+    rows = [(name, rng.randrange(1, 100)) for name in rng.sample(NAMES, 7)]
+    return Job(
+        goal="scores.csv has the columns name,score. Make a SQLite database scores.db with a table "
+        "score(name TEXT, score INTEGER) that holds its rows.",
+        files={"scores.csv": lines(["name,score", *(f"{name},{score}" for name, score in rows)])},
+        free=("scores.db",),
+        probe='python3 -I -c "import sqlite3\nfor row in '
+        "sqlite3.connect('scores.db').execute('SELECT "
+        "name, score + 1 FROM score ORDER BY name'): print(*row)\"",
+        told=lines([f"{name} {score + 1}" for name, score in sorted(rows)]),
+        expert="python3 -c \"import csv, sqlite3\nc = sqlite3.connect('scores.db')\n"
+        "c.execute('CREATE TABLE score (name TEXT, score INTEGER)')\n"
+        "c.executemany('INSERT INTO score VALUES (?, ?)', "
+        "[(r['name'], int(r['score'])) for r in csv.DictReader(open('scores.csv'))])\nc.commit()\"",
+    )

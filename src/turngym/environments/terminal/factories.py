@@ -1,0 +1,17 @@
+"""What ``gymnasium.make`` calls: terminal environments as synchronous ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from turngym.environments.adapters import as_sync
+from turngym.environments.base import Observation
+
+
+def shell(**kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return a ``TerminalEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
+    from turngym.environments.terminal.env import TerminalEnv
+
+    return as_sync(TerminalEnv(**kwargs))

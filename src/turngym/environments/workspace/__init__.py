@@ -1,0 +1,1 @@
+"""A sandboxed folder as an environment: what SWE tasks and terminal tasks share."""

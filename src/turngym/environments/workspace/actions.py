@@ -1,0 +1,234 @@
+"""The tools of a workspace: run a command, look, search, edit, create."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from turngym.environments.workspace.outputs import cut, decode, normalise
+from turngym.environments.workspace.tools import Parameter, Tool
+from turngym.errors import SandboxFileError, SandboxFileTooLarge
+from turngym.sandbox.guest_sandbox import GuestSandbox
+
+_PATH = Parameter(name="path", help="relative to the workspace")
+BASH = Tool(
+    name="bash",
+    help="runs a command or script in the workspace; each call is a new shell",
+    parameters=(Parameter(name="command", kind="rest"),),
+)
+VIEW = Tool(
+    name="view",
+    help="shows a file with line numbers, or what a folder holds",
+    parameters=(
+        _PATH,
+        Parameter(name="start", kind="int", help="first line", is_optional=True),
+        Parameter(name="end", kind="int", help="last line", is_optional=True),
+    ),
+)
+SEARCH = Tool(
+    name="search",
+    help="lists the lines that hold a text, in all files",
+    parameters=(Parameter(name="text", kind="rest", help="taken literally"),),
+)
+EDIT = Tool(
+    name="edit",
+    help="replaces a text that occurs exactly once in a file",
+    parameters=(
+        _PATH,
+        Parameter(name="old", kind="body", help="text to replace"),
+        Parameter(name="new", kind="body", help="what takes its place"),
+    ),
+)
+CREATE = Tool(
+    name="create",
+    help="writes a file, in place of one that is there",
+    parameters=(_PATH, Parameter(name="content", kind="body", help="the whole file")),
+)
+SUBMIT = Tool(name="submit", help="ends the episode; your work is then judged")
+
+VIEW_LINES = 200
+MAX_FILE_BYTES = 1 << 20
+"""Largest file that is shown, edited or created."""
+_MAX_HITS = 50
+_LINE_CHARS = 300
+_KEPT_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a tool call."""
+
+    text: str
+    problem: str | None = None
+    """Why nothing was done."""
+
+
+async def bash(box: GuestSandbox, command: str, *, timeout_s: float) -> Done:
+    """Run a command; its outputs stand in one text, and how it ended when it did not end well."""
+    result = await box.exec(command, timeout_s=timeout_s, max_output=_KEPT_BYTES)
+    parts = [decode(result.stdout), decode(result.stderr)]
+    text = cut(normalise("\n".join(part.rstrip("\n") for part in parts if part.strip())))
+    if result.timed_out:
+        end = f"[stopped after {timeout_s:g} seconds]"
+    elif result.oom_killed:
+        end = "[out of memory]"
+    elif result.signal is not None:
+        end = f"[ended by signal {result.signal}]"
+    elif result.exit_code:
+        end = f"[exit code {result.exit_code}]"
+    else:
+        end = "" if text else "[no output]"
+    return Done(text="\n".join(part for part in (text, end) if part))
+
+
+async def view(box: GuestSandbox, path: str, start: int | None, end: int | None) -> Done:
+    """Show lines of a file, or the entries of a folder."""
+    data, problem = await _read(box, path)
+    if data is None:
+        listing = await box.exec(
+            ["/usr/bin/ls", "-1Ap", "--", path], timeout_s=10.0, env={"LC_ALL": "C"}
+        )
+        if listing.ok and decode(listing.stdout).strip() != path:  # a file lists itself
+            return Done(text=cut(decode(listing.stdout).rstrip("\n")) or "(empty folder)")
+        return _refused(problem)
+    if b"\0" in data:
+        return _refused(f"{path}: a binary file of {len(data)} bytes.")
+    lines = data.decode("utf-8", "replace").splitlines()
+    first = 1 if start is None else start
+    last = min(len(lines), first + VIEW_LINES - 1 if end is None else end)
+    if not lines:
+        return Done(text=f"{path}: an empty file")
+    if not 1 <= first <= len(lines) or last < first:
+        return _refused(f"{path} has lines 1 to {len(lines)}.")
+    width = len(str(last))
+    shown = [f"{n:{width}} {lines[n - 1][:_LINE_CHARS]}" for n in range(first, last + 1)]
+    note = ""
+    if not _is_utf8(data):
+        note = "\n[not UTF-8: replacement characters stand for what cannot be read]"
+    where = f"{path}, lines {first} to {last} of {len(lines)}"
+    return Done(text=cut(f"{where}\n" + "\n".join(shown), 24_000) + note)
+
+
+async def search(box: GuestSandbox, text: str) -> Done:
+    """List the lines that hold ``text``."""
+    script = (
+        f"/usr/bin/grep -rnIF --exclude-dir=.git -- {shlex.quote(text)} . "
+        "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"
+    )
+    result = await box.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
+    hits = [line.removeprefix("./")[:_LINE_CHARS] for line in decode(result.stdout).splitlines()]
+    if not hits:
+        return Done(text=f"No file holds {text[:80]!r}.")
+    more = f"\n[{len(hits) - _MAX_HITS} more]" if len(hits) > _MAX_HITS else ""
+    return Done(text=cut("\n".join(hits[:_MAX_HITS])) + more)
+
+
+async def edit(box: GuestSandbox, path: str, old: str, new: str) -> Done:
+    """Replace ``old`` by ``new``; say where and how it reads now, or why it was not done."""
+    data, problem = await _read(box, path)
+    if data is None:
+        return _refused(problem)
+    if not _is_utf8(data) or b"\0" in data:
+        return _refused(f"{path}: not a UTF-8 text file; change it with bash.")
+    text = data.decode()
+    has_crlf = "\r\n" in text
+    if has_crlf:
+        old, new = (one.replace("\r\n", "\n").replace("\n", "\r\n") for one in (old, new))
+    if not old:
+        return _refused("The old text is empty; use create for a new file.")
+    if old == new:
+        return _refused("Old and new text are the same.")
+    if (times := text.count(old)) != 1:
+        return _refused(_not_once(path, text, old, times))
+    start = text.index(old)
+    changed = text[:start] + new + text[start + len(old) :]
+    if (failure := await _write(box, path, changed.encode())) is not None:
+        return _refused(failure)
+    first = text.count("\n", 0, start) + 1
+    return Done(text=f"{path} changed:\n{_around(changed, first, new.count(chr(10)) + 1)}")
+
+
+async def create(box: GuestSandbox, path: str, content: str) -> Done:
+    """Write a file."""
+    data = content.encode()
+    if data and not data.endswith(b"\n"):
+        data += b"\n"
+    if len(data) > MAX_FILE_BYTES:
+        return _refused(f"{path}: {len(data)} bytes are more than {MAX_FILE_BYTES}.")
+    if (failure := await _write(box, path, data)) is not None:
+        return _refused(failure)
+    return Done(text=f"{path} written, {data.count(chr(10).encode())} lines")
+
+
+def _not_once(path: str, text: str, old: str, times: int) -> str:
+    """Return why an edit does not fit, with what stands nearest."""
+    if times > 1:
+        places, start = list[str](), 0
+        for _ in range(min(times, 5)):
+            start = text.index(old, start) + 1
+            places.append(str(text.count("\n", 0, start) + 1))
+        where = ", ".join(places)
+        return f"{path} holds the old text {times} times (lines {where}): give more of it."
+    wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
+    lines = text.splitlines()
+    near = [n for n, line in enumerate(lines, start=1) if wanted and wanted in line]
+    if near:
+        return (
+            f"{path} does not hold the old text; its first line stands at line {near[0]}:\n"
+            f"{_around(text, near[0], old.count(chr(10)) + 1)}"
+        )
+    squeezed = re.sub(r"\s+", "", wanted)
+    for number, line in enumerate(lines, start=1):
+        if squeezed and squeezed in re.sub(r"\s+", "", line):
+            return f"{path} does not hold the old text; line {number} differs in blanks: {line!r}"
+    return f"{path} does not hold the old text."
+
+
+def _around(text: str, first: int, count: int) -> str:
+    """Return lines ``first`` and following, with two before and after."""
+    lines = text.splitlines()
+    start, end = max(1, first - 2), min(len(lines), first + count + 1)
+    return cut(
+        "\n".join(
+            f"{n:{len(str(end))}} {lines[n - 1][:_LINE_CHARS]}" for n in range(start, end + 1)
+        ),
+        3_000,
+    )
+
+
+async def _read(box: GuestSandbox, path: str) -> tuple[bytes | None, str]:
+    """Return the contents of a file, or None and why not."""
+    try:
+        return await box.read_file(path, max_bytes=MAX_FILE_BYTES), ""
+    except SandboxFileTooLarge:
+        return None, f"{path}: larger than {MAX_FILE_BYTES} bytes; look at it with bash."
+    except SandboxFileError as error:
+        return None, f"{path}: {error.strerror or error}."
+    except ValueError as error:
+        return None, f"{path[:80]!r}: {error}."
+
+
+async def _write(box: GuestSandbox, path: str, data: bytes) -> str | None:
+    """Write a file, keeping its mode; return why that is not possible."""
+    try:
+        told = await box.exec(["/usr/bin/stat", "-c", "%a", "--", path], timeout_s=10.0)
+        mode = int(told.stdout, 8) & 0o777 if told.ok else 0o644
+        await box.write_file(path, data, mode=mode)
+    except SandboxFileError as error:
+        return f"{path}: cannot be written: {error.strerror or error}."
+    except ValueError as error:
+        return f"{path[:80]!r}: {error}."
+    return None
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _refused(problem: str) -> Done:
+    return Done(text=problem, problem=problem.splitlines()[0])

@@ -1,0 +1,302 @@
+"""An environment whose state is a sandboxed folder: tools change it, a judge looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import weakref
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from turngym.environments.actions import Action, ActionFormat
+from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind
+from turngym.environments.workspace import actions
+from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.tools import Tool, ToolJson, ToolText
+from turngym.errors import (
+    EnvironmentFault,
+    SandboxFileError,
+    SandboxFileTooLarge,
+    TurnGymError,
+    unknown_name,
+)
+from turngym.sandbox.base import LayerRef
+from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.tasks.base import Task
+
+ActionStyle = Literal["text", "tools"]
+
+_MAX_CHANGES = 2_000
+"""Changed files that are looked at; a workspace with more is told apart by their names only."""
+_MAX_DIGEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: it is referred to weakly
+class WorkState:
+    """A workspace as it was, and what the environment knew."""
+
+    layer: LayerRef
+    touched: frozenset[str]
+    """Paths that were written since the episode began."""
+    anchor: str
+    turns: int
+    extended: int
+    own: Any
+    """What a subclass adds."""
+
+
+class WorkEnv(AsyncTurnEnv):
+    """Change a workspace with tools, then submit.
+
+    A subclass says what the workspace holds (``open_box``), and judges it (``judge``).
+
+    Args:
+        action_style: ``"text"`` for calls in words with fenced bodies, ``"tools"`` for JSON.
+        budget: Turns of an episode, and how they are told and extended.
+        timeout_s: Longest run of one command, in seconds.
+        render_mode: ``"ansi"`` or None.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "fs"
+    tools: ClassVar[tuple[Tool, ...]] = (
+        actions.BASH,
+        actions.VIEW,
+        actions.SEARCH,
+        actions.EDIT,
+        actions.CREATE,
+        actions.SUBMIT,
+    )
+
+    def __init__(
+        self,
+        *,
+        action_style: ActionStyle = "text",
+        budget: Budget | None = None,
+        timeout_s: float = 30.0,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if action_style not in ("text", "tools"):
+            raise unknown_name("action_style", action_style, ("text", "tools"))
+        self.action_format: ActionFormat = (
+            ToolText(self.tools) if action_style == "text" else ToolJson(self.tools)
+        )
+        self.budget = budget or Budget()
+        self.timeout_s = timeout_s
+        self._host: WorkHost | None = None
+        self._box: GuestSandbox | None = None
+        self._touched: frozenset[str] = frozenset()
+        self._anchor = ""
+        self._turns = self._extended = 0
+        self._score: float | None = 0.0
+        self.current: dict[str, bytes | None] = {}
+        """Files that were written, as they were after the last turn."""
+
+    # What a subclass gives.
+
+    @abstractmethod
+    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+        """Start the workspace of ``task``; return it and what is asked."""
+
+    @abstractmethod
+    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
+        """Start a sandbox like the one of ``open_box`` on a snapshot of it."""
+
+    @abstractmethod
+    async def judge(self) -> Outcome:
+        """Judge what was submitted; sets ``_score``."""
+
+    def own_state(self) -> Any:
+        """Return what of the episode the workspace does not hold; immutable."""
+        return None
+
+    def set_own_state(self, state: Any) -> None:
+        """Take over what ``own_state`` returned."""
+
+    def packages(self) -> Path | None:
+        """Return a folder of Python packages that the workspace can import."""
+        return None
+
+    # One episode.
+
+    @property
+    def host(self) -> WorkHost:
+        """The back end, leased when first needed."""
+        if self._host is None:
+            self._host = WorkHost.lease()
+        return self._host
+
+    @property
+    def box(self) -> GuestSandbox:
+        """The sandbox of the running episode."""
+        if self._box is None:
+            raise EnvironmentFault(f"{self.name}: no episode is open")
+        return self._box
+
+    async def begin(self, task: Task) -> Outcome:
+        """Open the workspace of the task."""
+        await self._drop_box()
+        self._touched = frozenset()
+        self._turns = self._extended = 0
+        self._score = 0.0
+        self._box, text = await self.open_box(task)
+        self._anchor = await self._digest()
+        return Outcome(text=text + self._told())
+
+    async def turn(self, action: Action) -> Outcome:
+        """Carry out one tool call."""
+        self._turns += 1
+        if action.name == "submit":
+            outcome = await self.judge()
+            outcome.terminated = True
+            return outcome
+        done = await self.call(action)
+        self._anchor = await self._digest()
+        outcome = Outcome(text=done.text, invalid_action=done.problem)
+        return self._within_budget(outcome)
+
+    async def call(self, action: Action) -> actions.Done:
+        """Carry out a call of a tool other than ``submit``."""
+        box, values = self.box, action.arguments
+        if action.name == "bash":
+            return await actions.bash(box, str(values["command"]), timeout_s=self.timeout_s)
+        if action.name == "view":
+            start, end = values.get("start"), values.get("end")
+            return await actions.view(box, str(values["path"]), start, end)
+        if action.name == "search":
+            return await actions.search(box, str(values["text"]))
+        if action.name == "edit":
+            return await actions.edit(
+                box, str(values["path"]), str(values["old"]), str(values["new"])
+            )
+        return await actions.create(box, str(values["path"]), str(values["content"]))
+
+    def score(self) -> float | None:
+        """Return 1 when what was submitted is right; 0 before anything was."""
+        return self._score
+
+    def anchor(self) -> str:
+        """Return a digest of the task and of every file that was changed."""
+        return self._anchor
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: look around, submit. Endlessly many other calls would be carried out."""
+        return [self.say("bash", command="ls"), self.say("view", path="."), self.say("submit")]
+
+    def say(self, tool: str, **arguments: Any) -> str:
+        """Return the text that calls ``tool`` in the action style of this environment."""
+        return self.action_format.render(Action(name=tool, arguments=arguments))
+
+    async def close(self) -> None:
+        """Close the workspace; the last environment of the process also ends the back end."""
+        host, self._host = self._host, None
+        try:
+            await self._drop_box()
+        finally:
+            if host is not None:
+                await host.release()
+
+    # Snapshots.
+
+    async def get_state(self) -> WorkState:
+        """Seal what was written, without copying it."""
+        await self._note_changes()
+        state = WorkState(
+            layer=await self.box.snapshot(),
+            touched=self._touched,
+            anchor=self._anchor,
+            turns=self._turns,
+            extended=self._extended,
+            own=(self._score, self.own_state(), dict(self.current)),
+        )
+        weakref.finalize(state, _drop_later, self.host, state.layer, asyncio.get_running_loop())
+        return state
+
+    async def set_state(self, state: WorkState) -> None:  # type: ignore[override]  # awaited
+        """Start a sandbox on what was sealed."""
+        await self._drop_box()
+        self._box = await self.reopen_box(state.layer)
+        self._touched, self._anchor = state.touched, state.anchor
+        self._turns, self._extended = state.turns, state.extended
+        self._score, own, self.current = state.own
+        self.set_own_state(own)
+
+    # Helpers.
+
+    async def changed_files(self) -> dict[str, bytes | None]:
+        """Return what was written since the episode began: contents, or None where a file is gone.
+
+        A file of more than ``_MAX_DIGEST_BYTES`` counts by its size; what is no regular file, not
+        at all.
+        """
+        await self._note_changes()
+        found: dict[str, bytes | None] = {}
+        for path in sorted(self._touched)[:_MAX_CHANGES]:
+            try:
+                found[path] = await self.box.read_file(path, max_bytes=_MAX_DIGEST_BYTES)
+            except SandboxFileTooLarge:
+                found[path] = b"\0too large\0"
+            except SandboxFileError as error:
+                if isinstance(error.errno, int) and error.errno == 2:
+                    found[path] = None
+        return found
+
+    async def _note_changes(self) -> None:
+        changes = await self.box.diff()
+        self._touched |= {change.path for change in changes}
+
+    async def _digest(self) -> str:
+        digest = hashlib.sha256(self._task_id.encode())
+        self.current = await self.changed_files()
+        for path, data in self.current.items():
+            digest.update(repr((path, data)).encode())
+        return digest.hexdigest()[:16]
+
+    def _within_budget(self, outcome: Outcome) -> Outcome:
+        """End the episode when its turns are spent, extend it, or say how many are left."""
+        left = self.budget.left(self._turns, self._extended)
+        if left <= 0 and self._extended < self.budget.extensions:
+            self._extended += 1
+            outcome.text += f"\n[{self.budget.extension_turns} more turns are granted]"
+        elif left <= 0:
+            outcome.truncated = True
+            outcome.text += "\n[all turns are spent]"
+            return outcome
+        outcome.text += self._told()
+        return outcome
+
+    def _told(self) -> str:
+        return self.budget.told(self.budget.left(self._turns, self._extended))
+
+    async def _drop_box(self) -> None:
+        box, self._box = self._box, None
+        if box is not None:
+            await box.close()
+
+
+def _drop_later(host: WorkHost, layer: LayerRef, loop: asyncio.AbstractEventLoop) -> None:
+    """Forget the layer of a snapshot that nobody holds any more."""
+    if loop.is_closed():
+        return
+
+    async def drop() -> None:
+        try:
+            await host.drop(layer)
+        except TurnGymError:  # the back end has ended, and the layer with it
+            return
+
+    def start() -> None:
+        _dropping.add(task := loop.create_task(drop()))
+        task.add_done_callback(_dropping.discard)
+
+    try:
+        loop.call_soon_threadsafe(start)
+    except RuntimeError:  # closed in between
+        return
+
+
+_dropping: set[asyncio.Task[None]] = set()
+"""Kept from the garbage collector until they are done."""

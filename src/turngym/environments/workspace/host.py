@@ -1,0 +1,140 @@
+"""The one back end of this process, shared by all environments with a workspace.
+
+``lease`` gives it, ``release`` gives it back; the last release closes every sandbox and layer.
+Folders are imported once and shared by all that start from them. May be used from several event
+loops; a sandbox belongs to the loop that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import ClassVar
+
+from turngym.errors import EnvironmentFault
+from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
+from turngym.sandbox.bubblewrap import BubblewrapBackend
+from turngym.sandbox.guest_sandbox import GuestSandbox
+
+TOOLS = "/opt/tools"
+"""Where a sandbox sees the folder of Python packages that it is given."""
+LIMITS = Limits(
+    memory_bytes=1 << 30,
+    pids=128,
+    cpus=1.0,
+    disk_bytes=256 << 20,
+    inodes=50_000,
+    enforce="best_effort",
+)
+"""Of every workspace; held exactly where there is a cgroup, watched elsewhere."""
+ENV = {
+    "LC_ALL": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "TZ": "UTC",
+}
+
+
+class WorkHost:
+    """The back end of this process and what was imported into it."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _current: ClassVar[WorkHost | None] = None
+
+    def __init__(self) -> None:
+        self._leases = 0
+        self._backend = BubblewrapBackend()
+        self._layers: dict[str, Future[LayerRef]] = {}
+        self._mounts: dict[str, Path] = {}
+
+    @classmethod
+    def lease(cls) -> WorkHost:
+        """Return the host, made when there is none; every lease needs one ``release``."""
+        with cls._lock:
+            if cls._current is None:
+                cls._current = cls()
+            cls._current._leases += 1
+            return cls._current
+
+    async def release(self) -> None:
+        """Give a lease back; the last one ends everything."""
+        with WorkHost._lock:
+            self._leases -= 1
+            if self._leases:
+                return
+            WorkHost._current = None
+        try:
+            await self._backend.close()
+        finally:
+            for folder in self._mounts.values():
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def start(
+        self,
+        layer: LayerRef | None,
+        *,
+        limits: Limits = LIMITS,
+        tools: Path | None = None,
+        paths: Sequence[str] = (),
+    ) -> GuestSandbox:
+        """Start a sandbox.
+
+        Args:
+            layer: What its workspace holds; None for nothing.
+            limits: What it may use.
+            tools: Folder of Python packages to import.
+            paths: Folders of the workspace that Python imports from, before ``tools``.
+        """
+        mounts: Sequence[ReadOnlyMount] = ()
+        env = dict(ENV)
+        if tools is not None:
+            folder = await asyncio.to_thread(self._mountable, tools)
+            mounts = [ReadOnlyMount(source=folder, target=TOOLS)]
+            env["PYTHONPATH"] = ":".join([*paths, TOOLS])
+        spec = SandboxSpec(workspace=layer, limits=limits, env=env, mounts=mounts)
+        return await self._backend.start(spec)
+
+    async def layer(self, key: str, fill: Callable[[Path], None]) -> LayerRef:
+        """Return the layer called ``key``, made from what ``fill`` writes when there is none."""
+        with WorkHost._lock:
+            found = self._layers.get(key)
+            if found is None:
+                made = self._layers[key] = Future()
+        if found is not None:
+            return await asyncio.wrap_future(found)
+        try:
+            layer = await self._import(fill)
+        except BaseException as error:
+            with WorkHost._lock:
+                self._layers.pop(key, None)
+            made.set_exception(
+                error if isinstance(error, Exception) else EnvironmentFault(f"layer {key}: stopped")
+            )
+            made.exception()  # looked at, should nobody else wait
+            raise
+        made.set_result(layer)
+        return layer
+
+    async def drop(self, layer: LayerRef) -> None:
+        """Forget a snapshot."""
+        await self._backend.drop(layer)
+
+    async def _import(self, fill: Callable[[Path], None]) -> LayerRef:
+        with tempfile.TemporaryDirectory(prefix="turngym-work-") as name:
+            await asyncio.to_thread(fill, Path(name))
+            return await self._backend.import_folder(Path(name))
+
+    def _mountable(self, folder: Path) -> Path:
+        """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""
+        with WorkHost._lock:
+            if str(folder) not in self._mounts:
+                copy = Path(tempfile.mkdtemp(prefix="turngym-tools-"))
+                shutil.copytree(folder, copy, dirs_exist_ok=True)
+                copy.chmod(0o755)
+                self._mounts[str(folder)] = copy
+            return self._mounts[str(folder)]

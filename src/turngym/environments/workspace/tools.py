@@ -1,0 +1,257 @@
+"""Tool calls as text: a command line, and where a tool needs one a body below it.
+
+    ```edit src/shop.py
+    return price - tax
+    =======
+    return price + tax
+    ```
+
+A one-line command needs no fence: the last line of an answer counts. The same tools have a JSON
+form, for models that were trained on tool calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turngym.environments.actions import Action, InvalidAction, JsonTools
+from turngym.errors import ConfigError
+
+DIVIDER = "======="
+_FENCE = re.compile(r"^(`{3,})[ \t]*([^`\n]*)$")
+_LEAD = re.compile(r"^(?:action\s*:|>|\$)\s*", re.IGNORECASE)
+_MAX_CHARS = 200_000
+"""Longest answer that is looked into; a longer one is told so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One argument of a tool."""
+
+    name: str
+    kind: Literal["word", "int", "rest", "body"] = "word"
+    """``rest`` takes the rest of the command line, ``body`` the lines below it."""
+    help: str = ""
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Something that an agent can do."""
+
+    name: str
+    help: str
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def bodies(self) -> list[str]:
+        """Names of the arguments that stand below the command line."""
+        return [one.name for one in self.parameters if one.kind == "body"]
+
+    @property
+    def usage(self) -> str:
+        """The command line, with names in angle brackets."""
+        shown = [
+            f"[<{one.name}>]" if one.is_optional else f"<{one.name}>"
+            for one in self.parameters
+            if one.kind != "body"
+        ]
+        return " ".join([self.name, *shown])
+
+    def as_function(self) -> dict[str, Any]:
+        """Return the OpenAI-style description."""
+        properties: dict[str, Any] = {}
+        for one in self.parameters:
+            kind = {"type": "integer"} if one.kind == "int" else {"type": "string"}
+            properties[one.name] = {**kind, "description": one.help} if one.help else kind
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": [one.name for one in self.parameters if not one.is_optional],
+            "additionalProperties": False,
+        }
+        function = {"name": self.name, "description": self.help, "parameters": schema}
+        return {"type": "function", "function": function}
+
+
+class ToolText:
+    """Tool calls in words; an ``ActionFormat``."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        if not tools:
+            raise ConfigError("ToolText: at least one tool is needed")
+        self._tools = {tool.name: tool for tool in tools}
+
+    def instructions(self) -> str:
+        """Return how to call each tool."""
+        lines = [
+            "Answer with one tool call. A call without a body is one line, the last of the answer;",
+            "one with a body is a fenced block whose opening line is the call. Tools:",
+        ]
+        for tool in self._tools.values():
+            body = {0: "", 1: " + body", 2: f" + body: old text, a line {DIVIDER}, new text"}
+            lines.append(f"  {tool.usage}{body[len(tool.bodies)]}  ({tool.help})")
+        lines += ["Example of a block:", self.render(self._example())]
+        return "\n".join(lines)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the last call in ``text``, or why there is none."""
+        if len(text) > _MAX_CHARS:
+            return self._bad(f"The answer has {len(text)} characters; {_MAX_CHARS} are read.")
+        if (problem := _unwritable(text)) is not None:
+            return self._bad(problem)
+        blocks, is_open = _blocks(text)
+        for header, body in reversed(blocks):
+            if header.split(None, 1)[:1] and header.split(None, 1)[0] in self._tools:
+                return self._call(header, body)
+        if is_open:
+            return self._bad("The block is not closed.")
+        line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        line = _LEAD.sub("", line.strip().strip("`").strip())
+        return self._call(line, None) if line else self._bad("The answer was empty.")
+
+    def render(self, action: Action) -> str:
+        """Return the text of a call."""
+        tool, given = self._tools[action.name], dict(action.arguments)
+        words = [tool.name]
+        words += [
+            str(given[one.name])
+            for one in tool.parameters
+            if one.kind != "body" and one.name in given
+        ]
+        bodies = [str(given[name]) for name in tool.bodies]
+        if tool.name == "bash" and "\n" in words[-1]:
+            bodies, words = [words[-1]], words[:-1]
+        if not bodies:
+            return " ".join(words)
+        divider = DIVIDER
+        while any(line == divider for body in bodies for line in body.splitlines()):
+            divider += "="
+        if divider != DIVIDER:
+            words.append(divider)
+        body = f"\n{divider}\n".join(bodies)
+        fence = "```"
+        while any(line.startswith(fence) for line in body.splitlines()):
+            fence += "`"
+        return f"{fence}{' '.join(words)}\n{body}\n{fence}"
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the function descriptions."""
+        return [tool.as_function() for tool in self._tools.values()]
+
+    def _call(self, header: str, body: str | None) -> Action | InvalidAction:
+        name, _, rest = header.partition(" ")
+        tool = self._tools.get(name)
+        if tool is None:
+            return self._bad(f"Not a tool: {name[:40]!r}.")
+        arguments: dict[str, Any] = {}
+        if name == "bash" and body is not None and not rest.strip():
+            rest, body = body, None
+        divider, words = DIVIDER, rest.strip()
+        if len(tool.bodies) == 2 and words.rpartition(" ")[2].strip("=") == "":
+            words, _, found = words.rpartition(" ")
+            divider = found if len(found) >= len(DIVIDER) else DIVIDER
+            words = words or found
+        problem = _read_words(tool, words, arguments)
+        if problem is None:
+            problem = _read_bodies(tool, body, divider, arguments)
+        if problem is not None:
+            return self._bad(f"{name}: {problem}. Use: {tool.usage}.")
+        return Action(name=name, arguments=arguments)
+
+    def _bad(self, reason: str) -> InvalidAction:
+        return InvalidAction(reason=f"{reason} Tools: {', '.join(self._tools)}.")
+
+    def _example(self) -> Action:
+        tool = next((one for one in self._tools.values() if len(one.bodies) == 2), None)
+        if tool is None:
+            return Action(name="bash", arguments={"command": "cd notes\nls"})
+        return Action(name=tool.name, arguments={"path": "a.py", "old": "x = 1", "new": "x = 2"})
+
+
+class ToolJson(JsonTools):
+    """The same tools as JSON calls, with texts that a file can hold."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__([tool.as_function() for tool in tools])
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the last call in ``text``, or why there is none."""
+        found = super().parse(text)
+        if isinstance(found, Action):
+            for value in found.arguments.values():
+                if isinstance(value, str) and (problem := _unwritable(value)) is not None:
+                    return InvalidAction(reason=problem)
+        return found
+
+
+def _blocks(text: str) -> tuple[list[tuple[str, str]], bool]:
+    """Return opening line and body of each fenced block, and whether the last is left open."""
+    found: list[tuple[str, str]] = []
+    fence, header, body = "", "", list[str]()
+    for line in text.split("\n"):
+        if fence and line.rstrip() == fence:
+            found.append((header, "\n".join(body)))
+            fence = ""
+        elif fence:
+            body.append(line)
+        elif (opened := _FENCE.match(line.rstrip())) is not None:
+            fence, header, body = opened[1], opened[2].strip(), []
+    return found, bool(fence)
+
+
+def _read_words(tool: Tool, words: str, arguments: dict[str, Any]) -> str | None:
+    """Fill in what stands on the command line; return what is wrong with it."""
+    for one in tool.parameters:
+        if one.kind == "body":
+            continue
+        if one.kind == "rest":
+            word, words = words, ""
+        else:
+            word, _, words = words.partition(" ")
+            words = words.lstrip(" ")
+        if not word:
+            if one.is_optional:
+                continue
+            return f"{one.name} is missing"
+        if one.kind == "int":
+            if not re.fullmatch(r"[+-]?\d{1,9}", word):
+                return f"{one.name} must be a whole number, got {word[:20]!r}"
+            arguments[one.name] = int(word)
+        else:
+            arguments[one.name] = word
+    return f"{words[:40]!r} is too much" if words.strip() else None
+
+
+def _read_bodies(
+    tool: Tool, body: str | None, divider: str, arguments: dict[str, Any]
+) -> str | None:
+    """Fill in what stands below the command line; return what is wrong with it."""
+    if not tool.bodies:
+        return "it takes no body" if body and body.strip() else None
+    if body is None:
+        return "the body is missing; use a fenced block"
+    if len(tool.bodies) == 1:
+        arguments[tool.bodies[0]] = body
+        return None
+    lines = body.split("\n")
+    if lines.count(divider) != 1:
+        return f"the body must have exactly one line {divider!r}, has {lines.count(divider)}"
+    place = lines.index(divider)
+    arguments[tool.bodies[0]] = "\n".join(lines[:place])
+    arguments[tool.bodies[1]] = "\n".join(lines[place + 1 :])
+    return None
+
+
+def _unwritable(text: str) -> str | None:
+    """Return why no file or command can hold ``text``."""
+    if "\0" in text:
+        return "The answer holds a NUL character."
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "The answer holds half of a unicode pair."
+    return None

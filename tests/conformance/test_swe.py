@@ -1,0 +1,139 @@
+"""SWE and terminal environments keep the promises of all environments, and their tasks are sound.
+
+The normal suite checks one SWE environment and each kind of terminal job once; ``make conformance``
+checks everything at full length.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+
+import turngym
+from helpers.workspaces import shared_host
+from turngym.agents.scripted import NoopPolicy, OraclePolicy
+from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.swe.env import SweEnv
+from turngym.environments.swe.tasksets import open_tasks
+from turngym.environments.task_checks import check_tasks, find_tasks
+from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
+from turngym.environments.terminal.env import TerminalEnv
+from turngym.registry import match
+from turngym.rollouts.collect import collect, group_specs
+from turngym.tasks.base import procedural_task
+
+IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
+QUICK_TURN = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 5}
+QUICK_FORK = {} if IS_FULL else {"episodes": 1, "max_turns": 3}
+pytestmark = [pytest.mark.extra("bwrap", "git"), pytest.mark.timeout(3600 if IS_FULL else 300)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def host():
+    """Share one back end among all tests here."""
+    with shared_host() as leased:
+        yield leased
+
+
+def everything() -> list[str]:
+    names = ["swe/bugs-sample", "terminal/shell"]
+    return names if not IS_FULL else names + [e.short_name for e in match("terminal/*")[1:]]
+
+
+# An SWE episode of the expert is judged by running tests: a minute of checks on a quiet core.
+@pytest.mark.parametrize("name", everything() if IS_FULL else ["terminal/shell"])
+def test_turn_environment_keeps_its_promises(name):
+    check_turn_env(name, **QUICK_TURN).raise_on_failure()
+
+
+@pytest.mark.parametrize("name", everything())
+def test_forks_are_equal_and_independent(name):
+    check_fork(name, **QUICK_FORK).raise_on_failure()
+
+
+def test_there_are_at_least_forty_kinds_of_terminal_jobs_each_in_one_group():
+    assert len(TEMPLATES) >= 40
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(TEMPLATES)
+    assert {e.short_name for e in match("terminal/*")} == {
+        "terminal/shell",
+        *(f"terminal/shell-{group}" for group in GROUPS),
+    }
+
+
+async def played(kind: str, index: int, policy: object) -> list[object]:
+    split = "test" if index % 2 else "train"
+    task = procedural_task(f"shell-{kind}", split, index)
+    specs = group_specs("turngym/Shell-v0", task, seed=0, group_size=1)
+    found = await collect(partial(TerminalEnv, kind=kind), policy, specs, concurrency=1)
+    assert [t.error for t in found if t.error] == []
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(TEMPLATES))
+async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
+    for index in range(4 if IS_FULL else 1):
+        [expert] = await played(kind, index, OraclePolicy())
+        assert expert.score == 1.0, (kind, index, expert.final_observation)
+        env = TerminalEnv(kind=kind)
+        try:
+            await env.reset(seed=index)
+            assert (await env.step("submit"))[1] == 0.0
+        finally:
+            await env.close()
+
+
+async def test_who_says_nothing_scores_nothing():
+    task = procedural_task("shell-archives", "test", 0)
+    specs = group_specs("turngym/Shell-archives-v0", task, seed=0, group_size=1)
+    make = partial(turngym.make, "terminal/shell-archives")
+    [idle] = await collect(make, NoopPolicy(), specs, concurrency=1)
+    assert idle.score == 0.0
+    assert idle.stop_reason.is_truncated
+
+
+async def test_damage_beside_the_job_costs_the_reward():
+    env = TerminalEnv(kind="sum_column")
+    try:
+        await env.reset(seed=3)
+        await env.step(env.oracle_action())
+        await env.step("bash echo x >> sales.csv")
+        observation, reward, *_ = await env.step("submit")
+        assert reward == 0.0
+        assert "sales.csv should not have changed" in observation["text"]
+    finally:
+        await env.close()
+
+
+def test_tasks_of_the_sample_are_sound():
+    found = open_tasks("sample")
+    assert found.count("train") >= 10
+    assert found.count("test") >= 3
+    make = partial(turngym.make, "swe/bugs-sample")
+    env = make()
+    try:
+        tasks = find_tasks(env, None if IS_FULL else 1)
+    finally:
+        env.close()
+    check_tasks(make, tasks, subject="sample").raise_on_failure()
+
+
+async def test_hidden_tests_are_not_in_the_workspace_and_nothing_holds_the_repair():
+    env = SweEnv(tasks="sample")
+    try:
+        for index in range(3):
+            await env.reset(seed=0, options={"task": f"bugs-sample/train/{index}"})
+            for name in env.record.hidden:
+                assert "No file holds" in (await env.step(f"search def {name}("))[0]["text"]
+            path = next(iter(env._broken))
+            wanted = env._project.files[path]
+            elsewhere = await env.box.exec(
+                "find / -name '*.py' -newermt 2019-01-01 -size -40k -not -path '/proc/*' "
+                f"-path '*{path}' 2>/dev/null",
+                timeout_s=60,
+            )
+            assert elsewhere.stdout.decode().split() == [f"/workspace/{path}"]
+            assert await env.box.read_file(path, max_bytes=1 << 20) != wanted
+    finally:
+        await env.close()

@@ -1,0 +1,111 @@
+import json
+
+import pytest
+
+from turngym.environments.swe.formats import (
+    HarborTask,
+    Instance,
+    as_harbor,
+    as_instance,
+    read_instances,
+    write_predictions,
+)
+from turngym.environments.swe.patches import apply_diff
+from turngym.environments.swe.records import TaskFile, broken_files
+from turngym.environments.swe.statements import STYLES, leaks, statement
+from turngym.environments.swe.tasksets import open_tasks, sample_project
+from turngym.errors import ConfigError
+
+FILE = open_tasks("sample").files[0]
+ROW = {
+    "instance_id": "a__b-1",
+    "repo": "a/b",
+    "base_commit": "c0ffee",
+    "problem_statement": "It fails.",
+    "patch": "--- a\n",
+    "test_patch": "",
+    "FAIL_TO_PASS": '["t.py::a"]',
+    "PASS_TO_PASS": ["t.py::b"],
+    "version": "1.0",
+    "image_name": "img:1",
+    "hints_text": "none",
+    "created_at": "2020",
+}
+
+
+def test_an_instance_comes_back_as_it_went():
+    one = Instance.from_json(ROW)
+    assert one.fail_to_pass == ("t.py::a",)
+    assert one.more == {"hints_text": "none", "created_at": "2020"}
+    assert Instance.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"patch": None}, "column 'patch' is missing"),
+        ({"FAIL_TO_PASS": "no list"}, "FAIL_TO_PASS: wanted a list"),
+        ({"PASS_TO_PASS": "[1]"}, "PASS_TO_PASS: wanted a list"),
+    ],
+)
+def test_a_row_that_is_no_instance_is_told_why_and_where(change, reason, tmp_path):
+    row = {name: value for name, value in {**ROW, **change}.items() if value is not None}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match=f"line 2: .*{reason}"):
+        read_instances(path)
+
+
+def test_our_tasks_are_instances_whose_patch_repairs():
+    project = sample_project()
+    for record in FILE.tasks[:5]:
+        one = as_instance(FILE, record, project)
+        broken = broken_files(project, record)
+        repaired = apply_diff(one.patch, {**project.files, **broken})
+        assert repaired == {path: project.files[path] for path in broken}
+        assert Instance.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_predictions_are_lines_of_three_columns(tmp_path):
+    path = tmp_path / "predictions.jsonl"
+    assert write_predictions(path, "me", [("a", "diff"), ("b", "")]) == 2
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[0] == {"instance_id": "a", "model_name_or_path": "me", "model_patch": "diff"}
+
+
+def test_a_harbor_folder_comes_back_as_it_went(tmp_path):
+    task = as_harbor(FILE, FILE.tasks[0], sample_project())
+    task.write(tmp_path / task.name)
+    assert HarborTask.read(tmp_path / task.name) == task
+    assert "tests/ids.txt" not in task.files
+    hidden = FILE.tasks[0].hidden
+    assert all(f"def {name}(".encode() not in b"".join(task.files.values()) for name in hidden)
+
+
+def test_a_folder_that_is_no_task_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"task\.toml is missing"):
+        HarborTask.read(tmp_path)
+
+
+def test_a_file_of_tasks_comes_back_as_it_went(tmp_path):
+    FILE.write(tmp_path / "tally.json")
+    assert TaskFile.read(tmp_path / "tally.json") == FILE
+    (tmp_path / "bad.json").write_text('{"format": 9}')
+    with pytest.raises(ConfigError, match="task format 1"):
+        TaskFile.read(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_no_statement_holds_the_repair(style):
+    project = sample_project()
+    for record in FILE.tasks:
+        text = statement(record, "tally", "1.0", style)
+        broken = {p: d.decode() for p, d in broken_files(project, record).items()}
+        repaired = {path: project.files[path].decode() for path in broken}
+        assert leaks(text, broken, repaired) == []
+        assert "tally" in text
+
+
+def test_a_statement_that_holds_the_repair_is_found_out():
+    before, after = {"a.py": "x = 1\n"}, {"a.py": "result = compute(x, 1)\n"}
+    assert leaks("Write result=compute(x,1) there", before, after) == ["result = compute(x, 1)"]

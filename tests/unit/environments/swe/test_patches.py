@@ -1,0 +1,93 @@
+import shutil
+import subprocess
+
+import pytest
+
+from turngym.environments.swe.patches import MAX_FILE_BYTES, apply_diff, collect_patch, diff_text
+from turngym.environments.swe.project import Layout
+from turngym.errors import ConfigError
+
+LAYOUT = Layout(roots=("src",), packages=("src/shop",), tests=("tests",))
+BASE = {
+    "src/shop/a.py": b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n",
+    "src/shop/b.py": b"x = 1\n",
+    "tests/test_a.py": b"def test(): pass\n",
+}
+CHANGED = {
+    "src/shop/a.py": b"one\nTWO\nthree\nfour\nfive\nsix\nseven\n8",
+    "src/shop/b.py": None,
+    "src/shop/c.py": b"new\n",
+}
+
+
+def test_a_diff_can_be_applied_again():
+    assert apply_diff(diff_text(CHANGED, BASE), BASE) == CHANGED
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
+def test_other_programs_read_the_diff(tmp_path):
+    for path, data in BASE.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    subprocess.run(
+        ["patch", "-p1", "-s"], input=diff_text(CHANGED, BASE).encode(), cwd=tmp_path, check=True
+    )
+    assert (tmp_path / "src/shop/a.py").read_bytes() == CHANGED["src/shop/a.py"]
+    assert (tmp_path / "src/shop/c.py").read_bytes() == b"new\n"
+    assert not (tmp_path / "src/shop/b.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("diff", "reason"),
+    [
+        ("", "changes nothing"),
+        ("GIT binary patch\nliteral 3\n", "binary"),
+        ("--- a/src/shop/a.py\nnothing\n", r"wanted '\+\+\+"),
+        ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-a\n+b\n", "not in the project"),
+        ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ -1 +1 @@\n-y\n+z\n", "does not apply"),
+        ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ -9 +9 @@\n-y\n+z\n", "no such lines"),
+        ("--- a/src/shop/b.py\n+++ b/src/shop/b.py\n@@ what @@\n-y\n", "malformed"),
+        ("--- /dev/null\n+++ b/../out.py\n@@ -0,0 +1 @@\n+x\n", "outside"),
+    ],
+)
+def test_a_patch_that_cannot_be_applied_is_told_why(diff, reason):
+    with pytest.raises(ConfigError, match=reason):
+        apply_diff(diff, BASE)
+
+
+def test_tests_configuration_binaries_and_giants_are_left_out_by_name():
+    patch = collect_patch(
+        {
+            "src/shop/b.py": b"x = 2\n",
+            "tests/test_a.py": b"",
+            "conftest.py": b"import os\n",
+            "src/sitecustomize.py": b"",
+            "src/shop/fast.so": b"\x7fELF",
+            "src/shop/data.bin": b"a\0b",
+            "src/shop/big.txt": b"\0too large\0",
+            "src/shop/long.txt": b"x" * (MAX_FILE_BYTES + 1),
+            "src/shop/a.py": BASE["src/shop/a.py"],
+        },
+        BASE,
+        LAYOUT,
+    )
+    assert dict(patch.files) == {"src/shop/b.py": b"x = 2\n"}
+    told = "\n".join(patch.left_out)
+    for path in (
+        "tests/test_a.py",
+        "conftest.py",
+        "sitecustomize",
+        "fast.so",
+        "data.bin",
+        "big.txt",
+    ):
+        assert path in told
+    assert "a binary file" in told
+    assert "larger than" in told
+
+
+def test_text_that_is_no_utf8_travels_as_it_is():
+    base = {"src/shop/a.py": "# caf\u00e9\nx = 1\n".encode("latin-1")}
+    changed = {"src/shop/a.py": "# caf\u00e9\nx = 2\n".encode("latin-1")}
+    assert dict(collect_patch(changed, base, LAYOUT).files) == changed
+    assert apply_diff(diff_text(changed, base), base) == changed

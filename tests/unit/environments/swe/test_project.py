@@ -1,0 +1,77 @@
+import tarfile
+
+import pytest
+
+from turngym.environments.swe.project import Project, find_layout
+from turngym.environments.swe.tasksets import sample_project
+from turngym.errors import ConfigError
+
+
+def write(folder, files):
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+PLAIN = {"shop/__init__.py": "x = 1\n", "tests/test_shop.py": "def test(): pass\n", "setup.py": ""}
+
+
+def test_a_layout_is_found_in_many_places():
+    assert find_layout(PLAIN).packages == ("shop",)
+    src = find_layout(["src/shop/__init__.py", "src/shop/a.py", "tests/test_a.py"])
+    assert (src.roots, src.packages, src.tests) == (("src",), ("src/shop",), ("tests",))
+    single = find_layout(["shop.py", "test_shop.py", "setup.py"])
+    assert (single.packages, single.tests) == (("shop.py",), ("test_shop.py",))
+    inside = find_layout(["shop/__init__.py", "shop/tests/test_a.py", "shop/tests/__init__.py"])
+    assert inside.tests == ("shop/tests",)
+    assert inside.is_code("shop/__init__.py")
+    assert not inside.is_code("shop/tests/test_a.py")
+
+
+def test_a_project_without_tests_or_without_code_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no tests found"):
+        Project.read(write(tmp_path / "a", {"shop/__init__.py": ""}))
+    with pytest.raises(ConfigError, match="no Python package"):
+        Project.read(write(tmp_path / "b", {"tests/test_a.py": "", "docs/conf.py": ""}))
+    with pytest.raises(ConfigError, match="no such folder"):
+        Project.read(tmp_path / "none")
+
+
+def test_a_source_distribution_is_read_like_its_folder(tmp_path):
+    folder = write(tmp_path / "shop-2.0", {**PLAIN, "PKG-INFO": "Name: Shop\nVersion: 2.0\n\n"})
+    archive = tmp_path / "shop-2.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "shop-2.0")
+    one, other = Project.read(archive), Project.read(folder)
+    assert one.digest == other.digest
+    assert (one.name, one.version, one.key) == ("shop", "2.0", "shop-2.0")
+
+
+def test_what_is_no_archive_is_refused(tmp_path):
+    (tmp_path / "x.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match="cannot be unpacked"):
+        Project.read(tmp_path / "x.tar.gz")
+
+
+def test_sources_that_are_no_utf8_are_named_and_make_no_tasks(tmp_path):
+    latin = "# caf\u00e9\n".encode("latin-1")
+    project = Project.read(write(tmp_path, {**PLAIN, "shop/old.py": latin}))
+    assert project.unreadable() == ["shop/old.py"]
+    assert list(project.sources()) == ["shop/__init__.py"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["tests/test_shop.py", "conftest.py", "shop/conftest.py", "pytest.ini", "setup.cfg", "x.pth",
+     "sitecustomize.py", "shop/__pycache__/a.pyc", "shop/a.so"],
+)  # fmt: skip
+def test_what_the_judge_takes_from_the_original(path):
+    assert find_layout(PLAIN).is_protected(path)
+    assert not find_layout(PLAIN).is_protected("shop/new.py")
+
+
+def test_the_sample_needs_nothing():
+    project = sample_project()
+    assert project.layout.packages == ("src/tally",)
+    assert len(project.sources()) >= 9

@@ -1,0 +1,111 @@
+import ast
+from random import Random
+
+import pytest
+
+from turngym.environments.swe.cutting import without_tests
+from turngym.environments.swe.edits import next_edit
+from turngym.environments.swe.sabotage import can_have_twin, twin
+from turngym.environments.swe.sabotage import test_name as name_of
+
+FILE = '''
+import pytest
+
+
+def test_a():
+    """Doc."""
+    assert 1 == 1
+
+
+@pytest.mark.parametrize("x", [1, 2])
+def test_b(x):
+    for n in range(x):
+        assert n < x
+
+
+class TestC:
+    def test_d(self):
+        text = """
+no indent
+"""
+        assert text
+
+    def helper(self):
+        return 1
+
+
+def test_e(): pass
+'''
+
+
+def run(text):
+    names = {}
+    exec(compile(text, "t", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("place", ["start", "end"])
+def test_a_twin_fails_where_the_test_passes(place):
+    changed = twin({"t.py": FILE}, ["test_a", "test_b", "test_d"], Random(0), place)["t.py"]
+    names, original = run(changed), run(FILE)
+    for call in (
+        lambda n: n["test_a"](),
+        lambda n: n["test_b"](2),
+        lambda n: n["TestC"]().test_d(),
+    ):
+        call(original)
+        with pytest.raises(AssertionError):
+            call(names)
+    assert names["TestC"]().helper() == 1
+
+
+def test_only_the_named_tests_change_and_a_body_on_one_line_has_no_twin():
+    changed = twin({"t.py": FILE, "u.py": "x = 1\n"}, ["test_a"], Random(0), "end")
+    assert list(changed) == ["t.py"]
+    run(changed["t.py"])["test_b"](2)
+    assert not can_have_twin({"t.py": FILE}, "test_e")
+    assert can_have_twin({"t.py": FILE}, "test_d")
+
+
+def test_places_and_numbers_differ_from_run_to_run():
+    many = {twin({"t.py": FILE}, ["test_a"], Random(seed))["t.py"] for seed in range(20)}
+    assert len(many) == 20
+
+
+def test_the_name_of_a_test():
+    assert name_of("tests/test_a.py::TestC::test_d[x::y]") == "test_d"
+
+
+def test_hidden_tests_are_cut_with_their_decorators_and_classes_stay_whole():
+    left = without_tests(FILE, ["test_b", "test_d", "helper"])
+    ast.parse(left)
+    assert "parametrize" not in left
+    assert "test_a" in left
+    assert "class TestC:\n\n    pass\n" in left
+    assert without_tests("def (", ["x"]) == "def ("
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ("a\nb\nc\n", "a\nB\nc\n"),
+        ("a\nc\n", "a\nb\nc\n"),
+        ("a\nb\nc\n", "a\nc\n"),
+        ("x\nx\nx\nx\n", "x\nx\ny\nx\n"),
+        ("x\ny\nx\ny\nx\ny\n", "x\ny\nx\nx\ny\nz\n"),
+        ("", "a\n"),
+        ("a\n", "a\nb\n"),
+    ],
+)
+def test_edits_lead_to_the_repair(found, wanted):
+    text = found
+    for _ in range(10):
+        if text == wanted:
+            return
+        action = next_edit("p", text.encode(), wanted.encode())
+        if action.name == "create":
+            text = action.arguments["content"]
+        else:
+            assert text.count(action.arguments["old"]) == 1
+            text = text.replace(action.arguments["old"], action.arguments["new"])
+    assert text == wanted

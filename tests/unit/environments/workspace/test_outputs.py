@@ -1,0 +1,53 @@
+import pytest
+
+from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.outputs import cut, normalise
+from turngym.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("raw", "seen"),
+    [
+        ("3 passed in 0.12s", "3 passed in N.NNs"),
+        ("<object at 0x7f3a12b45678>", "<object at 0xADDR>"),
+        ("0xff stays", "0xff stays"),
+        ("-rw-r--r-- 1 a a 5 Nov 22 03:27 x", "-rw-r--r-- 1 a a 5 TIME x"),
+        ("2026-11-22 03:27:01,123 INFO", "TIME INFO"),
+        ("Sun Nov 22 03:27:46 UTC 2026", "TIME"),
+        ("/tmp/tmpabc12345/f", "/tmp/NAME/f"),
+        ("/tmp/pytest-of-agent/pytest-3/x", "/tmp/NAME/x"),
+        ("\x1b[31mred\x1b[0m\r\nnext\x07", "red\nnext"),
+        ("version 1.2.3", "version 1.2.3"),
+    ],
+)
+def test_what_differs_from_run_to_run_is_put_in_one_form(raw, seen):
+    assert normalise(raw) == seen
+
+
+def test_short_output_is_whole():
+    assert cut("a\nb\n", 10) == "a\nb\n"
+
+
+def test_a_long_output_keeps_whole_lines_of_both_ends_and_says_what_is_gone():
+    text = "".join(f"line {n}\n" for n in range(1000))
+    shown = cut(text, 200)
+    head, note, tail = shown.partition("[...")
+    assert head.startswith("line 0\n")
+    assert tail.endswith("line 999\n")
+    assert len(head) > len(tail.partition("...]\n")[2])
+    kept = head.count("\n") + tail.partition("...]\n")[2].count("\n")
+    assert f" {1000 - kept} lines" in note + tail
+
+
+def test_one_long_line_is_cut_too():
+    assert len(cut("x" * 100_000, 500)) < 600
+
+
+def test_a_budget_counts_tells_and_extends():
+    budget = Budget(turns=3, extensions=1, extension_turns=2)
+    assert [budget.left(turn, 0) for turn in range(4)] == [3, 2, 1, 0]
+    assert budget.left(3, 1) == 2
+    assert budget.told(2) == "\n[2 turns left]"
+    assert Budget(is_told=False).told(2) == ""
+    with pytest.raises(ConfigError, match=r"budget\.turns"):
+        Budget(turns=0)

@@ -1,0 +1,77 @@
+import pytest
+
+from turngym.environments.actions import Action, InvalidAction
+from turngym.environments.workspace.actions import BASH, CREATE, EDIT, SEARCH, SUBMIT, VIEW
+from turngym.environments.workspace.tools import ToolJson, ToolText
+
+TOOLS = (BASH, VIEW, SEARCH, EDIT, CREATE, SUBMIT)
+TEXT, JSON = ToolText(TOOLS), ToolJson(TOOLS)
+
+CALLS = [
+    Action(name="bash", arguments={"command": "ls  -la | grep 'a  b'"}),
+    Action(name="bash", arguments={"command": "cat <<'X'\n```\nX\nls"}),
+    Action(name="view", arguments={"path": "a.py"}),
+    Action(name="view", arguments={"path": "a.py", "start": 3, "end": 9}),
+    Action(name="search", arguments={"text": "def f(x):"}),
+    Action(name="edit", arguments={"path": "a.py", "old": "x = 1\n", "new": "\n  x = 2"}),
+    Action(name="edit", arguments={"path": "a.rst", "old": "Title\n=======", "new": "T\n=="}),
+    Action(name="create", arguments={"path": "a.md", "content": "```python\nx\n```\n"}),
+    Action(name="submit"),
+]
+
+
+@pytest.mark.parametrize("form", [TEXT, JSON], ids=["text", "json"])
+@pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
+def test_what_is_rendered_is_parsed_back(form, call):
+    assert form.parse(form.render(call)) == call
+
+
+def test_thoughts_around_a_call_are_ignored():
+    said = "I look.\n```edit a.py\nold\n=======\nnew\n```\nThat should do."
+    assert TEXT.parse(said) == Action(
+        name="edit", arguments={"path": "a.py", "old": "old", "new": "new"}
+    )
+    assert TEXT.parse("So:\n> view a.py 2") == Action(
+        name="view", arguments={"path": "a.py", "start": 2}
+    )
+
+
+def test_a_fence_that_is_no_call_does_not_hide_one():
+    said = "```python\nx = 1\n```\nbash ls"
+    assert TEXT.parse(said) == Action(name="bash", arguments={"command": "ls"})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("", "empty"),
+        ("fly", "Not a tool: 'fly'"),
+        ("view", "path is missing"),
+        ("view a b c", "start must be a whole number"),
+        ("view a 1 2 3", "too much"),
+        ("edit a.py", "use a fenced block"),
+        ("```edit a.py\nold\n```", "exactly one line '======='"),
+        ("```edit a.py\na\n=======\nb\n=======\nc\n```", "has 2"),
+        ("```create a.py\nunfinished", "not closed"),
+        ("bash \x00", "NUL"),
+        ("bash \ud83d", "half of a unicode pair"),
+        ("bash " + "x" * 300_000, "characters"),
+    ],
+)
+def test_what_is_no_call_is_told_why(said, reason):
+    parsed = TEXT.parse(said)
+    assert isinstance(parsed, InvalidAction)
+    assert reason in parsed.reason
+
+
+def test_json_refuses_what_no_file_can_hold():
+    parsed = JSON.parse('{"name": "bash", "arguments": {"command": "a\\u0000b"}}')
+    assert isinstance(parsed, InvalidAction)
+    assert "NUL" in parsed.reason
+
+
+def test_instructions_show_every_tool_and_an_example_that_can_be_parsed():
+    shown = TEXT.instructions()
+    for tool in TOOLS:
+        assert tool.usage in shown
+    assert isinstance(TEXT.parse(shown), Action)
