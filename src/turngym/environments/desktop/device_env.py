@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from turngym.environments.actions import Action, ActionFormat, InvalidAction
-from turngym.environments.base import AsyncTurnEnv, Outcome
+from turngym.environments.actions import Action, ActionFormat
+from turngym.environments.base import Outcome
 from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,
@@ -24,19 +20,18 @@ from turngym.environments.desktop.actions import (
 )
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View, view_text
-from turngym.environments.spaces import Image, text_observation_space
-from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, unknown_name
+from turngym.environments.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.spaces import Image
+from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 
 T = TypeVar("T")
-ActionStyle = Literal["commands", "tools"]
-Screenshot = Literal["none", "plain", "marks"]
 
 _MENU_ACTIONS = 150
 _MENU_KEYS = ("enter", "tab", "escape", "ctrl+a", "ctrl+c", "ctrl+s", "ctrl+v", "delete")
 
 
-class DeviceEnv(AsyncTurnEnv):
+class DeviceEnv(ScreenEnv):
     """Reach a goal on a device: the dialogue, whatever the device is.
 
     A subclass makes the device (``open_device``), says what is asked, and judges.
@@ -64,32 +59,26 @@ class DeviceEnv(AsyncTurnEnv):
         keep: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(render_mode=render_mode)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
-        if screenshot not in ("none", "plain", "marks"):
-            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
         if not 0.05 <= scale <= 1.0:
             raise ConfigError(f"{self.name}: scale is {scale}; wanted 0.05 to 1")
-        self.action_style = action_style
+        self._scale = 1.0 if screenshot == "none" else scale
+        width, height = (round(side * self._scale) for side in self.size)
+        super().__init__(
+            action_style=action_style,
+            screenshot=screenshot,
+            image_hw=(height, width),
+            keep=keep,
+            render_mode=render_mode,
+        )
         self.action_format: ActionFormat = (
             device_commands(self.actions)
             if action_style == "commands"
             else device_tools(self.actions)
         )
-        self._max_chars, self._screenshot = max_chars, screenshot
-        self._scale = 1.0 if screenshot == "none" else scale
-        if screenshot != "none":
-            width, height = (round(side * self._scale) for side in self.size)
-            self.observation_space = text_observation_space(image_hw=(height, width))
-        self._keep = None if keep is None else Path(keep)
-        self._kept: Path | None = None
-        """Folder of the running episode."""
+        self._max_chars = max_chars
         self._thread: ThreadPoolExecutor | None = None
         """The one thread that touches the device."""
         self._device: Device | None = None
-        self._image: Image | None = None
-        self.goal = ""
         self.view = View()
         """What was seen last."""
         self.turns = 0
@@ -154,14 +143,6 @@ class DeviceEnv(AsyncTurnEnv):
         """Return the goal and what was seen last, as text."""
         return f"Goal: {self.goal}\n{view_text(self.view, self._max_chars)}"
 
-    def reminder(self) -> str:
-        """Return what was seen last."""
-        return "\n" + self.page()
-
-    def anchor(self) -> str:
-        """Return a digest of the goal and what is seen."""
-        return hashlib.sha256(self.page().encode()).hexdigest()[:16]
-
     def legal_actions(self) -> list[str]:
         """Return a menu: click what has a mark, type what the goal quotes, press common keys.
 
@@ -195,8 +176,7 @@ class DeviceEnv(AsyncTurnEnv):
         self.turns = 0
         self._device = self.open_device(task)
         self.view = self.look()
-        if self._keep is not None:
-            self._kept = _new_folder(self._keep, task.id)
+        self._open_folder(task)
         return self._seen(Outcome(text=self.page()))
 
     def _turn(self, action: Action) -> Outcome:
@@ -215,13 +195,7 @@ class DeviceEnv(AsyncTurnEnv):
         """Add the picture, and keep what should be kept."""
         if self._screenshot != "none":
             outcome.image = self._image = self._picture()
-        if self._kept is not None:
-            name = f"turn_{self.turns:03}"
-            (self._kept / f"{name}.txt").write_text(outcome.text, encoding="utf-8")
-            if outcome.image is not None:
-                from turngym.environments.web.pictures import save
-
-                save(outcome.image, self._kept / f"{name}.png")
+        self._keep_turn(self.turns, outcome)
         return outcome
 
     def _picture(self) -> Image:
@@ -231,11 +205,6 @@ class DeviceEnv(AsyncTurnEnv):
         if self._screenshot == "marks":
             picture = draw_marks(picture, self.view.elements)
         return picture if self._scale == 1.0 else resized(picture, self._scale)
-
-    def _not_understood(self, problem: InvalidAction) -> Outcome:
-        outcome = super()._not_understood(problem)
-        outcome.image = self._image
-        return outcome
 
     def _close(self) -> None:
         try:
@@ -252,28 +221,3 @@ class DeviceEnv(AsyncTurnEnv):
         loop = asyncio.get_running_loop()
         with self._border(phase):
             return await loop.run_in_executor(self._thread, work)
-
-    @contextmanager
-    def _border(self, phase: str) -> Iterator[None]:
-        """Attribute what a device raises to the environment."""
-        try:
-            yield
-        except TurnGymError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                f"{self.name}: {phase}: {type(error).__name__}: {error}"
-            ) from error
-
-
-def _new_folder(parent: Path, task_id: str) -> Path:
-    """Make a folder for one episode: the task's name, with a number when it was played before."""
-    name = task_id.replace("/", "-")
-    for number in count():
-        folder = parent / (f"{name}-{number}" if number else name)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("unreachable")

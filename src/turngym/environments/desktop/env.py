@@ -6,12 +6,13 @@ from random import Random
 
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
-from turngym.environments.desktop.device_env import ActionStyle, DeviceEnv, Screenshot
+from turngym.environments.desktop.device_env import DeviceEnv
 from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.jobs import Desk, Job, full_tree
 from turngym.environments.desktop.kinds import TEMPLATES, draw
 from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.x11_device import X11Device
+from turngym.environments.screen import ActionStyle, Screenshot
 from turngym.errors import missing_extra, unknown_name
 from turngym.tasks.base import Task
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
 from turngym.environments.desktop.acting import place_of
-from turngym.environments.desktop.device_env import ActionStyle, DeviceEnv, Screenshot
+from turngym.environments.desktop.device_env import DeviceEnv
 from turngym.environments.desktop.env import require_all
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.pointing import (
@@ -20,6 +20,7 @@ from turngym.environments.desktop.pointing import (
 )
 from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.x11_device import X11Device
+from turngym.environments.screen import ActionStyle, Screenshot
 from turngym.environments.text.base import split_of
 from turngym.errors import EnvironmentFault, unknown_name
 from turngym.tasks.base import Task

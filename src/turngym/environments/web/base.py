@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from turngym.environments.actions import Action, ActionFormat, InvalidAction
-from turngym.environments.base import AsyncTurnEnv, Outcome
-from turngym.environments.spaces import Image, text_observation_space
+from turngym.environments.actions import Action, ActionFormat
+from turngym.environments.base import Outcome
+from turngym.environments.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.spaces import Image
 from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
 from turngym.environments.web.gate import Site
 from turngym.environments.web.observation import PageView, address_text, page_text
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
-from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
+from turngym.errors import EnvironmentFault
 from turngym.tasks.base import Task
-
-ActionStyle = Literal["commands", "tools"]
 
 BROWSING = (
     "click", "double_click", "hover", "type", "submit", "append", "clear", "select", "press",
@@ -38,7 +34,7 @@ _RECOVERIES = 3
 """Times that one step is tried again after the browser died."""
 
 
-class WebEnv(AsyncTurnEnv):
+class WebEnv(ScreenEnv):
     """Reach a goal in a browser.
 
     A subclass says what is there (``sites``), what is asked (``prepare``) and whether it was done
@@ -74,37 +70,29 @@ class WebEnv(AsyncTurnEnv):
         *,
         settings: Settings | None = None,
         max_chars: int = 8_000,
-        screenshot: Literal["none", "plain", "marks"] = "none",
+        screenshot: Screenshot = "none",
         action_style: ActionStyle = "commands",
         keep: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        super().__init__(render_mode=render_mode)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
-        if screenshot not in ("none", "plain", "marks"):
-            raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
-        require_browser()
         self.settings = settings or Settings()
-        self.action_style = action_style
+        super().__init__(
+            action_style=action_style,
+            screenshot=screenshot,
+            image_hw=(self.settings.height, self.settings.width),
+            keep=keep,
+            render_mode=render_mode,
+        )
+        require_browser()
         self.action_format: ActionFormat = (
             web_commands(self.actions) if action_style == "commands" else web_tools(self.actions)
         )
         self._max_chars = max_chars
-        self._screenshot = screenshot
-        self._keep = None if keep is None else Path(keep)
-        if screenshot != "none":
-            shape = (self.settings.height, self.settings.width)
-            self.observation_space = text_observation_space(image_hw=shape)
         self._host: BrowserHost | None = None
         self._session: WebSession | None = None
         self._done_actions: list[Action] = []
-        self._image: Image | None = None
-        self._kept: Path | None = None
-        """Folder of the running episode."""
         self.storage: Any = None
         """Cookies and local storage that the next episode begins with."""
-        self.goal = ""
         self.view = PageView()
         """What was seen last."""
 
@@ -172,14 +160,6 @@ class WebEnv(AsyncTurnEnv):
         parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
         return "\n".join(parts)
 
-    def reminder(self) -> str:
-        """Return what was seen last."""
-        return "\n" + self.page()
-
-    def anchor(self) -> str:
-        """Return a digest of the goal and what is seen."""
-        return hashlib.sha256(self.page().encode()).hexdigest()[:16]
-
     def legal_actions(self) -> list[str]:
         """Return a menu: click what has a mark, type what the goal quotes, choose options.
 
@@ -223,8 +203,7 @@ class WebEnv(AsyncTurnEnv):
                 except BrowserGone:
                     if attempt == _RECOVERIES - 1:
                         raise
-            if self._keep is not None:
-                self._kept = _new_folder(self._keep, task.id)
+            self._open_folder(task)
             return await self._seen(Outcome(text=self.page()))
 
     async def _turn(self, action: Action) -> Outcome:
@@ -284,8 +263,7 @@ class WebEnv(AsyncTurnEnv):
         if self._screenshot != "none":
             with self._death():
                 outcome.image = self._image = await self._picture()
-        if self._keep is not None and self._kept is not None:
-            self._write(self._kept, outcome)
+        self._keep_turn(len(self._done_actions), outcome)
         return outcome
 
     async def _picture(self) -> Image:
@@ -294,37 +272,12 @@ class WebEnv(AsyncTurnEnv):
         picture = decode(await self.session.screenshot(), self.settings.width, self.settings.height)
         return draw_marks(picture, self.view.elements) if self._screenshot == "marks" else picture
 
-    def _not_understood(self, problem: InvalidAction) -> Outcome:
-        outcome = super()._not_understood(problem)
-        outcome.image = self._image
-        return outcome
-
-    def _write(self, folder: Path, outcome: Outcome) -> None:
-        number = len(self._done_actions)
-        (folder / f"turn_{number:03}.txt").write_text(outcome.text, encoding="utf-8")
-        if outcome.image is not None:
-            from turngym.environments.web.pictures import save
-
-            save(outcome.image, folder / f"turn_{number:03}.png")
-
     async def _drop_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             trace = None if self._kept is None else self._kept / "trace.zip"
             await session.close(trace)
         self._kept = None
-
-    @contextmanager
-    def _border(self, phase: str) -> Iterator[None]:
-        """Attribute what a browser raises to the environment."""
-        try:
-            yield
-        except TurnGymError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                f"{self.name}: {phase}: {type(error).__name__}: {error}"
-            ) from error
 
     @contextmanager
     def _death(self) -> Iterator[None]:
@@ -338,16 +291,3 @@ class WebEnv(AsyncTurnEnv):
             if is_death(error) or not self._host.is_alive:
                 raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
             raise
-
-
-def _new_folder(parent: Path, task_id: str) -> Path:
-    """Make a folder for one episode: the task's name, with a number when it was played before."""
-    name = task_id.replace("/", "-")
-    for number in count():
-        folder = parent / (f"{name}-{number}" if number else name)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("unreachable")

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
-from turngym.environments.web.base import ActionStyle, WebEnv
+from turngym.environments.screen import ActionStyle
+from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.gate import Folder, Site
 from turngym.environments.web.miniwob.experts import experts

@@ -10,7 +10,8 @@ from typing import Literal
 
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
-from turngym.environments.web.base import ActionStyle, WebEnv
+from turngym.environments.screen import ActionStyle
+from turngym.environments.web.base import WebEnv
 from turngym.environments.web.gate import Server, Site
 from turngym.environments.web.miniwob.scene import Scene
 from turngym.environments.web.settings import Settings
