@@ -86,8 +86,8 @@ def tasks(page: Page) -> list[str]:
 def shows(page: Page, count: str) -> None:
     """Wait until the list says that it shows ``count`` episodes, and does."""
     page.wait_for_selector(f".count >> text=/^{count} episodes/")
-    page.wait_for_selector(f".row >> nth={int(count.split()[0]) - 1}")
-    assert len(tasks(page)) == int(count.split()[0])
+    rows = "count => document.querySelectorAll('.row .task').length === count"
+    page.wait_for_function(rows, arg=int(count.split()[0]))
 
 
 def verdict(page: Page) -> str:

@@ -99,20 +99,33 @@ def test_a_wrong_argument_ends_with_2(spine: ModuleType, arguments: list[str]) -
     assert stopped.value.code == 2
 
 
-def test_publishing_replaces_the_tables_and_nothing_else(
-    spine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_section_replaces_what_stands_between_its_marks_and_nothing_else(
+    harness: ModuleType, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.md"
-    begin, end = spine.MARKS
+    begin, end = "<!-- speed: begin -->", "<!-- speed: end -->"
     page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    monkeypatch.setattr(spine, "DOCS", page)
 
-    spine._publish("new")
+    harness.put_section(page, "speed", "new")
 
     assert page.read_text() == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
 
 
-def test_the_published_page_has_a_place_for_the_tables(spine: ModuleType) -> None:
-    text = spine.DOCS.read_text()
+def test_a_section_that_is_not_there_comes_last(harness: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n")
 
-    assert [text.count(mark) for mark in spine.MARKS] == [1, 1]
+    harness.put_section(page, "speed", "new")
+
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("<!-- speed: begin -->\n\nnew\n\n<!-- speed: end -->\n")
+
+
+@pytest.mark.parametrize(
+    ("page", "section"), [("benchmarks", "results"), ("search", "speed"), ("security", "speed")]
+)
+def test_a_published_page_has_one_place_for_its_tables(page: str, section: str) -> None:
+    text = (BENCHMARKS.parent / "docs" / f"{page}.md").read_text()
+
+    assert [text.count(f"<!-- {section}: {mark} -->") for mark in ("begin", "end")] == [1, 1]

@@ -79,6 +79,7 @@ async def test_a_step_that_takes_too_long_is_a_fault(isolation: Isolation) -> No
 
 
 async def test_a_process_that_hangs_is_killed_and_replaced() -> None:
+    before = set(threading.enumerate())
     deadlines = DeadlineConfig(step_s=0.2)
     pool = EnvPool(make_ladder, size=1, isolation="process", deadlines=deadlines)
     lease = await pool.lease()
@@ -87,7 +88,9 @@ async def test_a_process_that_hangs_is_killed_and_replaced() -> None:
         await lease.step("break sleep 60")
     lease.release(broken=True)
     await pool.close()
-    assert threading.active_count() == 1
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20.0)
+    assert set(threading.enumerate()) <= before
 
 
 async def test_a_deadline_that_cannot_be_kept_is_refused() -> None:
