@@ -53,6 +53,22 @@ def test_forks_are_equal_and_independent(name):
     check_fork(name, **QUICK_FORK).raise_on_failure()
 
 
+async def test_a_snapshot_outlives_its_environment_and_runs_the_same_tests_in_another():
+    one = SweEnv(tasks="sample")
+    await one.reset(seed=0)
+    state = await one.get_state()
+    seen = (await one.step(one.say("run_tests")))[0]["text"]
+    await one.close()
+    other = SweEnv(tasks="sample")
+    try:
+        await other.reset(seed=1)
+        await other.set_state(state)
+        assert (await other.step(other.say("run_tests")))[0]["text"] == seen
+        assert "passed" in seen
+    finally:
+        await other.close()
+
+
 def test_there_are_at_least_forty_kinds_of_terminal_jobs_each_in_one_group():
     assert len(TEMPLATES) >= 40
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(TEMPLATES)

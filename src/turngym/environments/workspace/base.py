@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import weakref
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -46,6 +48,11 @@ class WorkState:
     extended: int
     own: Any
     """What a subclass adds."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the layer: a copy or pickle may outlive this."""
+        _copied.add(self.layer.id)
+        return self.__dict__
 
 
 class WorkEnv(AsyncTurnEnv):
@@ -212,17 +219,18 @@ class WorkEnv(AsyncTurnEnv):
             extended=self._extended,
             own=(self._score, self.own_state(), dict(self.current)),
         )
-        weakref.finalize(state, _drop_later, self.host, state.layer, asyncio.get_running_loop())
+        # A snapshot keeps the back end, so that it outlives its environment.
+        weakref.finalize(state, _let_go, WorkHost.lease(), state.layer).atexit = False
         return state
 
     async def set_state(self, state: WorkState) -> None:  # type: ignore[override]  # awaited
         """Start a sandbox on what was sealed."""
         await self._drop_box()
-        self._box = await self.reopen_box(state.layer)
         self._touched, self._anchor = state.touched, state.anchor
         self._turns, self._extended = state.turns, state.extended
         self._score, own, self.current = state.own
         self.set_own_state(own)
+        self._box = await self.reopen_box(state.layer)
 
     # Helpers.
 
@@ -277,26 +285,20 @@ class WorkEnv(AsyncTurnEnv):
             await box.close()
 
 
-def _drop_later(host: WorkHost, layer: LayerRef, loop: asyncio.AbstractEventLoop) -> None:
-    """Forget the layer of a snapshot that nobody holds any more."""
-    if loop.is_closed():
+def _let_go(host: WorkHost, layer: LayerRef) -> None:
+    """Forget the layer of a snapshot that nobody holds any more, unless it was copied."""
+    if layer.id in _copied:
         return
 
-    async def drop() -> None:
-        try:
+    async def work() -> None:
+        with suppress(TurnGymError):  # the sandbox below is gone, and the layer with it
             await host.drop(layer)
-        except TurnGymError:  # the back end has ended, and the layer with it
-            return
+        await host.release()
 
-    def start() -> None:
-        _dropping.add(task := loop.create_task(drop()))
-        task.add_done_callback(_dropping.discard)
-
-    try:
-        loop.call_soon_threadsafe(start)
-    except RuntimeError:  # closed in between
-        return
+    # The loop in which the snapshot was taken may be closed, or be the one that collects garbage.
+    thread = threading.Thread(target=lambda: asyncio.run(work()), name="turngym-let-go")
+    thread.start()
 
 
-_dropping: set[asyncio.Task[None]] = set()
-"""Kept from the garbage collector until they are done."""
+_copied: set[str] = set()
+"""Layers of snapshots that were copied; they and the back end are kept to the end."""
