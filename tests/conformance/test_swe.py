@@ -7,6 +7,7 @@ conformance`` checks everything at full length.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ import turngym
 from helpers.workspaces import shared_host
 from turngym.agents.scripted import NoopPolicy, OraclePolicy
 from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.snapshot import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.task_checks import check_tasks, find_tasks
@@ -53,20 +55,16 @@ def test_forks_are_equal_and_independent(name):
     check_fork(name, **QUICK_FORK).raise_on_failure()
 
 
-async def test_a_snapshot_outlives_its_environment_and_runs_the_same_tests_in_another():
-    one = SweEnv(tasks="sample")
-    await one.reset(seed=0)
-    state = await one.get_state()
-    seen = (await one.step(one.say("run_tests")))[0]["text"]
-    await one.close()
-    other = SweEnv(tasks="sample")
-    try:
-        await other.reset(seed=1)
-        await other.set_state(state)
-        assert (await other.step(other.say("run_tests")))[0]["text"] == seen
-        assert "passed" in seen
-    finally:
-        await other.close()
+def test_a_snapshot_runs_the_same_tests_in_a_new_environment():
+    with closing(turngym.make("swe/bugs-sample")) as one:
+        one.reset(seed=0)
+        state = snapshot(one)
+        run_tests = one.get_wrapper_attr("say")("run_tests")
+        seen = one.step(run_tests)[0]
+    with closing(turngym.make("swe/bugs-sample")) as other:
+        restore(other, state)
+        assert other.step(run_tests)[0] == seen
+    assert "passed" in seen["text"]
 
 
 def test_there_are_at_least_forty_kinds_of_terminal_jobs_each_in_one_group():
