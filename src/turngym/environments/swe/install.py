@@ -19,7 +19,7 @@ from pathlib import Path
 from turngym.environments.swe.packages import added_packages, swe_cache
 from turngym.environments.swe.records import TaskFile
 from turngym.environments.swe.tasksets import SHIPPED, open_tasks
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, TurnGymError, unknown_name
 
 PACKAGES = ("hypothesis>=6.100", "freezegun>=1.5", "text-unidecode>=1.3", "typeguard>=4.3")
 """What tests of the shipped projects import."""
@@ -31,10 +31,16 @@ def main(names: list[str]) -> int:
     for name in names:
         if name not in files:
             raise unknown_name("project", name, files)
+    _say("what the tests import")
     install_packages()
     for name in names or list(files):
+        _say(files[name].source["requirement"])
         fetch(files[name])
     return 0
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"swe: {what}\n")
 
 
 def install_packages() -> None:
@@ -42,8 +48,12 @@ def install_packages() -> None:
     target = added_packages()
     if target.is_dir() and any(target.iterdir()):
         return
-    target.mkdir(parents=True, exist_ok=True)
-    _pip("install", "-q", "--no-compile", "--target", str(target), *PACKAGES)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Made beside its place, so that an interrupted call leaves nothing that looks finished.
+    with tempfile.TemporaryDirectory(prefix="packages-", dir=target.parent) as folder:
+        fresh = Path(folder, "fresh")
+        _pip("install", "-q", "--no-compile", "--target", str(fresh), *PACKAGES)
+        fresh.replace(target)
 
 
 def fetch(file: TaskFile) -> Path:
@@ -102,4 +112,7 @@ def _pip(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except TurnGymError as error:
+        sys.exit(f"error: {error}")

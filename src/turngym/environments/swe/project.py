@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import shutil
@@ -273,14 +272,5 @@ def _is_text(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
-        return False
-    return True
-
-
-def parses(text: str) -> bool:
-    """Say whether ``text`` is Python."""
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
         return False
     return True
