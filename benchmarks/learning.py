@@ -37,58 +37,85 @@ class Comparison:
     """``NAME:key=value``, as ``turngym compare --set`` takes it."""
     text: str = ""
 
-    def arguments(self, seeds: int, out: str) -> list[str]:
+    def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
         """Return what stands behind ``turngym``."""
         words = ["compare", f"configs/{self.config}.toml", "--algos", ",".join(self.algos)]
         for setting in self.settings:
             words += ["--set", setting]
-        words += ["--seeds", str(seeds), "--budget-episodes", str(self.episodes), "--jobs", "2"]
+        words += [
+            "--seeds",
+            str(seeds),
+            "--budget-episodes",
+            str(self.episodes),
+            "--jobs",
+            str(jobs),
+        ]
         return [*words, "--out", out]
 
 
 ARCHER = (
-    # Plain policy gradient takes one step per batch. Its critic learns from nothing, so the policy
-    # waits for it and then moves in smaller steps than that of the others.
+    # Plain policy gradient takes one step per batch. The critic learns from nothing, so the policy
+    # waits for it; it reads what was seen last, which is the whole state in these games.
     "learner.num_minibatches=1",
-    "learner.lr=3e-4",
+    "learner.lr=5e-4",
     "algo.advantage.normalize=true",
-    "algo.advantage.actor_turns=512",
-    "algo.advantage.critic.warmup_updates=3",
+    "algo.advantage.actor_turns=128",
+    "algo.advantage.critic.max_tokens=24",
+    "algo.advantage.critic.steps_per_update=100",
+    "algo.advantage.critic.value_actions=played",
+    "algo.advantage.critic.warmup_updates=8",
 )
+SPA = (
+    # Half a point for every action that can be carried out would make long episodes worth more
+    # than success. Its estimator, too, learns from nothing, and the policy waits for it.
+    "algo.rewards.0.grounding_weight=0",
+    "algo.rewards.0.lr=3e-4",
+    "algo.rewards.0.steps_per_update=16",
+    "algo.rewards.0.batch_episodes=16",
+    "algo.rewards.0.warmup_updates=4",
+)
+# While most attempts fail, the penalty for invalid actions is all that its pools see.
+GIGPO = ("algo.rewards.1.penalty=0",)
+
+
+def _for(name: str, *settings: str) -> tuple[str, ...]:
+    return tuple(f"{name}:{setting}" for setting in settings)
+
+
 COMPARISONS = {
     "maze": Comparison(
         config="credit_maze",
         episodes=384,
-        algos=(
-            "grpo",
-            "ppo",
-            "potential",
-            "gigpo",
-            "spa",
-            "archer",
-            "spa-constant=spa",
-        ),
-        settings=(
-            *(f"archer:{setting}" for setting in ARCHER),
-            "spa-constant:algo.rewards.0.constant=true",
-        ),
+        algos=("grpo", "ppo", "potential", "gigpo", "spa", "archer"),
+        settings=(*_for("archer", *ARCHER), *_for("spa", *SPA), *_for("gigpo", *GIGPO)),
     ),
     "search": Comparison(
         config="credit_search",
         episodes=1280,
+        algos=("grpo", "ppo", "igpo", "infopo", "potential", "spa", "archer", "igpo-shuffled=igpo"),
+        settings=(
+            *_for("archer", *ARCHER, "algo.advantage.critic.max_tokens=64"),
+            *_for("spa", *SPA),
+            *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
+        ),
+    ),
+    "ablations": Comparison(
+        config="credit_ablations",
+        episodes=640,
         algos=(
             "grpo",
-            "ppo",
-            "igpo",
-            "infopo",
-            "potential",
-            "spa",
             "archer",
-            "igpo-shuffled=igpo",
+            "archer-no-warmup=archer",
+            "archer-no-replay=archer",
+            "spa",
+            "spa-constant=spa",
         ),
         settings=(
-            *(f"archer:{setting}" for setting in ARCHER),
-            "igpo-shuffled:algo.rewards.1.shuffled=true",
+            *_for("archer", *ARCHER),
+            *_for("archer-no-warmup", *ARCHER, "algo.advantage.critic.warmup_updates=0"),
+            *_for("archer-no-replay", *ARCHER, "algo.advantage.replay=false"),
+            *_for("spa", *SPA),
+            *_for("spa-constant", *SPA, "algo.rewards.0.constant=true"),
         ),
     ),
 }
@@ -98,6 +125,7 @@ def main() -> int:
     """Train what is missing, then write the section."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--tasks", nargs="+", choices=COMPARISONS, default=list(COMPARISONS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning")
     parser.add_argument("--no-page", action="store_true", help="train, write no page")
@@ -105,7 +133,7 @@ def main() -> int:
     sections = []
     for task in arguments.tasks:
         comparison, out = COMPARISONS[task], arguments.out / task
-        command = comparison.arguments(arguments.seeds, str(out))
+        command = comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs)
         code = subprocess.run(
             [sys.executable, "-m", "turngym", *command],
             cwd=ROOT,

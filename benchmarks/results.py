@@ -1,9 +1,9 @@
-"""Train three games with five seeds each; write table and curves into docs/results.md.
+"""Train a small policy with five seeds, study by study; write tables and curves into the docs.
 
-    make results                      # about an hour on 2 cores; stop it any time, it resumes
-    make results ARGS="--seeds 2 --games maze"
+    make results                      # some hours on 2 cores; stop it any time, it resumes
+    make results ARGS="--studies web --seeds 2"
 
-Every run is ``turngym train configs/<game>.toml run.seed=S``, so any row can be made again alone.
+Every run is ``turngym train configs/<config>.toml run.seed=S``, so any row can be made again alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,62 +26,203 @@ from harness import put_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
-GAMES = {"maze": "demo", "taxi": "taxi", "guesscity": "guesscity"}
-"""Name in the table to name of the config."""
-CONTROL = "learner.lr=0"
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """97.5 % points of Student's t by degrees of freedom."""
+CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before", "after"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One or more configs, what they show, and where that is told."""
+
+    configs: dict[str, str]
+    """Name in the table to name of the config."""
+    text: str
+    page: Path
+    section: str
+    """Name of the page's marks."""
+    plot: str
+    title: str = ""
+    control: bool = False
+    """Also run seed 0 of the first config with learning rate 0."""
+    chance: float | None = None
+    """Success of choosing blindly."""
+
+
+STUDIES = {
+    "games": Study(
+        configs={"maze": "demo", "taxi": "taxi", "guesscity": "guesscity"},
+        title="## Three games, {seeds} seeds each",
+        text="""\
+A model of a third of a million parameters starts from random weights. It imitates a small number of
+episodes of a noisy expert until it solves about a fifth of its validation tasks; then GRPO takes
+over, with a reward only at the end. *Held-out* tasks are from the test split, which shares no
+problem with training, validation or imitation; *sampled* is at temperature 1, the policy that is
+trained, *greedy* takes the likeliest token. The control is the first game with learning rate 0.""",
+        page=PAGE,
+        section="games",
+        plot="learning.png",
+        control=True,
+    ),
+    "swe": Study(
+        configs={"bugs-mini": "bugs_mini"},
+        text="""\
+A model of a third of a million parameters imitates a noisy expert until it mends about a quarter of
+its validation tasks; then GRPO takes over, with the verdict of the tests as its only reward.""",
+        page=ROOT / "docs" / "swe.md",
+        section="learning",
+        plot="swe-learning.png",
+    ),
+    "desktop": Study(
+        configs={"grounding": "grounding"},
+        text="""\
+A model of a third of a million parameters imitates a noisy expert until it finds about a quarter of
+the elements it is told to click; then GRPO takes over. Chance is one in six.""",
+        page=ROOT / "docs" / "desktop.md",
+        section="learning",
+        plot="grounding-learning.png",
+        chance=1 / 6,
+    ),
+    "web": Study(
+        configs={"miniwob": "miniwob"},
+        text="",
+        page=ROOT / "docs" / "web.md",
+        section="learning",
+        plot="web-learning.png",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One run of a study."""
+
+    study: str
+    name: str
+    seed: int
+    is_control: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a table calls it."""
+        return f"{self.name}, {'control' if self.is_control else f'seed {self.seed}'}"
+
+    def folder(self, out: Path) -> Path:
+        """Return where it is kept."""
+        return out / f"{self.name}-{'control' if self.is_control else self.seed}"
+
+    def train(self, out: Path) -> int:
+        """Train it, or go on with it, unless it is done; return the exit code."""
+        target = self.folder(out)
+        if (target / "summary.json").exists():
+            return 0
+        target.parent.mkdir(parents=True, exist_ok=True)
+        config = ROOT / "configs" / f"{STUDIES[self.study].configs[self.name]}.toml"
+        command = [sys.executable, "-m", "turngym", "train", str(config), f"run.seed={self.seed}"]
+        command += ["learner.lr=0"] * self.is_control + ["--out", str(target)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with target.with_suffix(".log").open("a") as log:
+            code = subprocess.run(
+                command, stdout=log, stderr=log, env=environment, check=False
+            ).returncode
+        state = "done" if code == 0 else f"exit {code}, see {target}.log"
+        print(f"{target.name}: {state}", file=sys.stderr, flush=True)
+        return code
+
+    def read(self, out: Path) -> dict[str, Any]:
+        """Return the summary of the finished run."""
+        path = self.folder(out) / "summary.json"
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return summary
 
 
 def main() -> int:
-    """Train what is missing, then write the page."""
+    """Train what is missing, then write the pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
+    parser.add_argument("--studies", nargs="+", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--jobs", type=int, default=max(1, min(2, os.cpu_count() or 1)))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "results")
     parser.add_argument("--no-page", action="store_true", help="train and print, write no page")
     arguments = parser.parse_args()
-    runs = [(game, seed, ()) for game in arguments.games for seed in range(arguments.seeds)]
-    runs.append((arguments.games[0], 0, (CONTROL,)))
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        codes = list(pool.map(lambda run: train(*run, out=arguments.out), runs))
-    if any(codes):
-        print("results: a run failed; its log is in the run folder's .log", file=sys.stderr)
-        return 1
-    table, details = report(arguments.games, arguments.seeds, arguments.out)
-    print(table)
-    if not arguments.no_page:
-        draw(arguments.games, arguments.seeds, arguments.out)
-        put_section(PAGE, "games", page(table, details, arguments.seeds))
+    for name in arguments.studies:
+        runs = trainings(name, arguments.seeds)
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            codes = list(pool.map(lambda run: run.train(arguments.out), runs))
+        if any(codes):
+            return 1
+        text = section(name, runs, arguments.out, seeds=arguments.seeds, jobs=arguments.jobs)
+        print(text)
+        if not arguments.no_page:
+            study = STUDIES[name]
+            draw(study, runs, arguments.out)
+            put_section(study.page, study.section, text)
     return 0
 
 
-def folder(game: str, seed: int, overrides: tuple[str, ...], out: Path) -> Path:
-    """Return the run folder of one run."""
-    return out / (f"{game}-control" if overrides else f"{game}-{seed}")
+def trainings(name: str, seeds: int) -> list[Training]:
+    """Return the runs of a study."""
+    study = STUDIES[name]
+    runs = [
+        Training(study=name, name=config, seed=seed)
+        for config in study.configs
+        for seed in range(seeds)
+    ]
+    if study.control:
+        runs.append(Training(study=name, name=next(iter(study.configs)), seed=0, is_control=True))
+    return runs
 
 
-def train(game: str, seed: int, overrides: tuple[str, ...], *, out: Path) -> int:
-    """Train one run, or go on with it; return the exit code."""
-    target = folder(game, seed, overrides, out)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    config = str(ROOT / "configs" / f"{GAMES[game]}.toml")
-    command = [sys.executable, "-m", "turngym.cli", "train", config, f"run.seed={seed}"]
-    command += [*overrides, "--out", str(target)]
-    with target.with_suffix(".log").open("a") as log:
-        code = subprocess.run(
-            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-        ).returncode
-    print(f"{target.name}: {'done' if code == 0 else f'exit {code}'}", file=sys.stderr, flush=True)
-    return code
+def section(name: str, runs: list[Training], out: Path, *, seeds: int, jobs: int) -> str:
+    """Return the text, the table over seeds, and the table of single runs."""
+    study = STUDIES[name]
+    config = list(study.configs.values())[-1]
+    means = [mean_row(game, runs, out) for game in study.configs]
+    number = "two runs" if jobs == 2 else f"{jobs} runs" if jobs > 1 else "one run"
+    control = ", the dashed line is the control" if study.control else ""
+    chance = ", the dotted line is chance" if study.chance is not None else ""
+    return f"""{study.title.format(seeds=seeds)}
+
+    make results ARGS="--studies {name}"
+    turngym train configs/{config}.toml run.seed=3        # any run alone
+
+Measured on {date.today().isoformat()}: {platform.machine()}, {os.cpu_count()} cores, {number} at a
+time, one torch thread each, no GPU, Python {platform.python_version()}. Means over {seeds} seeds
+with a 95 % t interval, on held-out tasks.
+
+{study.text}
+
+| | before, sampled | after, sampled | before, greedy | after, greedy | updates | wall minutes |
+| --- | --- | --- | --- | --- | --- | --- |
+{chr(10).join(means)}
+
+![Validation success against updates](assets/{study.plot})
+
+Thin lines are seeds, the thick line is their mean{control}{chance}. A run stops when it reaches its
+target on validation tasks. Wall minutes are those of a machine with other work to do.
+
+| run | warm start | before, sampled | after, sampled | before, greedy | after, greedy | updates |
+| --- | --- | --- | --- | --- | --- | --- |
+{chr(10).join(run_row(run, out) for run in runs)}""".strip()
 
 
-def read(game: str, seed: int, overrides: tuple[str, ...], out: Path) -> dict[str, Any]:
-    """Return a finished run's summary."""
-    path = folder(game, seed, overrides, out) / "summary.json"
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return summary
+def mean_row(game: str, runs: list[Training], out: Path) -> str:
+    """Return the row of a config over its seeds."""
+    found = [run.read(out) for run in runs if run.name == game and not run.is_control]
+    cells = [interval([run[when][how]["success"] for run in found]) for when, how in CASES]
+    updates = [run["updates"] for run in found]
+    minutes = [run["seconds"] / 60 for run in found]
+    return (
+        f"| {game} | {' | '.join(cells)} | {min(updates)}–{max(updates)} | "
+        f"{min(minutes):.1f}–{max(minutes):.1f} |"
+    )
+
+
+def run_row(run: Training, out: Path) -> str:
+    """Return the row of one run."""
+    found = run.read(out)
+    scores = " | ".join(f"{found[when][how]['success']:.1%}" for when, how in CASES)
+    return f"| {run.label} | {found['warm_start_steps']} steps | {scores} | {found['updates']} |"
 
 
 def interval(values: list[float]) -> str:
@@ -92,77 +234,37 @@ def interval(values: list[float]) -> str:
     return f"{mean:.1%} [{max(0.0, mean - half):.1%}, {min(1.0, mean + half):.1%}]"
 
 
-def report(games: list[str], seeds: int, out: Path) -> tuple[str, str]:
-    """Return the table over seeds, and the table of single runs."""
-    lines = [
-        "| game | before, sampled | after, sampled | before, greedy | after, greedy | updates | "
-        "wall minutes |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    rows = [
-        "| run | warm-start steps | before, sampled | after, sampled | before, greedy | "
-        "after, greedy | updates | episodes |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for game in games:
-        found = [read(game, seed, (), out) for seed in range(seeds)]
-        control = [read(game, 0, (CONTROL,), out)] if game == games[0] else []
-        cells = [
-            interval([run[when][how]["success"] for run in found])
-            for how in ("sampled", "greedy")
-            for when in ("before", "after")
-        ]
-        updates = [run["updates"] for run in found]
-        minutes = [run["seconds"] / 60 for run in found]
-        lines.append(
-            f"| {game} | {' | '.join(cells)} | {min(updates)}–{max(updates)} | "
-            f"{min(minutes):.1f}–{max(minutes):.1f} |"
-        )
-        for name, run in [
-            *((f"{game}, seed {seed}", run) for seed, run in enumerate(found)),
-            *((f"{game}, control", run) for run in control),
-        ]:
-            scores = [
-                f"{run[when][how]['success']:.1%}"
-                for how in ("sampled", "greedy")
-                for when in ("before", "after")
-            ]
-            rows.append(
-                f"| {name} | {run['warm_start_steps']} | {' | '.join(scores)} | "
-                f"{run['updates']} | {run['episodes']} |"
-            )
-    return "\n".join(lines), "\n".join(rows)
-
-
-def draw(games: list[str], seeds: int, out: Path) -> None:
+def draw(study: Study, runs: list[Training], out: Path) -> None:
     """Draw validation success against updates: every seed thin, their mean thick."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(games), figsize=(4.2 * len(games), 3.2), sharey=True)
-    for axis, game in zip(np.atleast_1d(axes), games, strict=True):
-        curves = [curve(folder(game, seed, (), out)) for seed in range(seeds)]
-        longest = max(max(steps) for steps, _ in curves)
-        grid = np.arange(longest + 1)
+    games = list(study.configs)
+    figure, axes = plt.subplots(
+        1, len(games), figsize=(max(5.0, 4.2 * len(games)), 3.2), sharey=True, squeeze=False
+    )
+    for axis, game in zip(axes[0], games, strict=True):
+        mine = [run for run in runs if run.name == game]
+        curves = [curve(run.folder(out)) for run in mine if not run.is_control]
+        grid = np.arange(max(max(steps) for steps, _ in curves) + 1)
         # A run that reached its target early keeps its last value: it was stopped because of it.
         values = np.array([np.interp(grid, steps, success) for steps, success in curves])
         for row in values:
             axis.plot(grid, row, color="tab:blue", alpha=0.3, linewidth=1)
         axis.plot(grid, values.mean(0), color="tab:blue", linewidth=2.2)
-        if game == games[0]:
-            control = curve(folder(game, 0, (CONTROL,), out))
-            axis.plot(*control, color="tab:gray", linestyle="--", linewidth=1.2, label="lr 0")
-        axis.set_title(game)
-        axis.set_xlabel("updates")
-        axis.set_ylim(0, 1)
+        for run in mine:
+            if run.is_control:
+                axis.plot(*curve(run.folder(out)), color="tab:gray", linestyle="--", linewidth=1.2)
+        if study.chance is not None:
+            axis.axhline(study.chance, color="tab:gray", linestyle=":", linewidth=1.2)
+        axis.set(title=game, xlabel="updates", ylim=(0, 1))
         axis.grid(alpha=0.3)
-    np.atleast_1d(axes)[0].set_ylabel("validation success, sampled")
-    np.atleast_1d(axes)[0].legend(loc="lower right")
+    axes[0][0].set_ylabel("validation success, sampled")
     figure.tight_layout()
-    (PAGE.parent / "assets").mkdir(exist_ok=True)
-    figure.savefig(PAGE.parent / "assets" / "learning.png", dpi=110)
+    (study.page.parent / "assets").mkdir(exist_ok=True)
+    figure.savefig(study.page.parent / "assets" / study.plot, dpi=110)
 
 
 def curve(path: Path) -> tuple[list[int], list[float]]:
@@ -172,36 +274,6 @@ def curve(path: Path) -> tuple[list[int], list[float]]:
         (row["step"], row["validation/success"]) for row in rows if "validation/success" in row
     ]
     return [step for step, _ in found], [success for _, success in found]
-
-
-def page(table: str, details: str, seeds: int) -> str:
-    """Return the section about the games."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, two runs at a time"
-    return f"""## Three games, {seeds} seeds each
-
-    make results        # or one run: turngym train configs/taxi.toml run.seed=3
-
-Measured on {date.today().isoformat()}: {machine}, one torch thread each, no GPU, Python
-{platform.python_version()}.
-
-A model of a third of a million parameters starts from random weights. It imitates a small number
-of episodes of a noisy expert until it solves about a fifth of its validation tasks; then GRPO takes
-over, with a reward only at the end. *Held-out* tasks are from the test split, which shares no
-problem with training, validation or imitation. Success is the mean over seeds with a 95 % t
-interval; *sampled* is at temperature 1, the policy that is trained, *greedy* takes the likeliest
-token. The control is the first game with learning rate 0 (seed 0).
-
-{table}
-
-![Validation success against updates](assets/learning.png)
-
-Thin lines are seeds, the thick line is their mean, the dashed line is the control. A run stops when
-it reaches its target on validation tasks. Wall minutes are those of a machine with other work to
-do: a run alone takes one to three.
-
-### Every run
-
-{details}"""
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ _TURNS = {
 """Kind of question to turn limit."""
 _GRADED = {
     "2hop": ("easy", "medium", "hard", "tiny"),
+    "3hop": ("easy", "tiny"),
     "4hop": ("easy", "hard"),
     "mixed": ("easy", "medium", "hard"),
 }
