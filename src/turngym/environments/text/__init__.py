@@ -37,7 +37,7 @@ def register_text_games() -> None:
     _core(
         "Maze",
         "maze:MazeEnv",
-        {"easy": 14, "medium": 40, "hard": 120, "long": 40},
+        {"easy": 14, "medium": 40, "hard": 120, "long": 36},
         provides="potential",
     )
     _core(
