@@ -115,6 +115,22 @@ class WebSession(Acting):
         """The tab that is looked at."""
         return self._tabs[self._active]
 
+    # What a snapshot keeps.
+
+    @property
+    def is_plain(self) -> bool:
+        """One tab is all there is: no others, no files, nothing on the clipboard."""
+        return len(self._tabs) == 1 and not self._clipboard and not any(self.folder.iterdir())
+
+    async def storage_state(self) -> Any:
+        """Return cookies and local storage, as ``storage`` takes them."""
+        assert self._context is not None
+        return await answered(self._context.storage_state())
+
+    async def history(self) -> tuple[str, ...]:
+        """Return the addresses that going back leads to, and the one that is open last."""
+        return (*self.tab.earlier, *await self.tab.visited())
+
     # Looking.
 
     async def look(self) -> PageView:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from turngym.environments.web.sites.tracker.program import TRACKER
-from turngym.errors import unknown_name
-
-PROGRAMS = {TRACKER.name: TRACKER}
+from turngym.environments.web.sites.catalogue import PROGRAMS
+from turngym.errors import ConfigError, unknown_name
 
 
 def main(names: list[str]) -> int:
@@ -15,9 +13,13 @@ def main(names: list[str]) -> int:
     for name in names or list(PROGRAMS):
         if name not in PROGRAMS:
             raise unknown_name("web application", name, PROGRAMS)
+    for name in names or list(PROGRAMS):
         PROGRAMS[name].install()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ConfigError as problem:
+        sys.exit(str(problem))
