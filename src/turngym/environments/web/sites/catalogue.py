@@ -9,8 +9,9 @@ from turngym.environments.web.sites.forum.program import FORUM
 from turngym.environments.web.sites.program import Program
 from turngym.environments.web.sites.shop.program import SHOP
 from turngym.environments.web.sites.tracker.program import TRACKER
+from turngym.environments.web.sites.wiki.program import WIKI
 
-PROGRAMS: dict[str, Program] = {one.name: one for one in (TRACKER, FORUM, SHOP)}
+PROGRAMS: dict[str, Program] = {one.name: one for one in (TRACKER, FORUM, SHOP, WIKI)}
 
 
 def env_class(site: str) -> type[SiteEnv]:

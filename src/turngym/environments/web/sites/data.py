@@ -82,14 +82,14 @@ def _count(rows: list[Row]) -> Counter[str]:
 
 
 def read_data(
-    connection: sqlite3.Connection, queries: Mapping[str, str], *, ignored: Collection[str] = ()
+    connection: sqlite3.Connection, queries: Mapping[str, str], *, ignored: Collection[str] | None
 ) -> Data:
     """Return what is in the database.
 
     Args:
         connection: To the database.
         queries: Name to query.
-        ignored: Tables that queries stand for, or that change by themselves.
+        ignored: Tables that queries stand for, or that change by themselves; None: all.
     """
     tables: dict[str, list[Row]] = {}
     for name, query in queries.items():
@@ -98,6 +98,8 @@ def read_data(
         tables[name] = [
             {key: plain(value) for key, value in zip(columns, row, strict=True)} for row in cursor
         ]
+    if ignored is None:
+        return Data(tables)
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     tables["others"] = [
         {"table": name, "digest": _digest(connection, name)}

@@ -68,6 +68,8 @@ class SiteEnv(WebEnv):
     """Name in ids and in the address."""
     program: ClassVar[Program]
     templates: ClassVar[Mapping[str, Template]]
+    looks: ClassVar[Settings] = Settings()
+    """How its pages are shown unless told otherwise."""
     start: ClassVar[str] = "/"
     """Path of the first page."""
     signed_in: ClassVar[Any] = None
@@ -87,7 +89,7 @@ class SiteEnv(WebEnv):
         if kind not in self.templates:
             raise unknown_name(f"kind of {self.site} task", kind, self.templates)
         super().__init__(
-            settings=settings,
+            settings=settings or self.looks,
             max_chars=max_chars,
             screenshot=screenshot,
             action_style=action_style,

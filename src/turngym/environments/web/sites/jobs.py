@@ -55,8 +55,20 @@ def visit(url: str) -> Stage:
 
 
 def press(name: str, *roles: str, after: str = "") -> Stage:
-    """Click what is called ``name``, or has the id ``#name``; the first one after ``after``."""
+    """Click what is called ``name``, or has the id or class; the first one after ``after``."""
     return lambda scene: click(_find(scene, name, roles, after))
+
+
+def press_above(name: str, below: str) -> Stage:
+    """Click the last thing called ``name`` above the text ``below``."""
+
+    def stage(scene: Scene) -> Move:
+        lines = scene.elements
+        end = next((i for i, one in enumerate(lines) if below in one.name), 0)
+        found = [one for one in lines[:end] if one.mark and one.name == name]
+        return click(found[-1] if found else None)
+
+    return stage
 
 
 def enter(name: str, text: str, *, after: str = "") -> Stage:
@@ -89,5 +101,5 @@ def _find(scene: Scene, name: str, roles: tuple[str, ...], after: str) -> Elemen
     like = [one for one in lines if one.mark and (not roles or one.role in roles)]
     same = [one for one in like if one.name.strip() == name]
     loose = [one for one in like if one.name.strip().lower() == name.lower()]
-    hinted = [one for one in like if name.startswith("#") and not one.name and name in one.hint]
+    hinted = [one for one in like if name[0] in "#." and not one.name and name in one.hint]
     return next(iter([*same, *loose, *hinted]), None)

@@ -56,7 +56,7 @@ class Program:
         content += [file.read_text("utf-8") for file in sorted(_INSIDE.glob("*.py"))]
         content += [
             file.read_text("utf-8")
-            for name in ("project.py", "seed.py")
+            for name in ("LocalSettings.php", "project.py", "seed.php", "seed.py")
             if (file := self.folder / name).exists()
         ]
         digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]

@@ -32,7 +32,8 @@ QUERIES = {
         JOIN forum_polls_topicpoll p ON p.id = o.poll_id
         JOIN forum_conversation_topic t ON t.id = p.topic_id ORDER BY o.id""",
     "votes": """SELECT t.subject AS topic, o.text, u.username AS voter
-        FROM forum_polls_topicpollvote v JOIN forum_polls_topicpolloption o ON o.id = v.poll_option_id
+        FROM forum_polls_topicpollvote v
+        JOIN forum_polls_topicpolloption o ON o.id = v.poll_option_id
         JOIN forum_polls_topicpoll p ON p.id = o.poll_id
         JOIN forum_conversation_topic t ON t.id = p.topic_id
         JOIN auth_user u ON u.id = v.voter_id ORDER BY v.id""",

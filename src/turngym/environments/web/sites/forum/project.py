@@ -72,5 +72,3 @@ def __getattr__(name: str) -> object:
         path("logout/", LogoutView.as_view(), name="logout"),
         path("", include("machina.urls")),
     ]
-
-

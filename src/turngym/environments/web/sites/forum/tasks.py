@@ -12,6 +12,7 @@ from turngym.environments.web.sites.jobs import (
     choose,
     enter,
     press,
+    press_above,
     reply,
     script,
 )
@@ -203,7 +204,7 @@ def _edit(data: Data, rng: Random) -> Job:
         content=text, reason=reason
     )
     do = [
-        press("Edit", "link", after=post["content"]),
+        press_above("Edit", post["content"]),
         enter("Message", text),
         enter("Update reason (optional)", reason),
         press("Submit", "button"),
@@ -226,13 +227,11 @@ def _delete(data: Data, rng: Random) -> Job:
     goal = f'Delete the reply of {post["poster"]} in the topic "{topic["subject"]}".'
     wanted = data.copy()
     wanted.drop("posts", topic=topic["subject"], content=post["content"], poster=post["poster"])
-    do = [press("Delete", "link", after=post["content"]), press("Yes, I'm sure", "submit")]
+    do = [press_above("Delete", post["content"]), press("Yes, I'm sure", "submit")]
     return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
 
-def _moderate(
-    data: Data, topic: Row, change: dict[str, object], entry: str, goal: str
-) -> Job:
+def _moderate(data: Data, topic: Row, change: dict[str, object], entry: str, goal: str) -> Job:
     wanted = data.copy()
     wanted.one("topics", subject=topic["subject"]).update(change)
     return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu(entry)))
@@ -264,9 +263,7 @@ def _move(data: Data, rng: Random) -> Job:
     wanted.one("topics", subject=topic["subject"]).update(forum=forum)
     menu, entry, confirm = _menu("Move topic")
     pick = choose("Select a destination forum", f"-- {forum}")
-    return Job(
-        goal=goal, wanted=wanted, expert=script(*_to(topic), menu, entry, pick, confirm)
-    )
+    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), menu, entry, pick, confirm))
 
 
 def _remove(data: Data, rng: Random) -> Job:

@@ -153,9 +153,9 @@ def fill_basket(customer: Any, lines: list[tuple[Any, int]]) -> Any:
 
 
 def place_order(customer: Any, lines: list[tuple[Any, int]]) -> None:
+    from oscar.apps.checkout.calculators import OrderTotalCalculator
     from oscar.apps.order.models import ShippingAddress
     from oscar.apps.order.utils import OrderCreator
-    from oscar.apps.checkout.calculators import OrderTotalCalculator
     from oscar.apps.shipping.methods import Free
 
     basket = fill_basket(customer, lines)

@@ -239,7 +239,7 @@ def _review(data: Data, rng: Random) -> Job:
         "reviews", product=row["product"], user=ME, score=stars, title=title, body=body, status=1
     )
     goal = (
-        f'Review the {row["product"]} with {stars} {"star" if stars == 1 else "stars"}, the title '
+        f"Review the {row['product']} with {stars} {'star' if stars == 1 else 'stars'}, the title "
         f'"{title}" and the text "{body}".'
     )
 

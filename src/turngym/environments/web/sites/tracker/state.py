@@ -6,7 +6,6 @@ import copy
 import sqlite3
 from dataclasses import dataclass, field
 
-
 FIELDS = (
     "type", "component", "priority", "owner", "reporter", "cc", "version", "milestone", "status",
     "resolution", "summary", "description", "keywords",
