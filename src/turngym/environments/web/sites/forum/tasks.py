@@ -34,7 +34,7 @@ _QUESTIONS = {
     "What comes first?": ("Seeds", "Soil"),
 }
 _REASONS = ("typo", "more details", "on request")
-_OPEN, _LOCKED = 0, 1
+_OPEN, _LOCKED, _MOVED = 0, 1, 2
 _NORMAL, _STICKY, _ANNOUNCE = 0, 1, 2
 
 
@@ -260,7 +260,7 @@ def _move(data: Data, rng: Random) -> Job:
     forum = rng.choice([one for one in _FORUMS if one != topic["forum"]])
     goal = f'Move the topic "{topic["subject"]}" to the forum {forum}.'
     wanted = data.copy()
-    wanted.one("topics", subject=topic["subject"]).update(forum=forum)
+    wanted.one("topics", subject=topic["subject"]).update(forum=forum, status=_MOVED)
     menu, entry, confirm = _menu("Move topic")
     pick = choose("Select a destination forum", f"-- {forum}")
     return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), menu, entry, pick, confirm))
