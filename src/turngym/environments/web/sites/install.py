@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from turngym.environments.web.sites.catalogue import PROGRAMS
 from turngym.errors import ConfigError, unknown_name
@@ -13,8 +14,8 @@ def main(names: list[str]) -> int:
     for name in names or list(PROGRAMS):
         if name not in PROGRAMS:
             raise unknown_name("web application", name, PROGRAMS)
-    for name in names or list(PROGRAMS):
-        PROGRAMS[name].install()
+    with ThreadPoolExecutor(2) as pool:  # they wait for downloads most of the time
+        list(pool.map(lambda name: PROGRAMS[name].install(), names or PROGRAMS))
     return 0
 
 
