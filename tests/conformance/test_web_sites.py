@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import sqlite3
 from contextlib import closing
+from random import Random
 
 import pytest
 
@@ -114,6 +116,18 @@ def test_a_wiki_without_php_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="apt-get install php-cli"):
         install(["wiki"])
+
+
+@pytest.mark.parametrize("site", INSTALLED)
+def test_every_kind_has_jobs_in_both_splits_and_none_of_them_is_done_already(site):
+    make, program = env_class(site), PROGRAMS[site]
+    with closing(sqlite3.connect(program.seed / program.database)) as connection:
+        data = make.read(None, connection)
+    for kind, template in make.templates.items():
+        rng = Random(3)
+        jobs = [template(data, rng) for _ in range(60)]
+        assert {job.split for job in jobs} == {"train", "test"}, kind
+        assert all(job.answer or job.wanted != data for job in jobs), kind
 
 
 @pytest.mark.parametrize(("site", "kind"), ALL if IS_FULL else QUICK)

@@ -20,9 +20,11 @@ from turngym.environments.web.miniwob.scene import Scene
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.jobs import Job, Template
 from turngym.environments.web.sites.program import Program, Slot
-from turngym.errors import SnapshotError, unknown_name
+from turngym.errors import EnvironmentFault, SnapshotError, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
+
+_DRAWS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +132,17 @@ class SiteEnv(WebEnv):
         await self.slot.reset()
         self._given = None
         before = self.data()
-        rng = Random(derive_seed(task.seed, self.site))
-        while True:
-            self._job = self.templates[self.kind](before, rng)
-            if self._job.split == task.split:
-                break
+        self._job = self._draw(before, task)
         self.storage = self.signed_in if self._job.signed_in else None
         return self._job.goal, f"http://{self.site}.test{self.start}"
+
+    def _draw(self, data: Any, task: Task) -> Job:
+        rng = Random(derive_seed(task.seed, self.site))
+        for _ in range(_DRAWS):
+            job = self.templates[self.kind](data, rng)
+            if job.split == task.split:
+                return job
+        raise EnvironmentFault(f"{self.name}: none of {_DRAWS} jobs is in the split {task.split}")
 
     async def judge(self, action: Action) -> Outcome | None:
         """End the episode at ``stop`` or ``answer``."""

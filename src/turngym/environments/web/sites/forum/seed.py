@@ -58,7 +58,10 @@ POLLS = {
 }
 LOCKED = ("Plum jam", "Which hose lasts", "Two garden chairs")
 STICKY = ("Planting in autumn",)
-FOLLOWED = ("Storing potatoes", "Roses and greenfly", "A shed of pallets")
+FOLLOWED = (
+    "Storing potatoes", "Beans that climb", "Plum jam", "Roses and greenfly", "Dahlias in winter",
+    "A shed of pallets", "Sharpening a spade", "Two garden chairs",
+)  # fmt: skip
 """Topics that the agent's user subscribed to."""
 
 

@@ -244,9 +244,12 @@ def _lock(data: Data, rng: Random) -> Job:
 
 
 def _unlock(data: Data, rng: Random) -> Job:
-    topic = _topic(data, rng, status=_LOCKED)
-    goal = f'Unlock the topic "{topic["subject"]}" in the forum {topic["forum"]}.'
-    return _moderate(data, topic, {"status": _OPEN}, "Unlock topic", goal)
+    """Unlock a topic and reply to it."""
+    topic, text = _topic(data, rng, status=_LOCKED), rng.choice(_TEXTS)
+    goal = f'Unlock the topic "{topic["subject"]}" and reply to it with the message "{text}".'
+    job = _reply_to(data, topic, text, goal, [*_to(topic), *_menu("Unlock topic")])
+    job.wanted.one("topics", subject=topic["subject"]).update(status=_OPEN)
+    return job
 
 
 def _pin(data: Data, rng: Random) -> Job:
@@ -306,8 +309,7 @@ def _follow(data: Data, rng: Random) -> Job:
 def _unfollow(data: Data, rng: Random) -> Job:
     row = rng.choice(data.all("subscribers", user=ME))
     topic = data.one("topics", subject=row["topic"])
-    forum = topic["forum"]
-    goal = f"Of the topics that you are subscribed to, unsubscribe from the one in {forum}."
+    goal = f'Unsubscribe from the topic "{topic["subject"]}".'
     wanted = data.copy()
     wanted.drop("subscribers", topic=row["topic"], user=ME)
     do = [

@@ -30,17 +30,24 @@ PRODUCTS = {
     "Toys": ("Building blocks", "Kite", "Marble run", "Spinning top", "Wooden train"),
     "Lamps": ("Bedside lamp", "Camping lantern", "Clip light", "Floor lamp", "String lights"),
 }  # fmt: skip
-COLOURS = ("blue", "green", "grey", "red", "white")
-PLACES = ("Porto", "Ghent", "Graz", "Turku", "Cork")
+COLOURS = ("black", "blue", "brown", "green", "grey", "pink", "red", "white", "yellow")
+PLACES = ("Porto", "Ghent", "Graz", "Turku", "Cork", "Pula", "Vilnius", "Malmo")
 ADDRESSES = (
     ("Dora", "Lind", "4 Mill Lane", "York", "YO1 7HU"),
     ("Dora", "Lind", "19 Harbour Road", "Whitby", "YO21 1DN"),
     ("Karl", "Lind", "2 Abbey Court", "Durham", "DH1 3LE"),
+    ("Dora", "Lind", "31 Bridge Street", "Selby", "YO8 4QD"),
+    ("Ines", "Lind", "8 Market Row", "Malton", "YO17 7LX"),
 )
-SOLD_OUT = ("Camping lantern", "Enamel pot", "Paper knife", "Rain gauge")
+SOLD_OUT = ("Camping lantern", "Enamel pot", "Floor lamp", "Paper knife", "Rain gauge")
 IN_BASKET = (("Salad bowl", 1), ("Kite", 2), ("Wall map", 1))
 LISTS = {"Birthday": ("Marble run", "Fountain pen"), "Later": ("Floor lamp",)}
-ORDERS = ((("Tea kettle", 1), ("Seed tray", 4)), (("Spinning top", 3),), (("Clip light", 2),))
+ORDERS = (
+    (("Tea kettle", 1), ("Seed tray", 4)),
+    (("Spinning top", 3),),
+    (("Clip light", 2), ("Desk calendar", 1)),
+    (("Bird feeder", 1), ("Wooden spoon", 2), ("Pencil case", 1)),
+)
 VOUCHERS = {"Spring sale": ("SPRING10", 10), "Welcome back": ("AGAIN5", 5)}
 REVIEWS = ("Does what it should", "Broke after a week", "A present that was liked", "Too small")
 
@@ -57,7 +64,7 @@ def main(data: Path) -> None:
     for number, lines in enumerate(ORDERS):
         clock.fixed = START + timedelta(days=number + 2)
         place_order(customers[0], [(products[name], count) for name, count in lines])
-    clock.fixed = START + timedelta(days=6)
+    clock.fixed = START + timedelta(days=8)
     make_lists(customers[0], products)
     make_vouchers()
     fill_basket(customers[0], [(products[name], count) for name, count in IN_BASKET])

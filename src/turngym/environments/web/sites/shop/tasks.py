@@ -376,20 +376,36 @@ def _order(data: Data, rng: Random) -> Job:
 
 def _again(data: Data, rng: Random) -> Job:
     number = rng.choice(data.all("orders", user=ME))["number"]
+    bought, other = data.all("lines", number=number), _product(data, rng)
+    if other["product"] in [row["product"] for row in bought]:
+        return _again(data, rng)
     wanted = data.copy()
-    for row in data.all("lines", number=number):
+    for row in bought:
         _put(wanted, row["product"], row["quantity"])
-    goal = f"Put everything that you bought with order {number} into the cart again."
+    _put(wanted, other["product"])
+    goal = (
+        f"Put everything that you bought with order {number} into the cart again, and one "
+        f"{other['product']}."
+    )
     do = [*_account("Order History"), press(number, "link"), press("Re-order all items")]
+    do += [press("Home", "link"), *_category(other)]
+    do += [press("Add to cart", after=other["product"])]
     return Job(goal=goal, wanted=wanted, expert=script(*do))
 
 
 def _alert(data: Data, rng: Random) -> Job:
-    row = _product(data, rng, sold_out=True)
+    row, name = _product(data, rng, sold_out=True), rng.choice(_LISTS)
+    if data.all("wishes", list=name, product=row["product"]):
+        return _alert(data, rng)
     wanted = data.copy()
     wanted.add("alerts", user=ME, product=row["product"], status="Active")
-    goal = f"Ask to be told when the {row['product']} is back in stock."
-    return Job(goal=goal, wanted=wanted, expert=script(*_page(row), press("Notify me")))
+    wanted.add("wishes", user=ME, list=name, product=row["product"], quantity=1)
+    goal = (
+        f"Ask to be told when the {row['product']} is back in stock, and add it to the wish list "
+        f'"{name}".'
+    )
+    do = [press("Notify me"), press("Add to wish list"), press(f"Add to '{name}' wish list")]
+    return Job(goal=goal, wanted=wanted, expert=script(*_page(row), *do))
 
 
 def _as_other(data: Data, rng: Random) -> Job:

@@ -29,7 +29,11 @@ _SUBJECTS = ("Wrong picture", "Sources needed", "Spelling of the name", "Merge t
 _NEW = ("Amber Inn", "Bog Road", "Crow Bridge", "Drift Beach", "Elder Farm", "Flint Quarry")
 _MAYORS = ("Paul Winter", "Rita Lund", "Sven Ahl", "Tove Brandt")
 _CATEGORIES = ("Harbours", "Places to stay", "Islands in winter", "To be checked")
-_NAMES = ("Ada Karlsen", "Ada Miller", "Ada de Vries", "Adeline Berg")
+_NAMES = tuple(
+    f"{first} {last}"
+    for first in ("Ada", "Adele", "Adeline")
+    for last in ("Berg", "Karlsen", "Miller", "de Vries")
+)
 _MAIN, _TALK = 0, 1
 _EDITOR = "Wikitext source editor"
 _SEARCH = "Search Island wiki"
