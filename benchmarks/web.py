@@ -80,8 +80,9 @@ def section(found: dict[str, Any]) -> str:
     return "\n".join(rows) + (
         f"\n\n{many['episodes_at_once']} episodes at once in one process: "
         f"{many['all_steps_per_s']:.1f} steps a second in all against "
-        f"{many['one_steps_per_s']:.1f} of one alone, {many['speedup']:.2f} times (wanted 1.7, {verdict}); p95 of a step "
-        f"{many['step_p95_ms']:.0f} ms; {many['memory_mb_per_episode']:.0f} MB more memory per "
+        f"{many['one_steps_per_s']:.1f} of one alone, {many['speedup']:.2f} times (wanted 1.7, "
+        f"{verdict}); p95 of a step {many['step_p95_ms']:.0f} ms; "
+        f"{many['memory_mb_per_episode']:.0f} MB more memory per "
         f"episode.\n\n{len(found['tasks'])} tasks, {ours['resets']} and {peer['resets']} episodes, "
         f"{os.cpu_count()} cores, load {found['load']:.1f} at the start, "
         f"{time.strftime('%Y-%m-%d')}."
