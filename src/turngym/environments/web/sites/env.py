@@ -180,7 +180,7 @@ class SiteEnv(WebEnv):
 
     # Snapshots: the data file, the storage and the address, and what was done on that page.
 
-    async def get_state(self) -> SiteState:  # type: ignore[override]  # may be a coroutine
+    async def get_state(self) -> SiteState:
         """Return the state of the episode."""
         assert self._host is not None
         return await self._host.run(self._get_state())

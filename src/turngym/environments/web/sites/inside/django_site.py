@@ -157,4 +157,5 @@ def application() -> Callable[..., Any]:
     from django.contrib.staticfiles.handlers import StaticFilesHandler
     from django.core.wsgi import get_wsgi_application
 
-    return StaticFilesHandler(get_wsgi_application())
+    site: Callable[..., Any] = StaticFilesHandler(get_wsgi_application())
+    return site

@@ -18,7 +18,7 @@ from haystack.utils import get_model_ct_tuple
 _KEYS = ("id", "django_ct", "django_id")
 
 
-class Query(BaseSearchQuery):
+class Query(BaseSearchQuery):  # type: ignore[misc]  # of an untyped package
     """Tells what is searched for as JSON."""
 
     def build_query(self) -> str:
@@ -41,7 +41,7 @@ def _leaves(node: SearchNode) -> Iterator[tuple[str, Any]]:
         yield name.removesuffix("__content"), value
 
 
-class Backend(BaseSearchBackend):
+class Backend(BaseSearchBackend):  # type: ignore[misc]
     """Looks through all documents."""
 
     def update(self, *_: object, **__: object) -> None:
@@ -95,7 +95,7 @@ def _rank(value: Any) -> tuple[bool, Any]:
     return value is not None, value or 0
 
 
-class Engine(BaseEngine):
+class Engine(BaseEngine):  # type: ignore[misc]
     """What a project names."""
 
     backend = Backend

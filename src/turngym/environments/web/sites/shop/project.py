@@ -40,7 +40,7 @@ _BASE = """{% extends "oscar/base.html" %}{% load static %}{% block cdn_scripts 
 <script src="{% static "oscar/js/jquery/jquery.min.js" %}"></script>{% endblock %}"""
 
 
-class Thumbnails(AbstractThumbnailer):
+class Thumbnails(AbstractThumbnailer):  # type: ignore[misc]  # of an untyped package
     """Shows one picture for all products."""
 
     def generate_thumbnail(self, source: Any, **options: Any) -> Any:

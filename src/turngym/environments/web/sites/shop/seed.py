@@ -94,7 +94,7 @@ def make_products(draw: random.Random, clock: Any) -> dict[str, Any]:
     partner = Partner.objects.create(name="Warehouse")
     prices = [f"{euros}.{cents}" for euros in range(3, 70) for cents in ("20", "50", "90")]
     draw.shuffle(prices)
-    products = {}
+    products: dict[str, Any] = {}
     for category_name, names in PRODUCTS.items():
         category = Category.add_root(name=category_name)
         for name in names:

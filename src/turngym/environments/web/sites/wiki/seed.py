@@ -59,6 +59,9 @@ def main(data: Path) -> None:
         run(["php", rebuild, "--lang", "en", "--skip-message-purge"], program, environment)
         run(["php", str(_HERE / "seed.php")], program, environment)
         run(["php", "maintenance/initSiteStats.php", "--update"], program, environment)
+    for unused in data.glob("*.sqlite"):  # the installer's; the settings have one database
+        if unused.name != "site.sqlite":
+            unused.unlink()
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
