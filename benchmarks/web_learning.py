@@ -90,13 +90,15 @@ def section(folders: list[Path]) -> str:
         ]
         rows.append(f"| all three, {how} | {' | '.join(cells)} |")
     by_task = [evaluate(folder) for folder in folders]
-    for task in TASKS:
-        rows.append(f"| `{task}` | | {results.interval([one[task] for one in by_task])} |")
+    rows += [
+        f"| `{task}` | | {results.interval([one[task] for one in by_task])} |" for task in TASKS
+    ]
     table = "\n".join(rows)
     updates = sorted(run["updates"] for run in runs)
     minutes = sorted(run["seconds"] / 60 for run in runs)
     took = f"{updates[0]}–{updates[-1]} updates, {minutes[0]:.1f}–{minutes[-1]:.1f} minutes"
-    return f"""    make web-learning        # or one run: turngym train configs/miniwob.toml run.seed=3
+    one_run = "turngym train configs/miniwob.toml run.seed=3"
+    return f"""    make web-learning        # or one run: {one_run}
 
 {len(runs)} seeds, mean with a 95 % t interval; {took}
 on one of {os.cpu_count()} cores, {date.today().isoformat()}.

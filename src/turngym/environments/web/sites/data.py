@@ -6,7 +6,6 @@ dates. Tables that no query stands for, and that do not change by themselves, co
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import sqlite3
 from collections import Counter
@@ -57,7 +56,7 @@ class Data:
 
     def copy(self) -> Data:
         """Return an independent copy."""
-        return Data(copy.deepcopy(self.tables))
+        return Data({name: [dict(row) for row in rows] for name, rows in self.tables.items()})
 
     def differences(self, other: Data) -> list[str]:
         """Return what only one of the two holds: ``-`` here, ``+`` there."""
