@@ -240,6 +240,29 @@ async def test_going_back_in_a_fork_leads_where_it_leads_in_the_parent():
         await child.close()
 
 
+async def test_a_server_waits_for_the_next_environment_and_ends_with_the_browser(browser):
+    if not PROGRAMS["forum"].is_installed:
+        pytest.skip("needs it: python -m turngym.environments.web.sites.install forum")
+    env = env_class("forum")(kind="lock")
+    await env.reset(seed=0)
+    slot, folder = env.slot, env.slot.folder
+    await env.close()
+    assert slot in browser.kept
+    again = env_class("forum")(kind="lock")
+    await again.reset(seed=0)
+    assert again.slot is slot
+    await again.close()
+    await browser.run(stop_kept(browser))
+    assert slot.pid is None
+    assert not folder.exists()
+
+
+async def stop_kept(host) -> None:
+    """Do what the end of the browser does."""
+    while host.kept:
+        await host.kept.pop().stop()
+
+
 @pytest.mark.parametrize("site", INSTALLED if IS_FULL else INSTALLED[1:2])
 async def test_a_server_that_died_is_started_again_by_the_next_reset(site):
     slot = Slot(PROGRAMS[site])

@@ -25,6 +25,8 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
 _DRAWS = 200
+_MOST_WAITING = 4
+"""Servers that are kept running without an environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ class SiteEnv(WebEnv):
         self.program.require()
         self.kind = kind
         self.name = f"{self.site}-{kind}"
-        self.slot = Slot(self.program)
+        self._slot: Slot | None = None
         self._job: Job | None = None
         self._given: str | None = None
         self._document: object = None
@@ -118,6 +120,12 @@ class SiteEnv(WebEnv):
         assert self._job is not None, "the environment was not reset"
         return self._job
 
+    @property
+    def slot(self) -> Slot:
+        """The server of this environment."""
+        assert self._slot is not None, "the environment was not reset"
+        return self._slot
+
     def data(self) -> Any:
         """Return what is in the live database now."""
         with closing(self.slot.connect()) as connection:
@@ -129,6 +137,8 @@ class SiteEnv(WebEnv):
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Reset the application, and draw a job until one falls into the split."""
+        if self._slot is None:
+            self._slot = self._take()
         await self.slot.reset()
         self._given = None
         before = self.data()
@@ -170,13 +180,33 @@ class SiteEnv(WebEnv):
         return self.say(name, **arguments)
 
     async def close(self) -> None:
-        """Close the context and end the server."""
+        """Close the context; the server waits for the next environment of its kind."""
         host = self._host
         try:
             if host is not None:
-                await host.run(self.slot.stop())
+                await host.run(self._give_back(host))
         finally:
             await super().close()
+
+    def _take(self) -> Slot:
+        """Return a server that waits, or a new one. In the browser's loop."""
+        assert self._host is not None
+        for one in reversed(self._host.kept):
+            if isinstance(one, Slot) and one.program is self.program:
+                self._host.kept.remove(one)
+                return one
+        return Slot(self.program)
+
+    async def _give_back(self, host: BrowserHost) -> None:
+        slot, self._slot = self._slot, None
+        if slot is None:
+            return
+        await self._drop_session()
+        waiting = [one for one in host.kept if isinstance(one, Slot)]
+        if slot.pid is None or len(waiting) >= _MOST_WAITING:
+            await slot.stop()
+        else:
+            host.kept.append(slot)
 
     # Snapshots: the data file, the storage and the address, and what was done on that page.
 

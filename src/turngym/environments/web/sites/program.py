@@ -129,7 +129,7 @@ class Slot:
     """
 
     def __init__(self, program: Program) -> None:
-        self._program = program
+        self.program = program
         self._folder: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._resets = 0
@@ -143,7 +143,7 @@ class Slot:
     @property
     def database(self) -> Path:
         """The live SQLite file."""
-        return self.folder / "data" / self._program.database
+        return self.folder / "data" / self.program.database
 
     @property
     def server(self) -> Server:
@@ -171,13 +171,13 @@ class Slot:
         self._resets += 1
         with closing(sqlite3.connect(":memory:")) as given, closing(self.connect()) as live:
             if content is None:
-                with closing(sqlite3.connect(self._program.seed / self._program.database)) as seed:
+                with closing(sqlite3.connect(self.program.seed / self.program.database)) as seed:
                     seed.backup(live)
             else:
                 given.deserialize(content)
                 given.backup(live)
-            if self._program.after_reset:
-                live.execute(self._program.after_reset, {"reset": self._resets})
+            if self.program.after_reset:
+                live.execute(self.program.after_reset, {"reset": self._resets})
                 live.commit()
 
     def content(self) -> bytes:
@@ -202,7 +202,7 @@ class Slot:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _start(self) -> None:
-        program = self._program
+        program = self.program
         program.require()
         self._folder = Path(tempfile.mkdtemp(prefix=f"turngym-{program.name}-"))
         shutil.copytree(program.seed, self._folder / "data")
