@@ -11,6 +11,7 @@ import os
 import pickle
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -238,6 +239,36 @@ async def test_going_back_in_a_fork_leads_where_it_leads_in_the_parent():
     finally:
         await env.close()
         await child.close()
+
+
+@pytest.mark.parametrize("site", INSTALLED if IS_FULL else INSTALLED[1:2])
+async def test_nothing_is_left_of_a_server_where_there_is_no_sandbox(site, monkeypatch):
+    monkeypatch.setattr("turngym.environments.web.sites.program._jails", lambda: False)
+    for by_itself in (False, True):
+        slot = Slot(PROGRAMS[site])
+        await slot.reset()
+        pids = list(below(slot.pid))
+        if by_itself:  # as when this process dies: its end of standard input goes
+            slot._process.stdin.close()
+            await slot._process.wait()
+        await slot.stop()
+        assert [pid for pid in pids if is_running(pid)] == []
+
+
+def below(pid: int):
+    """Yield a process and all that it started."""
+    yield pid
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in file.read_text().split():
+            yield from below(int(child))
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process is there and no mere record of one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 async def test_a_server_waits_for_the_next_environment_and_ends_with_the_browser(browser):

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -194,7 +195,7 @@ class Slot:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _STOP_S)
         folder, self._folder = self._folder, None
@@ -217,6 +218,7 @@ class Slot:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 env=_environment(),
+                start_new_session=True,
             )
         assert self._process.stdout is not None
         line = b""

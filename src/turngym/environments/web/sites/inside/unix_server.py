@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socketserver
 import sys
 from collections.abc import Callable
@@ -55,4 +56,4 @@ def say_ready() -> None:
 def _end_with_parent() -> None:
     """Wait for the end of standard input, which comes when whoever started this is gone."""
     sys.stdin.read()
-    os._exit(0)
+    os.killpg(0, signal.SIGKILL)  # whatever else was started goes, too
