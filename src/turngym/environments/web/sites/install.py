@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,3 +25,6 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except ConfigError as problem:
         sys.exit(str(problem))
+    except subprocess.CalledProcessError as failure:
+        command = " ".join(failure.cmd)[:200]
+        sys.exit(f"exit status {failure.returncode} of: {command} (its message is above)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from turngym.environments.web.sites.program import Program
 from turngym.errors import ConfigError
 
 _PACKAGES = ("mediawiki", "mediawiki-classes")
+_VERSION = "1.39."
+"""The one whose tables ``env.py`` reads; Debian keeps it mended."""
+_VERSION_FILE = "includes/Defines.php"
 _MODULES = {
     "dom": "php-xml", "intl": "php-intl", "mbstring": "php-mbstring", "sqlite3": "php-sqlite3",
 }  # fmt: skip
@@ -33,7 +37,14 @@ class DebianProgram(Program):
         for package in sorted(self.home.glob("*.deb")):
             self.run("dpkg-deb", "-x", str(package), ".")
             package.unlink()
-        for link in (self.home / "usr/share/mediawiki").iterdir():
+        root = self.home / "usr/share/mediawiki"
+        version = re.search(r"'MW_VERSION', '([^']+)'", (root / _VERSION_FILE).read_text("utf-8"))
+        if version is None or not version[1].startswith(_VERSION):
+            found = "none" if version is None else version[1]
+            raise ConfigError(
+                f"{self.title}: wanted version {_VERSION}* (Debian 12), apt-get has {found}"
+            )
+        for link in root.iterdir():
             if link.is_symlink():  # to places that only an installation has
                 link.unlink()
 
