@@ -140,6 +140,10 @@ class Gate:
         host = parts.hostname or ""
         return (host in self._sites and parts.scheme == "http") or host in self._allow
 
+    def serve(self, sites: Mapping[str, Site], allow: Collection[str] = ()) -> None:
+        """Take other ``sites`` and ``allow``, as the constructor does."""
+        self._sites, self._allow = dict(sites), frozenset(allow)
+
     async def open(self) -> None:
         """Listen on a port of this machine."""
         self._server = await asyncio.start_server(
