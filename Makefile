@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web web-sites web-learning soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -59,10 +59,6 @@ web-sites: ## Every kind of task in the four web applications, five seeds each, 
 	@$(BOOTSTRAP) core dev web wiki
 	@$(BIN)/python -m turngym.environments.web.sites.install
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_web_sites.py $(PYTEST_ARGS)
-
-web-learning: ## A small policy learns three MiniWoB tasks, five seeds; about half an hour
-	@$(BOOTSTRAP) core train $(WEB)
-	@$(BIN)/python benchmarks/web_learning.py $(ARGS)
 
 soak-desktop: ## 500 desktop episodes while processes in them are killed at random
 	@$(BOOTSTRAP) core dev desktop
