@@ -6,12 +6,19 @@ import sqlite3
 from collections.abc import Mapping
 from typing import ClassVar
 
+from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.jobs import Template
 from turngym.environments.web.sites.program import Program
 from turngym.environments.web.sites.tracker.program import TRACKER
 from turngym.environments.web.sites.tracker.state import State, read_state
 from turngym.environments.web.sites.tracker.tasks import TEMPLATES
+
+_WITHOUT_EXPANDER = """new MutationObserver(() => {
+  const button = document.getElementById("trac-wiki-expander");
+  if (button) button.remove();
+}).observe(document, { childList: true, subtree: true });"""
+"""Removes a button for wide pages that is there sooner or later, as the layout falls."""
 
 
 class TrackerEnv(SiteEnv):
@@ -21,6 +28,7 @@ class TrackerEnv(SiteEnv):
     program: ClassVar[Program] = TRACKER
     templates: ClassVar[Mapping[str, Template]] = TEMPLATES
     start: ClassVar[str] = "/wiki"
+    looks: ClassVar[Settings] = Settings(init_script=_WITHOUT_EXPANDER)
 
     def read(self, connection: sqlite3.Connection) -> State:
         """Return the tickets, comments, wiki pages and settings."""
