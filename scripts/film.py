@@ -13,6 +13,8 @@ from PIL import Image, ImageDraw
 import turngym
 
 LINE = 16
+WIDEST = 640
+"""Pixels of a picture; wider ones are made smaller."""
 
 
 def main(name: str, out: Path, **more: float) -> None:
@@ -26,12 +28,13 @@ def main(name: str, out: Path, **more: float) -> None:
         if not is_over:
             pictures.append(observation["image"])
     env.close()
-    height, width = pictures[0].shape[:2]
+    shrink = min(1.0, WIDEST / pictures[0].shape[1])
+    height, width = (round(side * shrink) for side in pictures[0].shape[:2])
     strip = Image.new("RGB", (len(pictures) * (width + 6) - 6, height + LINE), "white")
     pen = ImageDraw.Draw(strip)
     for number, (picture, action) in enumerate(zip(pictures, actions, strict=True)):
         x = number * (width + 6)
-        strip.paste(Image.fromarray(picture), (x, 0))
+        strip.paste(Image.fromarray(picture).resize((width, height)), (x, 0))
         last = f"   reward {reward:g}" if number == len(pictures) - 1 else ""
         pen.text((x + 2, height + 2), f"{number + 1}. {action}{last}", fill="black")
     out.parent.mkdir(parents=True, exist_ok=True)

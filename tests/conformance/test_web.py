@@ -18,6 +18,7 @@ from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
+from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs
 from turngym.tasks.base import procedural_task
 
@@ -98,6 +99,23 @@ async def test_chance_meets_no_refusal_and_rarely_succeeds():
     assert [t.error for t in played if t.error] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
     assert sum(t.is_success for t in played) < 4
+
+
+async def test_of_several_tasks_each_episode_draws_one():
+    env = MiniWobEnv(task=["click-test", "enter-text"])
+    goals = [(await env.reset(seed=seed))[0]["text"] for seed in range(6)]
+    assert {("Enter" in goal, "button." in goal) for goal in goals} == {
+        (True, False),
+        (False, True),
+    }
+    assert (await env.reset(seed=3))[0]["text"] == goals[3]
+    _, reward, terminated, _, _ = await env.step(env.oracle_action())
+    while not terminated:
+        _, reward, terminated, _, _ = await env.step(env.oracle_action())
+    assert reward == 1.0
+    await env.close()
+    with pytest.raises(ConfigError, match="unknown MiniWoB task 'no-such'"):
+        MiniWobEnv(task=["click-test", "no-such"])
 
 
 async def test_the_expert_speaks_in_tool_calls():

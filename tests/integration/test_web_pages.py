@@ -10,6 +10,7 @@ import pytest
 from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
+from turngym.environments.web.fresh import Waiting
 from turngym.environments.web.session import MAX_DIALOGS
 from turngym.environments.web.settings import Settings
 
@@ -288,6 +289,29 @@ async def test_nothing_is_left_of_an_earlier_episode(open_page):
     assert "seen yes seen=yes" in text
     observation, _ = await env.reset(seed=0)
     assert "seen no" in observation["text"]
+
+
+async def test_a_context_made_ahead_is_given_once_and_never_one_that_died(open_page, browser):
+    def waiting():
+        return [one for one in browser.kept if isinstance(one, Waiting)]
+
+    first, _ = await open_page("/plain")
+    (ahead,) = waiting()
+    second, _ = await open_page("/plain")
+    assert ahead not in waiting()
+    contexts = {env.session.tab.page.context for env in (first, second)}
+    assert len(contexts) == 2
+    (ahead,) = waiting()
+    fresh = await browser.run(made(ahead))
+    assert fresh.tab.page.url == "about:blank"
+    await browser.run(fresh.context.close())
+    third, text = await open_page("/plain")
+    assert "Hello" in text
+    assert third.session.tab.page.context not in {fresh.context, *contexts}
+
+
+async def made(ahead: Waiting):
+    return await ahead._making
 
 
 async def test_a_dead_browser_is_started_again_and_no_episode_is_lost(open_page, browser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from turngym.environments.registration import register
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
-from turngym.environments.web.sites.tracker.kinds import TRACKER_KINDS
+from turngym.environments.web.sites.kinds import SITES
 
 _HERE = "turngym.environments.web"
 
@@ -24,15 +24,17 @@ def register_web() -> None:
             programs=(NEED,),
             provides=("anchor",),
         )
-    for kind in TRACKER_KINDS:
-        register(
-            f"turngym/Tracker-{kind}-v0",
-            f"{_HERE}.factories:tracker",
-            family="web",
-            max_turns=30,
-            kwargs={"kind": kind},
-            extra="web",
-            modules=("playwright",),
-            programs=(NEED,),
-            provides=("anchor",),
-        )
+    for site, kinds in SITES.items():
+        for kind in kinds:
+            register(
+                f"turngym/{site.capitalize()}-{kind}-v0",
+                f"{_HERE}.factories:site",
+                family="web",
+                max_turns=30,
+                kwargs={"site": site, "kind": kind},
+                snapshot_kind="fs",
+                extra="web",
+                modules=("playwright",),
+                programs=(NEED,),
+                provides=("anchor",),
+            )

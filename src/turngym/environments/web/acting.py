@@ -114,11 +114,12 @@ class Acting(ABC):
                     return f"{url[:80]!r} may not be opened."
                 await self._goto(url)
             case "go_back":
-                # Playwright's own waits for what may never come.
-                moved = await self.tab.main("history.length > 1 && (history.back(), true)")
-                if not moved:
-                    return "There is no page to go back to."
-                await asyncio.sleep(0)
+                try:
+                    forgotten = await self.tab.go_back()
+                except LookupError as problem:
+                    return str(problem)
+                if forgotten is not None:
+                    await self._goto(forgotten)
             case "new_tab":
                 if len(self._tabs) >= MAX_TABS:
                     return f"At most {MAX_TABS} tabs can be open."

@@ -221,12 +221,18 @@ class WebEnv(ScreenEnv):
 
     async def _enter(self, task: Task) -> None:
         await self._drop_session()
-        self.goal, start = await self.prepare(task)
+        goal, start = await self.prepare(task)
+        await self._open_page(goal, start)
+
+    async def _open_page(self, goal: str, url: str) -> None:
+        """Look at ``url`` in a fresh context."""
+        await self._drop_session()
+        self.goal = goal
         assert self._host is not None
         self._session = WebSession(self._host, self.sites(), self.settings, self.storage)
         with self._death():
-            await self._session.open(start)
-            await self.arrived(task)
+            await self._session.open(url)
+            await self.arrived(self.current_task)
             self.view = await self._session.look()
 
     async def _step(self, action: Action) -> Outcome:

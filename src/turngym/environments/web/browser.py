@@ -14,7 +14,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from turngym.environments.web.chromium import FLAGS, find_chromium
 from turngym.errors import EnvironmentFault, missing_extra
@@ -69,6 +69,14 @@ def require_browser() -> None:
     find_chromium()
 
 
+class Stoppable(Protocol):
+    """Something that runs in the host's loop."""
+
+    async def stop(self) -> None:
+        """End it. Safe to call twice."""
+        ...
+
+
 class BrowserHost:
     """The browser of this process. ``lease`` gives it, ``release`` gives it back."""
 
@@ -85,6 +93,8 @@ class BrowserHost:
         self._browser: Browser | None = None
         self.launches = 0
         """Browsers started so far."""
+        self.kept: list[Stoppable] = []
+        """What waits to be used again, and ends with the browser. In the host's loop only."""
 
     @classmethod
     def lease(cls) -> BrowserHost:
@@ -183,6 +193,9 @@ class BrowserHost:
             return self._browser
 
     async def _shut_down(self) -> None:
+        for one in self.kept:
+            with suppress(Exception):
+                await one.stop()
         with suppress(Exception):
             if self._browser is not None:
                 await asyncio.wait_for(self._browser.close(), _CLOSE_TIMEOUT_S)

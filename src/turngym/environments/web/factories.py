@@ -21,8 +21,8 @@ def miniwob(**kwargs: Any) -> gymnasium.Env[Observation, str]:
     return as_sync(MiniWobEnv(**kwargs))
 
 
-def tracker(**kwargs: Any) -> gymnasium.Env[Observation, str]:
-    """Return a ``TrackerEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
-    from turngym.environments.web.sites.tracker.env import TrackerEnv
+def site(*, site: str, **kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return an environment of a web application; arguments are those of ``SiteEnv``."""
+    from turngym.environments.web.sites.catalogue import env_class
 
-    return as_sync(TrackerEnv(**kwargs))
+    return as_sync(env_class(site)(**kwargs))

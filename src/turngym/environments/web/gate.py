@@ -36,8 +36,16 @@ class Response:
 class Server:
     """A site that a program on this machine serves."""
 
-    port: int
+    port: int = 80
     host: str = "127.0.0.1"
+    socket: str = ""
+    """Path of the Unix socket that it listens on instead of a port."""
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a new connection to it."""
+        if self.socket:
+            return await asyncio.open_unix_connection(self.socket)
+        return await asyncio.open_connection(self.host, self.port)
 
 
 Pages = Callable[[str], Response | Awaitable[Response]]
@@ -131,6 +139,10 @@ class Gate:
             return False
         host = parts.hostname or ""
         return (host in self._sites and parts.scheme == "http") or host in self._allow
+
+    def serve(self, sites: Mapping[str, Site], allow: Collection[str] = ()) -> None:
+        """Take other ``sites`` and ``allow``, as the constructor does."""
+        self._sites, self._allow = dict(sites), frozenset(allow)
 
     async def open(self) -> None:
         """Listen on a port of this machine."""
@@ -250,7 +262,7 @@ async def _forward(
     """Send one request to a server and its answer back. One connection per request."""
     try:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            up_reader, up_writer = await asyncio.open_connection(site.host, site.port)
+            up_reader, up_writer = await site.connect()
     except (OSError, TimeoutError):
         await _read_body(request, reader)
         await _write(writer, Response(status=502, body=b"The site does not answer"))

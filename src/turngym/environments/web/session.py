@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.environments.web.acting import LOAD_S, MAX_TABS, Acting, first_line
 from turngym.environments.web.browser import BrowserGone, BrowserHost, answered
+from turngym.environments.web.fresh import keep_fresh, make_fresh, take_fresh
 from turngym.environments.web.gate import Gate, Site
 from turngym.environments.web.observation import PageView, read_view
 from turngym.environments.web.observation import Tab as TabLine
@@ -47,7 +48,8 @@ class WebSession(Acting):
         storage: Any = None,
     ) -> None:
         self._host = host
-        self._gate = Gate(sites, settings.allow)
+        self._sites = dict(sites)
+        self._gate = Gate({})
         self._settings = settings
         self._storage = storage
         self._context: BrowserContext | None = None
@@ -68,28 +70,19 @@ class WebSession(Acting):
         Raises:
             BrowserGone: There is no browser to be had.
         """
-        s = self._settings
-        await self._gate.open()
-        self._context = await self._host.new_context(
-            viewport={"width": s.width, "height": s.height},
-            locale="en-US",
-            timezone_id="UTC",
-            color_scheme="light",
-            reduced_motion="reduce",
-            service_workers="block",
-            accept_downloads=True,
-            storage_state=self._storage,
-            proxy={"server": self._gate.address, "bypass": "<-loopback>"},
-        )
-        if s.init_script:
-            await answered(self._context.add_init_script(s.init_script))
-        if s.trace:
-            await answered(self._context.tracing.start(screenshots=True, snapshots=True))
+        fresh = None
+        can_wait = self._storage is None and not self._settings.trace
+        if can_wait:
+            fresh = await take_fresh(self._host, self._settings)
+        if fresh is None:
+            fresh = await make_fresh(self._host, self._settings, self._storage, self._gate)
+        fresh.gate.serve(self._sites, self._settings.allow)
+        self._context, self._gate = fresh.context, fresh.gate
         self._context.on("page", self._page_opened)
-        try:
-            await self._new_tab()
-        except TabLost as lost:
-            raise BrowserGone(f"no page was opened: {lost}") from lost
+        self._listen(fresh.tab.page)
+        self._show(fresh.tab)
+        if can_wait:
+            keep_fresh(self._host, self._settings)
         await self._goto(url)
 
     async def close(self, trace: Path | None = None) -> None:
@@ -114,6 +107,22 @@ class WebSession(Acting):
     def tab(self) -> Tab:
         """The tab that is looked at."""
         return self._tabs[self._active]
+
+    # What a snapshot keeps.
+
+    @property
+    def is_plain(self) -> bool:
+        """One tab is all there is: no others, no files, nothing on the clipboard."""
+        return len(self._tabs) == 1 and not self._clipboard and not any(self.folder.iterdir())
+
+    async def storage_state(self) -> Any:
+        """Return cookies and local storage, as ``storage`` takes them."""
+        assert self._context is not None
+        return await answered(self._context.storage_state())
+
+    async def history(self) -> tuple[str, ...]:
+        """Return the addresses that going back leads to, and the one that is open last."""
+        return (*self.tab.earlier, *await self.tab.visited())
 
     # Looking.
 
@@ -170,10 +179,17 @@ class WebSession(Acting):
         await self._adopt(page)
 
     async def _adopt(self, page: Page) -> None:
-        page.on("dialog", self._dialog_opened)
-        page.on("download", self._download_started)
+        """Look at a page from now on."""
+        self._listen(page)
         tab = Tab(page, self._gate)
         await tab.within(tab.open())
+        self._show(tab)
+
+    def _listen(self, page: Page) -> None:
+        page.on("dialog", self._dialog_opened)
+        page.on("download", self._download_started)
+
+    def _show(self, tab: Tab) -> None:
         self._tabs.append(tab)
         self._active = len(self._tabs) - 1
 

@@ -56,6 +56,10 @@ class Tab:
         self._lost = asyncio.Event()
         """Set when the present world is gone."""
         self._frame = ""
+        self.earlier: list[str] = []
+        """Addresses to go back to once the tab's own history has come to its begin."""
+        self._begin = 0
+        """Where in the browser's history of the tab its own begins."""
         self.is_crashed = False
         self.lost_because = ""
         """What the agent is told instead when this tab is lost."""
@@ -78,6 +82,43 @@ class Tab:
         )
         self._frame = tree["frameTree"]["frame"]["id"]
         await session.send("Runtime.enable")
+
+    @property
+    def document(self) -> object:
+        """What tells this document from the next one."""
+        return self._world
+
+    async def visited(self) -> tuple[str, ...]:
+        """Return the addresses of the tab's own history, up to the one that is open."""
+        entries, here = await self._history()
+        return tuple(str(one["url"]) for one in entries[min(self._begin, here) : here + 1])
+
+    async def go_back(self) -> str | None:
+        """Go back one page; return the address to open where the browser has forgotten it.
+
+        Raises:
+            LookupError: There is no page to go back to.
+        """
+        entries, here = await self._history()
+        if here > self._begin:
+            # Playwright's own waits for what may never come.
+            assert self._session is not None
+            await self.within(
+                self._session.send(
+                    "Page.navigateToHistoryEntry", {"entryId": entries[here - 1]["id"]}
+                )
+            )
+            return None
+        if not self.earlier:
+            raise LookupError("There is no page to go back to.")
+        self._begin = here + 1  # where the page that is opened now will be
+        return self.earlier.pop()
+
+    async def _history(self) -> tuple[list[dict[str, Any]], int]:
+        assert self._session is not None
+        found = await self.within(self._session.send("Page.getNavigationHistory"))
+        blank = int(found["entries"][0]["url"] == "about:blank")  # how every tab starts
+        return found["entries"][blank:], found["currentIndex"] - blank
 
     async def observe(
         self, *, quiet_ms: int, cap_ms: int, options: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -87,7 +87,7 @@ class MiniWobEnv(WebEnv):
     """One task of MiniWoB++ (Liu et al. 2018, arXiv:1802.08802).
 
     Args:
-        task: Which, for example ``"click-button"``.
+        task: Which, for example ``"click-button"``; of several each episode draws one.
         time_limit: None lifts the task's limit of ten seconds or so, which is meant for quick
             policies, and pays the raw reward. ``"own"`` keeps it, and with it the reward that
             falls as time passes; a number is another limit in seconds. Then an episode is no
@@ -115,7 +115,7 @@ class MiniWobEnv(WebEnv):
     def __init__(
         self,
         *,
-        task: str,
+        task: str | Sequence[str],
         time_limit: float | Literal["own"] | None = None,
         max_chars: int = 6_000,
         screenshot: Literal["none", "plain", "marks"] = "none",
@@ -124,8 +124,10 @@ class MiniWobEnv(WebEnv):
         trace: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if task not in TASKS:
-            raise unknown_name("MiniWoB task", task, TASKS)
+        tasks = (task,) if isinstance(task, str) else tuple(task)
+        for name in tasks or ("",):
+            if name not in TASKS:
+                raise unknown_name("MiniWoB task", name, TASKS)
         if isinstance(time_limit, str) and time_limit != "own":
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
         super().__init__(
@@ -136,9 +138,11 @@ class MiniWobEnv(WebEnv):
             keep=keep,
             render_mode=render_mode,
         )
-        self._miniwob_task = task
+        self._tasks = tasks
+        self._miniwob_task = tasks[0]
+        """Of the running episode."""
         self._time_limit = time_limit
-        self.name = f"miniwob-{task}"
+        self.name = f"miniwob-{'+'.join(tasks)}"
         pages()  # complains at once
         self._raw_reward: float | None = None
         self._key = 0
@@ -150,6 +154,7 @@ class MiniWobEnv(WebEnv):
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the task's page; its goal is known once it started."""
         self._raw_reward = None
+        self._miniwob_task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
         folder = "flight" if self._miniwob_task.startswith("flight.") else "miniwob"
         page = self._miniwob_task.removeprefix("flight.")
         page += "/wrapper.html" if folder == "flight" else ".html"

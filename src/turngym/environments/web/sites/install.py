@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from turngym.environments.web.sites.tracker.program import TRACKER
-from turngym.errors import unknown_name
-
-PROGRAMS = {TRACKER.name: TRACKER}
+from turngym.environments.web.sites.catalogue import PROGRAMS
+from turngym.errors import ConfigError, unknown_name
 
 
 def main(names: list[str]) -> int:
@@ -15,9 +15,16 @@ def main(names: list[str]) -> int:
     for name in names or list(PROGRAMS):
         if name not in PROGRAMS:
             raise unknown_name("web application", name, PROGRAMS)
-        PROGRAMS[name].install()
+    with ThreadPoolExecutor(2) as pool:  # they wait for downloads most of the time
+        list(pool.map(lambda name: PROGRAMS[name].install(), names or PROGRAMS))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ConfigError as problem:
+        sys.exit(str(problem))
+    except subprocess.CalledProcessError as failure:
+        command = " ".join(failure.cmd)[:200]
+        sys.exit(f"exit status {failure.returncode} of: {command} (its message is above)")

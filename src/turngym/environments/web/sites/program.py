@@ -1,6 +1,6 @@
 """A web application from a package registry: installed once, started per slot, reset in place.
 
-    python -m turngym.environments.web.sites.install tracker
+    python -m turngym.environments.web.sites.install forum
 
 makes a virtual environment of the program's own and the data that every episode begins with. A
 ``Slot`` is one running server with its own copy of that data. A reset copies the data into the
@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,10 +21,15 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from turngym.environments.web.gate import Server
 from turngym.errors import ConfigError, EnvironmentFault
 
+_INSIDE = Path(__file__).parent / "inside"
+"""Modules for the scripts of programs, which know nothing of turngym."""
 _START_S = 60.0
 _STOP_S = 5.0
 
@@ -33,27 +39,35 @@ class Program:
     """What there is to install and to start."""
 
     name: str
-    requirements: tuple[str, ...]
-    seed_script: Path
-    """Makes the data at its first argument; run by the program's own Python."""
-    server_script: Path
-    """Serves the data at its first argument, and prints its port first."""
+    title: str
+    folder: Path
+    """Holds ``seed.py``, which makes the data at its first argument, and ``server.py``, which
+    serves the data at its first argument on the Unix socket at its second and says when."""
     database: str
     """Path of the SQLite file inside the data."""
-    title: str
+    requirements: tuple[str, ...] = ()
+    """What pip installs for it; none where the program is no Python package."""
+    after_reset: str = ""
+    """SQL for the live database, with ``:reset``, which counts the resets of a server."""
 
     @property
     def home(self) -> Path:
         """Where it is installed: a folder per version of program and data."""
-        content = [*self.requirements, self.seed_script.read_text(encoding="utf-8")]
+        content = [*self.requirements]
+        content += [file.read_text("utf-8") for file in sorted(_INSIDE.glob("*.py"))]
+        content += [
+            file.read_text("utf-8")
+            for name in ("LocalSettings.php", "project.py", "seed.php", "seed.py")
+            if (file := self.folder / name).exists()
+        ]
         digest = hashlib.sha256("\0".join(content).encode()).hexdigest()[:12]
         cache = os.environ.get("TURNGYM_CACHE") or Path.home() / ".cache" / "turngym"
         return Path(cache) / "web" / f"{self.name}-{digest}"
 
     @property
     def python(self) -> Path:
-        """The program's own Python."""
-        return self.home / "venv" / "bin" / "python"
+        """The program's own Python; ours where it is no Python package."""
+        return self.home / "venv/bin/python" if self.requirements else Path(sys.executable)
 
     @property
     def seed(self) -> Path:
@@ -81,54 +95,96 @@ class Program:
         """Install the program and make its data; a half-made installation is made anew.
 
         Raises:
+            ConfigError: Something that it needs is missing.
             subprocess.CalledProcessError: pip or the program failed; what they said went to stderr.
         """
         if self.is_installed:
             return
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
-        _run(sys.executable, "-m", "venv", str(self.home / "venv"))
-        _run(str(self.python), "-m", "pip", "install", "-q", *self.requirements)
-        _run(str(self.python), str(self.seed_script), str(self.seed))
+        self._fetch()
+        self.run(str(self.python), str(self.folder / "seed.py"), str(self.seed))
         (self.home / "done").touch()
 
+    def run(self, *command: str) -> None:
+        """Run a step of the installation, in its folder."""
+        subprocess.run(
+            command,
+            check=True,
+            cwd=self.home,
+            env={**os.environ, "PYTHONPATH": str(_INSIDE)},
+            stdout=sys.stderr,
+            stdin=subprocess.DEVNULL,
+        )
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    def _fetch(self) -> None:
+        if self.requirements:
+            self.run(sys.executable, "-m", "venv", str(self.home / "venv"))
+            self.run(str(self.python), "-m", "pip", "install", "-q", *self.requirements)
 
 
 class Slot:
-    """One running server with data of its own. Used in one event loop."""
+    """One running server with data of its own. Used in one event loop.
+
+    Where bubblewrap works, the server sees no network and can write to its own folder alone.
+    """
 
     def __init__(self, program: Program) -> None:
-        self._program = program
+        self.program = program
         self._folder: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._resets = 0
-        self.port = 0
+
+    @property
+    def folder(self) -> Path:
+        """Socket and data of the running server."""
+        assert self._folder is not None, "the slot is not started"
+        return self._folder
 
     @property
     def database(self) -> Path:
         """The live SQLite file."""
-        assert self._folder is not None, "the slot is not started"
-        return self._folder / "data" / self._program.database
+        return self.folder / "data" / self.program.database
 
-    async def reset(self) -> None:
+    @property
+    def server(self) -> Server:
+        """How to reach the program."""
+        return Server(socket=str(self.folder / "socket"))
+
+    @property
+    def pid(self) -> int | None:
+        """Process that runs the server, None when it does not run."""
+        process = self._process
+        return None if process is None or process.returncode is not None else process.pid
+
+    async def reset(self, content: bytes | None = None) -> None:
         """Bring the data back to where every episode begins; starts the server when it is gone.
+
+        Args:
+            content: What ``content`` gave, to bring that back instead.
 
         Raises:
             EnvironmentFault: The server does not start.
         """
-        if self._process is None or self._process.returncode is not None:
+        if self.pid is None:
             await self.stop()
             await self._start()
         self._resets += 1
-        seed = self._program.seed / self._program.database
-        with closing(sqlite3.connect(seed)) as source, closing(self.connect()) as live:
-            source.backup(live)
-            # What the server remembers of earlier episodes must not look up to date.
-            live.execute("UPDATE cache SET generation = ?", (1_000_000 + 1_000 * self._resets,))
-            live.commit()
+        with closing(sqlite3.connect(":memory:")) as given, closing(self.connect()) as live:
+            if content is None:
+                with closing(sqlite3.connect(self.program.seed / self.program.database)) as seed:
+                    seed.backup(live)
+            else:
+                given.deserialize(content)
+                given.backup(live)
+            if self.program.after_reset:
+                live.execute(self.program.after_reset, {"reset": self._resets})
+                live.commit()
+
+    def content(self) -> bytes:
+        """Return the live database as it is now."""
+        with closing(self.connect()) as live:
+            return live.serialize()
 
     def connect(self) -> sqlite3.Connection:
         """Return a connection to the live database."""
@@ -139,7 +195,7 @@ class Slot:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _STOP_S)
         folder, self._folder = self._folder, None
@@ -147,28 +203,80 @@ class Slot:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _start(self) -> None:
-        program = self._program
+        program = self.program
         program.require()
         self._folder = Path(tempfile.mkdtemp(prefix=f"turngym-{program.name}-"))
         shutil.copytree(program.seed, self._folder / "data")
-        self._process = await asyncio.create_subprocess_exec(
-            str(program.python),
-            str(program.server_script),
-            str(self._folder / "data"),
-            stdin=asyncio.subprocess.PIPE,  # its end tells the server that we are gone
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=_environment(),
-        )
+        with (self._folder / "errors").open("wb") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                *(_jail(self._folder, program.home) if _jails() else ()),
+                str(program.python),
+                str(program.folder / "server.py"),
+                str(self._folder / "data"),
+                str(self._folder / "socket"),
+                stdin=asyncio.subprocess.PIPE,  # its end tells the server that we are gone
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=_environment(),
+                start_new_session=True,
+            )
         assert self._process.stdout is not None
-        try:
+        line = b""
+        with suppress(TimeoutError):
             line = await asyncio.wait_for(self._process.stdout.readline(), _START_S)
-            self.port = int(line)
-        except (TimeoutError, ValueError) as error:
+        if line.strip() != b"ready":
+            said = (self._folder / "errors").read_text("utf-8", "replace").split("\n")
+            reason = next((one.strip() for one in reversed(said) if one.strip()), "no answer")
             await self.stop()
-            raise EnvironmentFault(f"{program.title} does not start") from error
+            raise EnvironmentFault(f"{program.title} does not start: {reason[:200]}")
 
 
 def _environment() -> Mapping[str, str]:
     """Return what a program may know of ours: nothing but where programs are."""
-    return {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "TZ": "UTC"}
+    return {
+        "PATH": os.environ.get("PATH", ""),
+        "PYTHONPATH": str(_INSIDE),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+    }
+
+
+def _jail(folder: Path, home: Path) -> list[str]:
+    """Return the command that shuts a server in: no network, and one folder to write to."""
+    seen = {str(home), str(Path(__file__).parent), sys.prefix, sys.base_prefix}
+    return [
+        "bwrap", "--die-with-parent", "--new-session",
+        "--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+        "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",
+        *(word for path in sorted(seen) for word in ("--ro-bind", path, path)),  # if below /tmp
+        "--bind", str(folder), str(folder), "--",
+    ]  # fmt: skip
+
+
+@cache
+def _jails() -> bool:
+    """Say whether bubblewrap works here; servers of sites run without where it does not."""
+    if shutil.which("bwrap") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*_jail(Path(folder), Path(folder)), sys.executable, "-c", ""]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def django_session(site: str) -> dict[str, Any]:
+    """Return the browser's storage in which the user of a Django site is signed in.
+
+    The seed of the site made the session; see ``inside/django_site.py``.
+    """
+    cookie = {
+        "name": "sessionid",
+        "value": "workshop" * 4,
+        "domain": f"{site}.test",
+        "path": "/",
+        "expires": -1,
+        "httpOnly": True,
+        "secure": False,
+        "sameSite": "Lax",
+    }
+    return {"cookies": [cookie], "origins": []}

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from turngym.environments.web.sites.program import Program
 
-_HERE = Path(__file__).parent
-
 TRACKER = Program(
     name="tracker",
     title="the issue tracker (Trac)",
     requirements=("Trac==1.6", "setuptools<81"),
-    seed_script=_HERE / "seed.py",
-    server_script=_HERE / "server.py",
+    folder=Path(__file__).parent,
     database="db/trac.db",
+    # What the server remembers of earlier episodes must not look up to date.
+    after_reset="UPDATE cache SET generation = 1000000 + 1000 * :reset",
 )

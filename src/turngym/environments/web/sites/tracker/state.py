@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import sqlite3
 from dataclasses import dataclass, field
-
-from turngym.tasks.base import Split
 
 FIELDS = (
     "type", "component", "priority", "owner", "reporter", "cc", "version", "milestone", "status",
@@ -68,8 +65,3 @@ def read_state(connection: sqlite3.Connection) -> State:
 def _plain(text: str | None) -> str:
     """Return text as it was meant: line ends, empty lines and blanks at ends do not matter."""
     return "\n".join(line.rstrip() for line in (text or "").splitlines() if line.strip())
-
-
-def split_of(goal: str) -> Split:
-    """Return the split that the words of a goal belong to: one in four is held out."""
-    return "test" if hashlib.sha256(goal.encode()).digest()[0] % 4 == 0 else "train"

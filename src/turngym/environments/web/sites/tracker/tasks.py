@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from random import Random
 
-from turngym.environments.web.miniwob.scene import Expert
+from turngym.environments.web.sites.jobs import Job, Template
 from turngym.environments.web.sites.tracker.experts import (
     answer_after,
     edit_page,
     edit_tickets,
     file_ticket,
 )
-from turngym.environments.web.sites.tracker.state import State, split_of
-from turngym.tasks.base import Split
+from turngym.environments.web.sites.tracker.state import State
 
 _PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
 _TYPES = ("defect", "enhancement", "task")
@@ -33,26 +31,6 @@ _LINES = (
     "Reviewed in April", "See the roadmap",
 )  # fmt: skip
 _NAMES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch", "TestMatrix")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One thing to do in the tracker."""
-
-    goal: str
-    wanted: State
-    """The whole tracker once it is done."""
-    expert: Expert
-    answer: str = ""
-    """What must be answered, letter case aside; empty where nothing is asked."""
-
-    @property
-    def split(self) -> Split:
-        """Which split this job belongs to, a function of the goal."""
-        return split_of(self.goal)
-
-
-Template = Callable[[State, Random], Job]
 
 
 def _change(

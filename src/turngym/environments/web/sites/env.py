@@ -1,0 +1,283 @@
+"""Tasks in a real web application, judged on its database."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar, Literal
+
+from turngym.environments.actions import Action
+from turngym.environments.base import Outcome, SnapshotKind
+from turngym.environments.screen import ActionStyle
+from turngym.environments.web.base import WebEnv
+from turngym.environments.web.browser import BrowserHost
+from turngym.environments.web.gate import Site
+from turngym.environments.web.miniwob.scene import Scene
+from turngym.environments.web.settings import Settings
+from turngym.environments.web.sites.jobs import Job, Template
+from turngym.environments.web.sites.program import Program, Slot
+from turngym.errors import EnvironmentFault, SnapshotError, unknown_name
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+
+_DRAWS = 200
+_MOST_WAITING = 4
+"""Servers that are kept running without an environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteState:
+    """A moment of an episode: the data file, the browser's storage, addresses, what was done."""
+
+    content: bytes
+    storage: Any
+    """Cookies and local storage, as Playwright tells them."""
+    addresses: tuple[str, ...]
+    """Of the pages in the tab's history, the one that is open last; empty when there is more to
+    the browser than that, and only playing the episode again leads here."""
+    done: tuple[Action, ...]
+    on_page: int
+    """How many of ``done``, the last ones, were done on the page that is open."""
+    text: str
+
+
+class SiteEnv(WebEnv):
+    """One kind of task in a web application, with a server and a database of its own.
+
+    A subclass says which application: the class variables and ``read``.
+
+    Args:
+        kind: Which of ``templates``.
+        settings: As ``WebEnv``.
+        max_chars: As ``WebEnv``.
+        screenshot: As ``WebEnv``.
+        action_style: As ``WebEnv``.
+        keep: As ``WebEnv``.
+        render_mode: ``"ansi"`` or None.
+
+    Action: everything that a browser can do, within this one site.
+    Observation: the goal, the address and the page.
+    Reward: 1 at ``stop`` or ``answer`` when the database is exactly as the goal wants it, and the
+        answer right where one is asked for; anything else that was changed costs it. Else 0.
+    Start: the start page, with the data as it was installed.
+    End: ``stop`` or ``answer``.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "fs"
+    site: ClassVar[str]
+    """Name in ids and in the address."""
+    program: ClassVar[Program]
+    templates: ClassVar[Mapping[str, Template]]
+    looks: ClassVar[Settings] = Settings()
+    """How its pages are shown unless told otherwise."""
+    start: ClassVar[str] = "/"
+    """Path of the first page."""
+    signed_in: ClassVar[Any] = None
+    """Cookies of the user that the agent acts for, as Playwright tells them."""
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        settings: Settings | None = None,
+        max_chars: int = 6_000,
+        screenshot: Literal["none", "plain", "marks"] = "none",
+        action_style: ActionStyle = "commands",
+        keep: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if kind not in self.templates:
+            raise unknown_name(f"kind of {self.site} task", kind, self.templates)
+        super().__init__(
+            settings=settings or self.looks,
+            max_chars=max_chars,
+            screenshot=screenshot,
+            action_style=action_style,
+            keep=keep,
+            render_mode=render_mode,
+        )
+        self.program.require()
+        self.kind = kind
+        self.name = f"{self.site}-{kind}"
+        self._slot: Slot | None = None
+        self._job: Job | None = None
+        self._given: str | None = None
+        self._document: object = None
+        self._on_page = 0
+        """Actions since the document that is open was loaded."""
+
+    @abstractmethod
+    def read(self, connection: sqlite3.Connection) -> Any:
+        """Return all that an agent could change, from the application's database."""
+
+    @property
+    def job(self) -> Job:
+        """What is to be done in the running episode."""
+        assert self._job is not None, "the environment was not reset"
+        return self._job
+
+    @property
+    def slot(self) -> Slot:
+        """The server of this environment."""
+        assert self._slot is not None, "the environment was not reset"
+        return self._slot
+
+    def data(self) -> Any:
+        """Return what is in the live database now."""
+        with closing(self.slot.connect()) as connection:
+            return self.read(connection)
+
+    def sites(self) -> Mapping[str, Site]:
+        """Return the application of this slot."""
+        return {f"{self.site}.test": self.slot.server}
+
+    async def prepare(self, task: Task) -> tuple[str, str]:
+        """Reset the application, and draw a job until one falls into the split."""
+        if self._slot is None:
+            self._slot = self._take()
+        await self.slot.reset()
+        self._given = None
+        before = self.data()
+        self._job = self._draw(before, task)
+        self.storage = self.signed_in if self._job.signed_in else None
+        return self._job.goal, f"http://{self.site}.test{self.start}"
+
+    def _draw(self, data: Any, task: Task) -> Job:
+        rng = Random(derive_seed(task.seed, self.site))
+        for _ in range(_DRAWS):
+            job = self.templates[self.kind](data, rng)
+            if job.split == task.split:
+                return job
+        raise EnvironmentFault(f"{self.name}: none of {_DRAWS} jobs is in the split {task.split}")
+
+    async def judge(self, action: Action) -> Outcome | None:
+        """End the episode at ``stop`` or ``answer``."""
+        if action.name not in ("stop", "answer"):
+            return None
+        self._given = str(action.arguments.get("text", ""))
+        score = self.score()
+        return Outcome(text="done." if score else "failed.", reward=score, terminated=True)
+
+    def score(self) -> float:
+        """Return 1 when the database is exactly as the goal wants it, and the answer right."""
+        if self._job is None:
+            return 0.0
+        if self._job.answer and _said(self._given or "") != _said(self._job.answer):
+            return 0.0
+        return float(self.data() == self._job.wanted)
+
+    def instance_key(self) -> str:
+        """Return the goal, which holds all that was drawn."""
+        return self.goal
+
+    def oracle_action(self) -> str:
+        """Return the expert's action."""
+        name, arguments = self.job.expert(Scene(self.goal, self.view, tuple(self._done_actions)))
+        return self.say(name, **arguments)
+
+    async def close(self) -> None:
+        """Close the context; the server waits for the next environment of its kind."""
+        host = self._host
+        try:
+            if host is not None:
+                await host.run(self._give_back(host))
+        finally:
+            await super().close()
+
+    def _take(self) -> Slot:
+        """Return a server that waits, or a new one. In the browser's loop."""
+        assert self._host is not None
+        for one in reversed(self._host.kept):
+            if isinstance(one, Slot) and one.program is self.program:
+                self._host.kept.remove(one)
+                return one
+        return Slot(self.program)
+
+    async def _give_back(self, host: BrowserHost) -> None:
+        slot, self._slot = self._slot, None
+        if slot is None:
+            return
+        await self._drop_session()
+        waiting = [one for one in host.kept if isinstance(one, Slot)]
+        if slot.pid is None or len(waiting) >= _MOST_WAITING:
+            await slot.stop()
+        else:
+            host.kept.append(slot)
+
+    # Snapshots: the data file, the storage and the address, and what was done on that page.
+
+    async def get_state(self) -> SiteState:
+        """Return the state of the episode."""
+        assert self._host is not None
+        return await self._host.run(self._get_state())
+
+    async def set_state(self, state: SiteState) -> None:  # type: ignore[override]
+        """Go back to ``state``; what the page itself remembers is done again.
+
+        Raises:
+            SnapshotError: That leads to another page.
+        """
+        if self._host is None:
+            self._host = BrowserHost.lease()
+        await self._host.run(self._set_state(state))
+
+    async def _get_state(self) -> SiteState:
+        is_simple = self.session.is_plain
+        return SiteState(
+            content=self.slot.content(),
+            storage=await self.session.storage_state() if is_simple else None,
+            addresses=await self.session.history() if is_simple else (),
+            done=tuple(self._done_actions),
+            on_page=self._on_page,
+            text=self.page(),
+        )
+
+    async def _set_state(self, state: SiteState) -> None:
+        with self._border("restore"):
+            if not await self._open_again(state):
+                await self._play_again(state)
+            self._done_actions = list(state.done)
+
+    async def _open_again(self, state: SiteState) -> bool:
+        """Open the page with the data of that moment; say whether that is the same page."""
+        if not state.addresses:
+            return False
+        await self._drop_session()
+        goal, _ = await self.prepare(self.current_task)
+        await self.slot.reset(state.content)
+        before = self.data()
+        self.storage = state.storage
+        await self._open_page(goal, state.addresses[-1])
+        self.session.tab.earlier = list(state.addresses[:-1])
+        for action in state.done[len(state.done) - state.on_page :]:
+            await self._step(action)
+        is_same = self.page() == state.text and self.data() == before
+        await self.slot.reset(state.content)  # looking leaves traces, such as counts of views
+        return is_same
+
+    async def _play_again(self, state: SiteState) -> None:
+        await self._enter(self.current_task)
+        for action in state.done:
+            await self._step(action)
+        if self.page() != state.text:
+            raise SnapshotError(f"{self.name}: playing the episode again gave another page")
+
+    async def _open_page(self, goal: str, url: str) -> None:
+        await super()._open_page(goal, url)
+        self._document, self._on_page = self.session.tab.document, 0
+
+    async def _step(self, action: Action) -> Outcome:
+        outcome = await super()._step(action)
+        document = self.session.tab.document
+        self._on_page = self._on_page + 1 if document == self._document else 0
+        self._document = document
+        return outcome
+
+
+def _said(text: str) -> str:
+    """Return an answer without what does not matter: letter case, blanks, a full stop."""
+    return " ".join(text.lower().split()).rstrip(".")

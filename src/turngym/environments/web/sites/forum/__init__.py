@@ -1,0 +1,1 @@
+"""A forum: django-machina."""

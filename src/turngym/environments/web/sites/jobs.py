@@ -1,0 +1,105 @@
+"""What is asked of an agent in a web application, and how an expert goes about it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, fill
+from turngym.environments.web.observation import Element
+from turngym.tasks.base import Split
+
+Stage = Callable[[Scene], Move]
+"""One turn of a script, found on the page as it is then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One thing to do in a web application."""
+
+    goal: str
+    wanted: Any
+    """The whole application once it is done, as its environment's ``read`` gives it."""
+    expert: Expert
+    answer: str = ""
+    """What must be answered, letter case aside; empty where nothing is asked."""
+    signed_in: bool = True
+    """The episode begins with the agent's user signed in."""
+
+    @property
+    def split(self) -> Split:
+        """Which split this job belongs to, a function of the goal: one in four is held out."""
+        return "test" if hashlib.sha256(self.goal.encode()).digest()[0] % 4 == 0 else "train"
+
+
+Template = Callable[[Any, Random], Job]
+"""Draws a job for the application as it is."""
+
+
+def script(*stages: Stage) -> Expert:
+    """Return the expert who does one stage a turn, and stops at the end."""
+
+    def expert(scene: Scene) -> Move:
+        turn = len(scene.past)
+        return stages[turn](scene) if turn < len(stages) else ("stop", {})
+
+    return expert
+
+
+def visit(url: str) -> Stage:
+    """Open an address."""
+    return lambda scene: ("goto", {"url": url})
+
+
+def press(name: str, *roles: str, after: str = "") -> Stage:
+    """Click what is called ``name``, or has the id or class; the first one after ``after``."""
+    return lambda scene: click(_find(scene, name, roles, after))
+
+
+def press_above(name: str, below: str) -> Stage:
+    """Click the last thing called ``name`` above the text ``below``."""
+
+    def stage(scene: Scene) -> Move:
+        lines = scene.elements
+        end = next((i for i, one in enumerate(lines) if below in one.name), 0)
+        found = [one for one in lines[:end] if one.mark and one.name == name]
+        return click(found[-1] if found else None)
+
+    return stage
+
+
+def enter(name: str, text: str, *, after: str = "") -> Stage:
+    """Type into the field called ``name``, or whose id or class it is."""
+    roles = ("textbox", "searchbox", "spinbutton", "number", "combobox")
+    return lambda scene: fill(_find(scene, name, roles, after) or scene.hinted(name), text)
+
+
+def choose(name: str, option: str, *, after: str = "") -> Stage:
+    """Choose from the list called ``name``, or whose id or class it is."""
+
+    def stage(scene: Scene) -> Move:
+        found = _find(scene, name, ("select",), after) or scene.hinted(name)
+        return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
+
+    return stage
+
+
+def reply(text: str) -> Stage:
+    """Answer."""
+    return lambda scene: ("answer", {"text": text})
+
+
+def _find(scene: Scene, name: str, roles: tuple[str, ...], after: str) -> Element | None:
+    """Return the element, after the first line whose name holds ``after`` where that is given."""
+    lines = scene.elements
+    if after:
+        start = next((i for i, one in enumerate(lines) if after in one.name), len(lines))
+        lines = lines[start:]
+    like = [one for one in lines if one.mark and (not roles or one.role in roles)]
+    same = [one for one in like if one.name.strip() == name]
+    loose = [one for one in like if one.name.strip().lower() == name.lower()]
+    hinted = [one for one in like if name[0] in "#." and not one.name and name in one.hint]
+    return next(iter([*same, *loose, *hinted]), None)

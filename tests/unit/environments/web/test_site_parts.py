@@ -1,0 +1,154 @@
+"""What the web applications share, without any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from turngym.environments.actions import Action
+from turngym.environments.web.gate import Gate, Server
+from turngym.environments.web.miniwob.scene import Scene
+from turngym.environments.web.observation import Element, PageView
+from turngym.environments.web.sites.data import Data, plain, read_data
+from turngym.environments.web.sites.env import _said
+from turngym.environments.web.sites.jobs import (
+    Job,
+    choose,
+    enter,
+    press,
+    press_above,
+    reply,
+    script,
+    visit,
+)
+
+
+def shelf() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(
+        """CREATE TABLE book (id INTEGER PRIMARY KEY, title TEXT, pages INTEGER);
+        CREATE TABLE visit (at TEXT); CREATE TABLE owner (name TEXT);
+        INSERT INTO book VALUES (1, 'Moss', 80), (2, 'Fern', 120);
+        INSERT INTO owner VALUES ('ada');"""
+    )
+    return connection
+
+
+QUERIES = {"books": "SELECT title, pages FROM book"}
+IGNORED = ("book", "visit")
+
+
+def test_data_is_equal_whatever_the_order_and_the_numbers_of_rows():
+    one, two = shelf(), shelf()
+    two.execute("UPDATE book SET id = 9 WHERE id = 1")
+    two.execute("INSERT INTO visit VALUES ('today')")
+    before, after = (read_data(each, QUERIES, ignored=IGNORED) for each in (one, two))
+    assert before == after
+    two.execute("INSERT INTO book VALUES (3, 'Fern', 120)")
+    assert read_data(two, QUERIES, ignored=IGNORED).differences(before) == [
+        "- books: [('pages', 120.0), ('title', 'Fern')]"
+    ]
+
+
+def test_a_table_that_no_query_stands_for_counts_whole():
+    one, two = shelf(), shelf()
+    two.execute("UPDATE owner SET name = 'ben'")
+    assert read_data(one, QUERIES, ignored=IGNORED) != read_data(two, QUERIES, ignored=IGNORED)
+    assert read_data(one, QUERIES, ignored=None) == read_data(two, QUERIES, ignored=None)
+
+
+def test_data_is_changed_in_a_copy():
+    data = Data({"books": [{"title": "Moss"}, {"title": "Fern"}]})
+    wanted = data.copy()
+    wanted.one("books", title="Moss")["title"] = "Ivy"
+    wanted.add("books", title="Reed")
+    wanted.drop("books", title="Fern")
+    assert [row["title"] for row in wanted.all("books")] == ["Ivy", "Reed"]
+    assert [row["title"] for row in data.all("books")] == ["Moss", "Fern"]
+    with pytest.raises(LookupError, match="0 rows"):
+        wanted.one("books", title="Fern")
+
+
+def test_blanks_and_empty_lines_of_a_text_do_not_matter():
+    assert plain("a  \r\n\r\n b\n") == plain(b"a\nb") == "a\nb"
+    assert plain(3) == 3
+    assert _said(" Two  Words. ") == "two words"
+
+
+def page(*lines: tuple[str, str, str]) -> PageView:
+    return PageView(
+        elements=tuple(
+            Element(mark=n, role=role, name=name, hint=hint)
+            for n, (role, name, hint) in enumerate(lines, start=1)
+        )
+    )
+
+
+PAGE = page(
+    ("link", "Edit", ""),
+    ("text", "First post", ""),
+    ("link", "Edit", ""),
+    ("text", "Second post", ""),
+    ("textbox", "Message", ""),
+    ("spinbutton", "", "#count"),
+    ("select", "Size", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "move"),
+    [
+        (press("Edit", "link"), ("click", {"mark": 1})),
+        (press("edit", after="First"), ("click", {"mark": 3})),
+        (press("#count"), ("click", {"mark": 6})),
+        (press_above("Edit", "Second"), ("click", {"mark": 3})),
+        (enter("Message", "hi"), ("type", {"mark": 5, "text": "hi"})),
+        (enter("#count", "4"), ("type", {"mark": 6, "text": "4"})),
+        (choose("Size", "large"), ("select", {"mark": 7, "option": "large"})),
+        (press("Nothing"), ("wait", {})),
+        (choose("Nothing", "large"), ("wait", {})),
+        (visit("http://a.test/"), ("goto", {"url": "http://a.test/"})),
+        (reply("42"), ("answer", {"text": "42"})),
+    ],
+)
+def test_a_stage_finds_its_element(stage, move):
+    assert stage(Scene("", PAGE)) == move
+
+
+def test_a_script_does_one_stage_a_turn_and_stops():
+    expert = script(press("Edit"), reply("42"))
+    done = (Action(name="click", arguments={}),)
+    assert expert(Scene("", PAGE)) == ("click", {"mark": 1})
+    assert expert(Scene("", PAGE, done)) == ("answer", {"text": "42"})
+    assert expert(Scene("", PAGE, done * 2)) == ("stop", {})
+
+
+def test_a_goal_decides_its_split():
+    splits = [Job(goal=str(n), wanted=None, expert=script()).split for n in range(400)]
+    assert 70 < splits.count("test") < 130
+
+
+async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    path = str(tmp_path / "socket")
+    server = await asyncio.start_unix_server(answer, path)
+    gate = Gate({"site.test": Server(socket=path), "gone.test": Server(socket=path + "x")})
+    await gate.open()
+    try:
+        for host, wanted in (("site.test", b"hello"), ("gone.test", b"does not answer")):
+            port = int(gate.address.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            async with asyncio.timeout(10):
+                assert wanted in await reader.readuntil(wanted)
+            writer.close()
+    finally:
+        await gate.close()
+        server.close()
