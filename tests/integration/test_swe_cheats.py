@@ -215,7 +215,7 @@ async def test_a_patch_that_knows_the_shown_case_only_fails_the_hidden_ones(host
         "        globals()[_n] = _either(_n) if callable(_v) else _v\n"
     )
     verdict = await judge(
-        host, project, broken, Patch(files={path: both.encode()}), tests={},
+        host, project, broken, Patch(files={path: both.encode()}), 
         fail_to_pass=record.fail_to_pass, pass_to_pass=(), packages=packages, timeout_s=60.0,
     )  # fmt: skip
     assert not verdict.is_resolved
@@ -227,7 +227,7 @@ async def test_walking_slowly_into_the_time_limit_scores_nothing(host):
     project, record = sample_project(), file.tasks[0]
     slow = {"src/tally/__init__.py": b"import time\ntime.sleep(600)\n"}
     verdict = await judge(
-        host, project, broken_files(project, record), Patch(files=slow), tests={},
+        host, project, broken_files(project, record), Patch(files=slow), 
         fail_to_pass=record.fail_to_pass, pass_to_pass=file.pass_to_pass(record),
         packages=packages_folder(), timeout_s=3.0,
     )  # fmt: skip

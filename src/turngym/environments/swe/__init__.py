@@ -7,7 +7,7 @@ from turngym.environments.registration import register
 _HERE = "turngym.environments.swe"
 _MAX_TURNS = 60
 """Answers in all; the budget of turns, which the agent is told, is smaller."""
-_MINI_TURNS = 8
+_MINI_TURNS = 6
 
 
 def register_swe() -> None:

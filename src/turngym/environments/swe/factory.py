@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from turngym.environments.swe.judge import cross_examine, fresh_box, judge, run_tests
+from turngym.environments.swe.bench import bench_of
+from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
@@ -84,26 +85,20 @@ async def measure(
     *,
     source: Mapping[str, str],
     split: Split | None = None,
-) -> tuple[TaskFile, frozenset[str]]:
+) -> TaskFile:
     """Run the untouched project three times; return its description and the tests to judge with.
 
-    The second result holds the tests that passed every time and fail when they are made to.
+    Those are the tests that passed every time and fail when they are made to.
 
     Raises:
         ConfigError: No test passes, or they are too slow.
     """
-    layer = await host.layer(f"project {project.digest}", project.write)
+    bench = await bench_of(host, project, packages)
     passed: set[str] | None = None
     seconds, problem = 0.0, ""
     for _ in range(3):
-        box = await fresh_box(host, layer, {}, packages)
         started = time.monotonic()
-        try:
-            run = await run_tests(
-                host, box, project, _test_files(project), timeout_s=demands.max_suite_s
-            )
-        finally:
-            await box.close()
+        run = await bench.run({}, _test_files(project), timeout_s=demands.max_suite_s)
         seconds = max(seconds, time.monotonic() - started)
         problem = problem or run.problem
         found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
@@ -120,19 +115,11 @@ async def measure(
     order = sorted(passed)
     sound = set(order)
     for place in PLACES:
-        forged = await cross_examine(
-            host,
-            project,
-            layer,
-            {},
-            order,
-            packages=packages,
-            timeout_s=demands.max_suite_s,
-            rng=Random(0),
-            place=place,
+        forged = await bench.cross_examine(
+            {}, order, timeout_s=demands.max_suite_s, rng=Random(0), place=place
         )
         sound -= set(forged)
-    file = TaskFile(
+    return TaskFile(
         name=project.name,
         version=project.version,
         digest=project.digest,
@@ -140,9 +127,8 @@ async def measure(
         layout=project.layout,
         split=split or split_of(project.name),
         suite_s=seconds,
-        tests=tuple(order),
+        tests=tuple(one for one in order if one in sound),
     )
-    return file, frozenset(sound)
 
 
 def candidates(project: Project, seed: int, demands: Demands) -> list[tuple[Kind, list[Edit]]]:
@@ -213,7 +199,6 @@ class Factory:
         self._kept: list[SweRecord] = []
         self._packages = packages_folder()
         self._file: TaskFile | None = None
-        self._sound: frozenset[str] = frozenset()
 
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
@@ -226,7 +211,7 @@ class Factory:
         host = WorkHost.lease()
         started = time.monotonic()
         try:
-            self._file, self._sound = await measure(
+            self._file = await measure(
                 host,
                 self.project,
                 self._packages,
@@ -319,12 +304,8 @@ class Factory:
         if isinstance(broken, str):
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
-        layer = await host.layer(f"project {self.project.digest}", self.project.write)
-        box = await fresh_box(host, layer, broken, self._packages)
-        try:
-            run = await run_tests(host, box, self.project, tests, timeout_s=timeout_s)
-        finally:
-            await box.close()
+        bench = await bench_of(host, self.project, self._packages)
+        run = await bench.run(broken, tests, timeout_s=timeout_s)
         if "slow" in run.problem:
             return "too slow"
         if run.problem:
@@ -363,7 +344,7 @@ class Factory:
         self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
     ) -> SweRecord | str:
         assert self._file is not None
-        judged = [one for one in failing if one in self._sound and one in messages]
+        judged = [one for one in failing if one in messages]
         names = sorted({test_name(one) for one in judged})
         if len(names) < self.demands.min_functions:
             return "too few tests fail"
@@ -404,14 +385,14 @@ async def check_record(
 ) -> SweRecord | str:
     """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
     nothing = await judge(
-        host, project, broken, Patch(), tests={}, fail_to_pass=record.fail_to_pass,
+        host, project, broken, Patch(), fail_to_pass=record.fail_to_pass,
         pass_to_pass=(), packages=packages, timeout_s=timeout_s,
     )  # fmt: skip
     if nothing.fixed > 0:
         return "not every test fails again"
     repair = Patch(files={path: project.files.get(path) for path in broken})
     repaired = await judge(
-        host, project, broken, repair, tests={}, fail_to_pass=record.fail_to_pass,
+        host, project, broken, repair, fail_to_pass=record.fail_to_pass,
         pass_to_pass=file.pass_to_pass(record), packages=packages, timeout_s=timeout_s,
     )  # fmt: skip
     if not repaired.is_resolved:

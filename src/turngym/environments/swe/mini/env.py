@@ -27,7 +27,7 @@ class MiniState:
 
 
 class MiniEnv(TextGame):
-    """One wrong line in eight files of a few lines: choose the file, choose the line, mend it.
+    """One wrong line in seven files of a few lines: choose the file, choose the line, mend it.
 
     Action: ``view <file>``, ``edit <file> <line> <text>`` (the line keeps its indentation) and
     ``submit``.

@@ -6,7 +6,7 @@ and calls, and forks a child that imports the files, makes the calls and tells w
 they should give never enters the sandbox. When the child is done, or late, whatever it left ends.
 """
 
-# ruff: noqa: BLE001, D103, PTH123, S102
+# ruff: noqa: BLE001, D103, PTH123
 import contextlib
 import ctypes
 import json
