@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe learning-swe drill outside llm learning check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -59,10 +59,16 @@ soak-desktop: ## 500 desktop episodes while processes in them are killed at rand
 	@$(BOOTSTRAP) core dev desktop
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_desktop.py -k five_hundred $(PYTEST_ARGS)
 
-swe: ## Fetch the projects of the SWE tasks, and check every task
+swe: ## Every SWE task and terminal jobs: sound, solved by the expert and not by nobody, no cheat pays
 	@$(BOOTSTRAP) core dev sandboxes
 	@$(BIN)/python -m turngym.environments.swe.install
-	@$(BIN)/turngym check task swe/bugs --parallel 2 $(ARGS)
+	@$(BIN)/turngym check task swe/bugs --parallel 2
+	@$(BIN)/python benchmarks/swe_tasks.py $(ARGS)
+	@TURNGYM_SWE=full $(BIN)/python -m pytest --timeout 1800 tests/integration/test_swe_cheats.py $(PYTEST_ARGS)
+
+learning-swe: ## A small policy learns to mend one-line bugs, five seeds; half an hour
+	@$(BOOTSTRAP) core train sandboxes
+	@$(BIN)/python benchmarks/swe_learning.py $(ARGS)
 
 outside: ## Agents of others, installed from the registry and run unchanged through the gateway
 	@$(BOOTSTRAP) core train dev openai serve mcp
@@ -71,9 +77,9 @@ outside: ## Agents of others, installed from the registry and run unchanged thro
 	@TURNGYM_OUTSIDE="$$PWD/.venv-outside/bin/python" \
 	$(BIN)/python -m pytest --timeout 600 -s tests/integration/test_outside_agents.py $(PYTEST_ARGS)
 
-llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in two families
-	@$(BOOTSTRAP) core train search dev smollm2 openai serve
-	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
+llm: ## SmolLM2 through the local engine and through a server: equal turns; and a SWE episode, trained on
+	@$(BOOTSTRAP) core train search dev smollm2 openai serve sandboxes
+	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py $(PYTEST_ARGS)
 
 drill: ## Kill a trainer 50 times at random, and 400 runs of random settings: the account stays right
 	@$(BOOTSTRAP) core dev

@@ -105,6 +105,7 @@ class WorkHost:
             folder = await asyncio.to_thread(self._mountable, tools)
             mounts = [ReadOnlyMount(source=folder, target=TOOLS)]
             env["PYTHONPATH"] = ":".join([*paths, TOOLS])
+            env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half of the time of a small suite
         spec = SandboxSpec(workspace=layer, limits=limits, env=env, mounts=mounts)
         return await self._backend.start(spec)
 
