@@ -27,7 +27,7 @@ class MiniState:
 
 
 class MiniEnv(TextGame):
-    """One wrong line in seven files of a few lines: choose the file, choose the line, mend it.
+    """One wrong line in seven files of two or three: choose the file, choose the line, mend it.
 
     Action: ``view <file>``, ``edit <file> <line> <text>`` (the line keeps its indentation) and
     ``submit``.
@@ -35,7 +35,8 @@ class MiniEnv(TextGame):
     an edit.
     Reward: 1 for ``submit`` when every hidden call gives the right number, else 0. The calls are
     made in a sandbox that knows none of the numbers wanted.
-    Start: a random project. Whether its own function or a library function is wrong, nothing says.
+    Start: a random project, and the file of its own function. Whether that or a library function
+        is wrong, nothing says.
     End: ``submit``.
     """
 
@@ -69,9 +70,10 @@ class MiniEnv(TextGame):
         return repr([replace(program, name="") for program in (p.right, p.wrong)])
 
     def describe(self) -> str:
-        """Return which call is wrong."""
+        """Return which call is wrong, and what it calls."""
         p = self.state.problem
-        return self._told(p.shown, p.wrong.run(p.shown))
+        own = dict(self.state.files)[path_of(p.right.name)]
+        return f"{self._told(p.shown, p.wrong.run(p.shown))}\n{_numbered(own)}"
 
     def _told(self, call: Call, value: Value) -> str:
         return f"{call} is {value}, not {self.state.problem.wanted(call)}."
@@ -91,8 +93,7 @@ class MiniEnv(TextGame):
     def _view(self, path: str, text: str) -> Outcome:
         if path not in self.state.viewed:
             self.state = replace(self.state, viewed=(*self.state.viewed, path))
-        lines = text.splitlines()
-        return Outcome(text="\n".join(f"{n} {line}" for n, line in enumerate(lines, start=1)))
+        return Outcome(text=_numbered(text))
 
     def _edit(self, path: str, text: str, line: int, new: str) -> Outcome:
         last = text.count("\n")
@@ -144,12 +145,11 @@ class MiniEnv(TextGame):
         """Return a menu: every file to look at, a few edits of the files seen, and ``submit``."""
         files = dict(self.state.files)
         menu = [self.say("view", path=path) for path in files]
-        own = path_of(self.state.problem.right.name)
-        for path in self.state.viewed:
-            line = 5 if path == own else 2
-            for function in LIBRARY:
-                text = f"return {function}(c, a)" if path == own else f"return {function}(a, b)"
-                menu.append(self.say("edit", path=path, line=line, text=text))
+        menu += [
+            self.say("edit", path=path, line=2, text=f"return {function}(a, b)")
+            for path in self.state.viewed
+            for function in LIBRARY
+        ]
         return [*menu, self.say("submit")]
 
     def oracle_action(self) -> str:
@@ -164,6 +164,10 @@ class MiniEnv(TextGame):
                 if right != found:
                     return self.say("edit", path=path, line=number, text=right.strip())
         return self.say("submit")
+
+
+def _numbered(text: str) -> str:
+    return "\n".join(f"{n} {line}" for n, line in enumerate(text.splitlines(), start=1))
 
 
 def _refused(problem: str) -> Outcome:

@@ -2,7 +2,7 @@
 
 Standard library only. Read as text by ``cases.py`` and run as ``python3 -I -S -B -c``. This process
 imports nothing that was submitted; other processes of the sandbox cannot read it. It is told files
-and calls, and forks a child that imports the files, makes the calls and tells what each gave. What
+and calls, and forks a child that runs the files, makes the calls and tells what each gave. What
 they should give never enters the sandbox. When the child is done, or late, whatever it left ends.
 """
 
@@ -14,9 +14,7 @@ import os
 import resource
 import select
 import signal
-import sys
 import time
-import types
 from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -65,26 +63,19 @@ def run(order: dict[str, Any], secret_fds: set[int]) -> list[Any]:
 
 
 def answers(order: dict[str, Any]) -> list[Any]:
-    """Import the files and make the calls; only a child does this."""
-    library = types.ModuleType("lib")
-    sys.modules["lib"] = library
-    modules = {"lib": library}
-    # The library first: the project's own file imports from it.
+    """Run the files in one namespace and make the calls; only a child does this."""
+    names: dict[str, Any] = {"__name__": "project"}
     for path, text in order["files"]:
-        name = path.removesuffix(".py")
-        module = modules[name] = types.ModuleType(name)
         try:
-            exec(compile(text, path, "exec"), module.__dict__)
+            exec(compile(text, path, "exec"), names)
         except Exception:
-            continue  # its calls fail
-        if hasattr(module, name):
-            setattr(library, name, getattr(module, name))
-    return [value_of(modules[name], name, arguments) for name, arguments in order["calls"]]
+            continue  # calls of what it defines fail
+    return [value_of(names, name, arguments) for name, arguments in order["calls"]]
 
 
-def value_of(module: Any, name: str, arguments: list[int]) -> Any:
+def value_of(names: dict[str, Any], name: str, arguments: list[int]) -> Any:
     try:
-        value = getattr(module, name)(*arguments)
+        value = names[name](*arguments)
     except Exception as error:
         return type(error).__name__
     return value if type(value) is int and abs(value) < 1 << 60 else str(value)[:40]

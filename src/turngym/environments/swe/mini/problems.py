@@ -1,8 +1,9 @@
 """Draws tiny projects with one wrong line, and the calls that tell.
 
-A project has one function of its own and a library of six, each in a file. The function's
-docstring says which two of the library it calls, with what; what a library function does is said by
-its name. One line is wrong: of the function, or of a library function that it calls.
+A project has one function of its own and a library of six, each in a file. The function's docstring
+says how it calls two of the library; what a library function does is said by its name. One line is
+wrong: of the function, or of a library function that it calls. The files are run one after the
+other in one namespace, the library first.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ NAMES = (
 )  # fmt: skip
 _CASES = 6
 _LIBRARY_CASES = 3
-_OWN_LINES = (4, 5)
-"""Where the own function calls the first and the second library function."""
+_OWN_LINE, _LIBRARY_LINE = 3, 2
+
+_ARGUMENTS = (("a", "b", "a"), ("a", "b", "b"), ("b", "a", "a"), ("b", "a", "b"))
 
 T = TypeVar("T")
-Arguments = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,9 @@ class Program:
 
     name: str
     used: tuple[str, str]
-    arguments: tuple[Arguments, Arguments]
+    """The library functions that are called, the inner one first."""
+    arguments: tuple[str, str, str]
+    """``a`` or ``b``: the two of the inner call, and the second of the outer call."""
     bodies: tuple[str, ...] = LIBRARY
     """For each library function whose body it has; its own, in a program without a bug."""
 
@@ -61,33 +64,28 @@ class Program:
         a, b = call.arguments
         if call.function != self.name:
             return self._library(call.function, a, b)
-        values = {"a": a, "b": b}
-        for function, (one, other) in zip(self.used, self.arguments, strict=True):
-            values["c"] = self._library(function, values[one], values[other])
-        return values["c"]
+        one, other, last = (a if name == "a" else b for name in self.arguments)
+        return self._library(self.used[1], self._library(self.used[0], one, other), last)
 
     def _library(self, function: str, a: int, b: int) -> int:
         return _LIBRARY[self.bodies[LIBRARY.index(function)]][1](a, b)
 
-    def calls(self) -> list[str]:
-        """Return the two calls of the library, as text."""
-        return [
-            f"{function}({one}, {other})"
-            for function, (one, other) in zip(self.used, self.arguments, strict=True)
-        ]
+    def expression(self) -> str:
+        """Return what the function returns, as text."""
+        one, other, last = self.arguments
+        return f"{self.used[1]}({self.used[0]}({one}, {other}), {last})"
 
     def files(self, says: Program) -> dict[str, str]:
         """Return path to text; the docstring is that of the program ``says``."""
-        (first, second), told = self.calls(), says.calls()
-        own = (
-            f'from lib import *\ndef {self.name}(a, b):\n    """{told[0]} as c, {told[1]}"""\n'
-            f"    c = {first}\n    return {second}\n"
-        )
         library = {
             path_of(function): f"def {function}(a, b):\n    return {_LIBRARY[body][0]}\n"
             for function, body in zip(LIBRARY, self.bodies, strict=True)
         }
-        return {**library, path_of(self.name): own}  # what is imported comes first
+        own = (
+            f'def {self.name}(a, b):\n    """{says.expression()}"""\n'
+            f"    return {self.expression()}\n"
+        )
+        return {**library, path_of(self.name): own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +117,14 @@ class Problem:
 
     @property
     def reading(self) -> list[str]:
-        """The files that tell, in the order in which a careful reader opens them."""
+        """Files besides the first that a careful reader opens, in order."""
         order = [path_of(name) for name in (self.right.name, *self.right.used)]
-        return order[: order.index(self.path) + 1]
+        return order[1 : order.index(self.path) + 1]
 
 
 def path_of(function: str) -> str:
-    """Return the file of a function."""
-    return f"{function}.py"
+    """Return the file of a function, which is called like it; every token counts here."""
+    return function
 
 
 def with_line(files: Mapping[str, str], path: str, line: int, text: str) -> dict[str, str]:
@@ -140,11 +138,10 @@ def with_line(files: Mapping[str, str], path: str, line: int, text: str) -> dict
 def draw(rng: np.random.Generator) -> Problem:
     """Return a random problem; its wrong line shows in at least half of the calls."""
     while True:
-        first, second = (LIBRARY[n] for n in rng.choice(len(LIBRARY), 2, replace=False))
-        begin = _pick(rng, (("a", "b"), ("b", "a")))
-        end = ("c", _pick(rng, "ab"))
-        right = Program(name=_pick(rng, NAMES), used=(first, second), arguments=(begin, end))
-        place = int(rng.integers(4))
+        inner, outer = (LIBRARY[n] for n in rng.choice(len(LIBRARY), 2, replace=False))
+        arguments = _pick(rng, _ARGUMENTS)
+        right = Program(name=_pick(rng, NAMES), used=(inner, outer), arguments=arguments)
+        place = _pick(rng, (right.name, inner, outer))
         wrong = _with_bug(rng, right, place)
         calls = [Call(function=right.name, arguments=_numbers(rng)) for _ in range(_CASES)]
         telling = [call for call in calls if right.run(call) != wrong.run(call)]
@@ -156,32 +153,29 @@ def draw(rng: np.random.Generator) -> Problem:
             for function in LIBRARY
             for _ in range(_LIBRARY_CASES)
         ]
-        is_own = place >= 2
         return Problem(
             right=right,
             wrong=wrong,
-            path=path_of(right.name if is_own else right.used[place]),
-            line=_OWN_LINES[place - 2] if is_own else 2,
+            path=path_of(place),
+            line=_OWN_LINE if place == right.name else _LIBRARY_LINE,
             shown=telling[0],
             hidden=tuple(calls),
         )
 
 
-def _with_bug(rng: np.random.Generator, right: Program, place: int) -> Program:
-    """Return a program with another body (places 0 and 1) or another call (places 2 and 3)."""
-    if place < 2:
-        index = LIBRARY.index(right.used[place])
-        body = _pick(rng, [one for one in LIBRARY if one != LIBRARY[index]])
+def _with_bug(rng: np.random.Generator, right: Program, place: str) -> Program:
+    """Return a program with another body of a library function, or that calls otherwise."""
+    if place != right.name:
+        index = LIBRARY.index(place)
+        body = _pick(rng, [one for one in LIBRARY if one != place])
         return replace(right, bodies=(*LIBRARY[:index], body, *LIBRARY[index + 1 :]))
-    which = place - 2
-    used, arguments = list(right.used), list(right.arguments)
-    if rng.random() < 0.5:
-        used[which] = _pick(rng, [one for one in LIBRARY if one != used[which]])
-    else:
-        names = "ab" if which == 0 else "abc"
-        found = [(one, other) for one in names for other in names]
-        arguments[which] = _pick(rng, [pair for pair in found if pair != arguments[which]])
-    return replace(right, used=(used[0], used[1]), arguments=(arguments[0], arguments[1]))
+    inner, outer = right.used
+    which = int(rng.integers(3))
+    if which == 0:
+        arguments = _pick(rng, [one for one in _ARGUMENTS if one != right.arguments])
+        return replace(right, arguments=arguments)
+    other = _pick(rng, [one for one in LIBRARY if one not in right.used])
+    return replace(right, used=(other, outer) if which == 1 else (inner, other))
 
 
 def _numbers(rng: np.random.Generator) -> tuple[int, int]:
