@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from turngym.environments.swe.formats import Instance, as_instance
 from turngym.environments.swe.instances import InstanceEnv
 from turngym.environments.swe.packages import packages_folder
-from turngym.environments.swe.patches import diff_text
+from turngym.environments.swe.patches import Files, diff_text
 from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 from turngym.errors import ConfigError, SandboxRefused
@@ -46,9 +47,12 @@ async def test_an_instance_is_resolved_by_its_patch_alone(tmp_path, monkeypatch)
         observation, _ = await env.reset(seed=0)
         assert "tally" in observation["text"]
         listed, *_ = await env.step(
-            "bash ls; git log --all --oneline 2>&1 | head -3; ls -ld /testbed"
+            "bash ls; git log --all --format=%s; git fsck --unreachable; ls -ld /testbed"
         )
         assert "src" in listed["text"]
+        assert "broken" in listed["text"]
+        assert "mended" not in listed["text"]
+        assert "unreachable" not in listed["text"]
         assert "/testbed -> /workspace" in listed["text"]
         assert await score(env, ["submit"]) == 0.0
         assert await score(env, [cheat(), "submit"]) == 0.0
@@ -113,13 +117,11 @@ def built_image(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> str:
     file = open_tasks("sample").files[0]
     project = sample_project()
     files = {**project.files, **broken_files(project, file.tasks[0])}
+    files = {p: d for p, d in files.items() if not file.layout.is_test(p)}
+    repository(scratch / "testbed", broken=files, mended=project.files)
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
-        for path, text in files.items():
-            if text is not None and not file.layout.is_test(path):
-                member = tarfile.TarInfo(f"testbed/{path}")
-                member.size = len(text)
-                archive.addfile(member, io.BytesIO(text))
+        archive.add(scratch / "testbed", arcname="testbed")
         for entry in packages_folder().iterdir():
             if entry.name.partition("-")[0] in PYTEST:
                 archive.add(entry, arcname=f"{PACKAGES}/{entry.name}")
@@ -128,3 +130,23 @@ def built_image(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> str:
     client.images.get(made).tag(REPOSITORY, "sample")
     client.close()
     return name
+
+
+def repository(folder: Path, *, broken: Files, mended: Files) -> None:
+    """Make a git repository at the broken commit, with a later one that mends it."""
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+    folder.mkdir()
+    git("init", "-q", "-b", "main")
+    for message, files in (("broken", broken), ("mended", mended)):
+        for path, text in files.items():
+            if text is not None:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(text)
+        git("add", ".")
+        git("commit", "-q", "-m", message)
+    git("tag", "later")
+    git("reset", "-q", "--hard", "HEAD~1")
