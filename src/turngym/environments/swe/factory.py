@@ -16,7 +16,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -44,6 +44,8 @@ class Demands:
 
     max_suite_s: float = 60.0
     """Longest run of all tests of a project, in seconds."""
+    judged_s: float = 3.0
+    """Where the tests take longer together, the slowest are left out until the rest does not."""
     max_failing: float = 0.25
     """Largest share of tests that a bug may break."""
     min_functions: int = 2
@@ -95,11 +97,14 @@ async def measure(
     """
     bench = await bench_of(host, project, packages)
     passed: set[str] | None = None
+    least: dict[str, float] = {}
     seconds, problem = 0.0, ""
     for _ in range(3):
         started = time.monotonic()
         run = await bench.run({}, _test_files(project), timeout_s=demands.max_suite_s)
         seconds = max(seconds, time.monotonic() - started)
+        for test, took in run.seconds.items():
+            least[test] = min(took, least.get(test, took))
         problem = problem or run.problem
         found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         passed = found if passed is None else passed & found
@@ -112,7 +117,7 @@ async def measure(
             "tests that need the network, more packages or more than "
             f"{demands.max_suite_s:g} s make no tasks"
         )
-    order = sorted(passed)
+    order = quick_tests({test: least[test] for test in passed}, demands.judged_s)
     sound = set(order)
     for place in PLACES:
         forged = await bench.cross_examine(
@@ -129,6 +134,17 @@ async def measure(
         suite_s=seconds,
         tests=tuple(one for one in order if one in sound),
     )
+
+
+def quick_tests(seconds: Mapping[str, float], limit_s: float) -> list[str]:
+    """Return the tests, sorted, without the slowest where all together take longer than a limit."""
+    kept, total = [], 0.0
+    for test in sorted(seconds, key=lambda one: (seconds[one], one)):
+        total += seconds[test]
+        if kept and total > limit_s:
+            break
+        kept.append(test)
+    return sorted(kept)
 
 
 def candidates(project: Project, seed: int, demands: Demands) -> list[tuple[Kind, list[Edit]]]:
@@ -211,7 +227,7 @@ class Factory:
         host = WorkHost.lease()
         started = time.monotonic()
         try:
-            self._file = await measure(
+            self._file = self._earlier() or await measure(
                 host,
                 self.project,
                 self._packages,
@@ -219,7 +235,6 @@ class Factory:
                 source=self._source,
                 split=self._split,
             )
-            self._resume()
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
                 found.insert(0, ("release", []))
@@ -236,12 +251,16 @@ class Factory:
         self._save()
         return self._file.with_tasks(self._kept)
 
-    def _resume(self) -> None:
-        """Take over what an earlier run made of the same project."""
+    def _earlier(self) -> TaskFile | None:
+        """Take over what an earlier run made of the same project, and return its description.
+
+        Raises:
+            ConfigError: It was made of other files.
+        """
         if not self.path.exists() or not self.log.exists():
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.write_text("", encoding="utf-8")
-            return
+            return None
         earlier = TaskFile.read(self.path)
         if earlier.digest != self.project.digest:
             raise ConfigError(
@@ -252,6 +271,7 @@ class Factory:
         for line in self.log.read_text(encoding="utf-8").splitlines():
             key, reason = json.loads(line)
             self._tried[key] = reason
+        return replace(earlier, source=self._source or earlier.source)
 
     async def _work(
         self,

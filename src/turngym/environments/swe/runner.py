@@ -160,14 +160,15 @@ class Reporter:
             crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
             text = str(getattr(crash, "message", "") or report.longrepr or "")[:600]
         is_plain = not hasattr(report, "wasxfail")
-        self._tell(report.nodeid, report.when, report.outcome if is_plain else "xfail", text)
+        outcome = report.outcome if is_plain else "xfail"
+        self._tell(report.nodeid, report.when, outcome, text, report.duration)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:])
+            self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:], 0)
 
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
-        self._tell("", "end", int(exitstatus), "")
+        self._tell("", "end", int(exitstatus), "", 0)
 
 
 main()
