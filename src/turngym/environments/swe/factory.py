@@ -138,7 +138,8 @@ async def measure(
 
 def quick_tests(seconds: Mapping[str, float], limit_s: float) -> list[str]:
     """Return the tests, sorted, without the slowest where all together take longer than a limit."""
-    kept, total = [], 0.0
+    kept: list[str] = []
+    total = 0.0
     for test in sorted(seconds, key=lambda one: (seconds[one], one)):
         total += seconds[test]
         if kept and total > limit_s:
