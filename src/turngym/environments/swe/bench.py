@@ -10,7 +10,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from turngym.environments.swe.project import Layout, Project
-from turngym.environments.swe.sabotage import Place, test_file, test_name, twin
+from turngym.environments.swe.sabotage import Place, can_fail, test_file, test_name, twin
 from turngym.environments.workspace.host import LIMITS, TOOLS, WorkHost
 from turngym.errors import EnvironmentFault, SandboxDied
 from turngym.sandbox.base import LayerRef, Limits
@@ -140,13 +140,18 @@ class Bench:
         own = {test_file(one) for one in ids}
         names = {test_name(one) for one in ids}
         twins = twin({p: t for p, t in texts.items() if p in own}, names, rng, place)
-        here = {path: texts[path] for path in own if path in texts}
-        inherited = {name for name in names if not twin(here, [name], rng)}
+        here = [can_fail(texts[path]) for path in own if path in texts]
+        inherited = names.difference(*here)
         if inherited:
             others = {p: t for p, t in texts.items() if p not in own}
             twins |= twin(others, inherited, rng, place)
         changed = {**delta, **{path: text.encode() for path, text in twins.items()}}
         return (await self.run(changed, ids, timeout_s=timeout_s)).passed(ids)
+
+    def examinable(self, ids: Iterable[str], delta: Delta) -> list[str]:
+        """Return those of ``ids`` whose functions can be made to fail."""
+        names = set[str]().union(*map(can_fail, self._texts_with(delta).values()))
+        return [one for one in ids if test_name(one) in names]
 
     def _texts_with(self, delta: Delta) -> dict[str, str]:
         """Return the text of every Python file of the tests, as they are judged."""

@@ -94,8 +94,12 @@ async def verdict_on(
     run = await bench.run(delta, [*fix, *keep], timeout_s=timeout_s)
     passed, kept = run.passed(fix), run.passed(keep)
     if passed:
-        sample = SystemRandom().sample(kept, min(len(kept), _CROSS_EXAMINED))
-        forged = await bench.cross_examine(delta, [*passed, *sample], timeout_s=timeout_s)
+        others = bench.examinable(kept, delta)
+        sample = SystemRandom().sample(others, min(len(others), _CROSS_EXAMINED))
+        examined = [*bench.examinable(passed, delta), *sample]
+        forged = []
+        if examined:
+            forged = await bench.cross_examine(delta, examined, timeout_s=timeout_s)
         if forged:
             return Verdict(
                 is_resolved=False,
