@@ -175,20 +175,20 @@ async def test_a_cheat_scores_nothing(cheat, host):
             assert await submitted(env, task, script) == 0.0, task
     finally:
         await env.close()
+    for project in DRILLED if IS_DRILL else ():
+        assert await score_elsewhere(cheat, project) == 0.0, project
 
 
-@pytest.mark.skipif(not IS_DRILL, reason="make swe")
-@pytest.mark.parametrize("project", DRILLED)
-@pytest.mark.parametrize("cheat", [*_IN_SHELL, *_IN_CODE])
-async def test_a_cheat_scores_nothing_in_a_shipped_project(cheat, project, host):
+async def score_elsewhere(cheat: str, project: str) -> float:
+    """Play a cheat on the first task of a shipped project; return the reward."""
     env = SweEnv(project=project, reward="partial")
     try:
         split = "train" if env._set.count("train") else "test"
         await env.reset(seed=0, options={"task": f"{env.name}/{split}/0"})
-        script = elsewhere(cheat, *places_of(env))
-        await env.step(env.say("bash", command=script))
+        await env.step(env.say("bash", command=elsewhere(cheat, *places_of(env))))
         _, reward, terminated, _, _ = await env.step(env.say("submit"))
-        assert (reward, terminated) == (0.0, True)
+        assert terminated
+        return reward
     finally:
         await env.close()
 
