@@ -106,7 +106,7 @@ async def verdict_on(
                 fixed=0.0,
                 kept=0.0,
                 is_forged=True,
-                problem=f"{forged[0]} passes although it was made to fail: results were forged",
+                problem=f"{forged[0]} was made to fail and does not: results were forged",
                 failures=(*fix, *keep),
             )
     return Verdict(
