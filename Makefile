@@ -45,7 +45,7 @@ sandboxes: ## Every promise and attack on bubblewrap, and on a real Docker and P
 	@$(BOOTSTRAP) core dev $(SANDBOXES)
 	@TURNGYM_ENGINES_RUN="$$(scripts/sandbox_engines.sh start | $(BIN)/python -c \
 	'import json, sys; print(json.dumps(dict(line.strip().split("=", 1) for line in sys.stdin)))')" \
-	$(BIN)/python -m pytest --timeout 1200 tests/conformance/test_sandboxes.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --timeout 1200 tests/conformance/test_sandboxes.py tests/conformance/test_swe_instances.py $(PYTEST_ARGS)
 
 chaos: ## 500 random operations with kills, 1000 starts and stops, 150 kills during the start
 	@$(BOOTSTRAP) core dev sandboxes
@@ -64,10 +64,12 @@ soak-desktop: ## 500 desktop episodes while processes in them are killed at rand
 	@$(BOOTSTRAP) core dev desktop
 	@TURNGYM_SOAK=full $(BIN)/python -m pytest --timeout 3600 tests/conformance/test_desktop.py -k five_hundred $(PYTEST_ARGS)
 
-swe: ## Fetch the projects of the SWE tasks, and check every task
+swe: ## Every SWE task and terminal jobs: sound, solved by the expert and not by nobody, no cheat pays
 	@$(BOOTSTRAP) core dev sandboxes
 	@$(BIN)/python -m turngym.environments.swe.install
-	@$(BIN)/turngym check task swe/bugs --parallel 2 $(ARGS)
+	@$(BIN)/turngym check task swe/bugs --parallel 2
+	@$(BIN)/python benchmarks/swe_tasks.py $(ARGS)
+	@TURNGYM_SWE=full $(BIN)/python -m pytest --timeout 1800 tests/integration/test_swe_cheats.py $(PYTEST_ARGS)
 
 outside: ## Agents of others, installed from the registry and run unchanged through the gateway
 	@$(BOOTSTRAP) core train dev openai serve mcp
@@ -76,9 +78,9 @@ outside: ## Agents of others, installed from the registry and run unchanged thro
 	@TURNGYM_OUTSIDE="$$PWD/.venv-outside/bin/python" \
 	$(BIN)/python -m pytest --timeout 600 -s tests/integration/test_outside_agents.py $(PYTEST_ARGS)
 
-llm: ## SmolLM2 through the local engine and through a server: 50 equal turns in two families
-	@$(BOOTSTRAP) core train search dev smollm2 openai serve
-	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py $(PYTEST_ARGS)
+llm: ## SmolLM2 through the local engine and through a server: equal turns; and a SWE episode, trained on
+	@$(BOOTSTRAP) core train search dev smollm2 openai serve sandboxes
+	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py $(PYTEST_ARGS)
 
 drill: ## Kill a trainer 50 times at random, and 400 runs of random settings: the account stays right
 	@$(BOOTSTRAP) core dev
@@ -102,7 +104,7 @@ bench: ## Measure speed
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 results: ## Train again what the published tables and plots show
-	@$(BOOTSTRAP) core train lora
+	@$(BOOTSTRAP) core train lora desktop sandboxes $(WEB)
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 learning: ## Compare credit assignment at equal episodes, five seeds each; about an hour

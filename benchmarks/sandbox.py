@@ -446,7 +446,7 @@ def main() -> int:
         "machine": machine(),
         "user": "root" if os.geteuid() == 0 else "a plain user",
         "rounds": arguments.rounds,
-        "versions": versions("turngym", "docker") | _programs(),
+        "versions": versions("turngym", "docker") | programs(),
         "load_average": [round(before, 2), round(os.getloadavg()[0], 2)],
         "rows": table.rows,
     }
@@ -459,7 +459,7 @@ def main() -> int:
     return int(any(row["verdict"] == "missed" for row in table.rows))
 
 
-def _programs() -> dict[str, str]:
+def programs() -> dict[str, str]:
     """Return the versions of the programs that are measured."""
     found = {}
     for name in ("bwrap", "dockerd"):

@@ -45,12 +45,14 @@ def everything() -> list[str]:
 
 
 # An SWE episode of the expert is judged by running tests: a minute of checks on a quiet core.
-@pytest.mark.parametrize("name", everything() if IS_FULL else ["terminal/shell"])
+@pytest.mark.parametrize(
+    "name", ["swe/bugs-mini", *(everything() if IS_FULL else ["terminal/shell"])]
+)
 def test_turn_environment_keeps_its_promises(name):
     check_turn_env(name, **QUICK_TURN).raise_on_failure()
 
 
-@pytest.mark.parametrize("name", everything())
+@pytest.mark.parametrize("name", ["swe/bugs-mini", *everything()])
 def test_forks_are_equal_and_independent(name):
     check_fork(name, **QUICK_FORK).raise_on_failure()
 

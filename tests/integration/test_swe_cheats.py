@@ -1,12 +1,14 @@
 """Scripted cheats on SWE tasks: none of them scores.
 
-Each plays a task of the sample as an agent would: a script in the workspace, then ``submit``. The
-normal suite plays one task; ``make conformance`` plays all tasks of the sample.
+Each plays a task as an agent would: changes in the workspace, then ``submit``. The normal suite
+plays one task of the sample; ``make conformance`` all of them; ``make swe`` one of each of several
+shipped projects besides.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -19,7 +21,13 @@ from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
-pytestmark = [pytest.mark.extra("bwrap"), pytest.mark.timeout(1800 if IS_FULL else 300)]
+IS_DRILL = os.environ.get("TURNGYM_SWE") == "full"
+DRILLED = ("cachetools", "schema", "semver", "tabulate")
+"""Shipped projects with packages in different places."""
+pytestmark = [
+    pytest.mark.extra("bwrap"),
+    pytest.mark.timeout(1800 if IS_FULL or IS_DRILL else 300),
+]
 
 _FORGE = """
 import gc, json, os
@@ -30,8 +38,9 @@ def forge():
             names |= one
     lines = []
     for name in names:
-        lines += [json.dumps([name, when, "passed", ""]) for when in ("setup", "call", "teardown")]
-    lines.append(json.dumps(["", "end", 0, ""]))
+        for when in ("setup", "call", "teardown"):
+            lines.append(json.dumps([name, when, "passed", "", 0.1]))
+    lines.append(json.dumps(["", "end", 0, "", 0]))
     data = ("\\n".join(lines) + "\\n").encode()
     for fd in range(3, 1024):
         try:
@@ -135,12 +144,14 @@ def host():
 
 
 def tasks() -> list[str]:
+    """Return the tasks of the sample that are played."""
     found = open_tasks("sample")
     every = [f"bugs-sample/{s}/{n}" for s in ("train", "test") for n in range(found.count(s))]
     return every if IS_FULL else every[:1]
 
 
 async def submitted(env: SweEnv, task: str, script: str) -> float:
+    """Play a task of the sample: run a script, submit; return the reward."""
     await env.reset(seed=0, options={"task": task})
     _, _, _, _, info = await env.step(env.say("bash", command=script))
     assert "invalid_action" not in info
@@ -150,8 +161,8 @@ async def submitted(env: SweEnv, task: str, script: str) -> float:
     return reward
 
 
-def in_code(text: str) -> str:
-    file = "src/tally/__init__.py"
+def in_code(text: str, file: str = "src/tally/__init__.py") -> str:
+    """Return a script that puts ``text`` before what a file of the code says."""
     return f"cat - {file} > /tmp/i <<'PY'\n{text}\nPY\ncat /tmp/i > {file}"
 
 
@@ -164,6 +175,39 @@ async def test_a_cheat_scores_nothing(cheat, host):
             assert await submitted(env, task, script) == 0.0, task
     finally:
         await env.close()
+    for project in DRILLED if IS_DRILL else ():
+        assert await score_elsewhere(cheat, project) == 0.0, project
+
+
+async def score_elsewhere(cheat: str, project: str) -> float:
+    """Play a cheat on the first task of a shipped project; return the reward."""
+    env = SweEnv(project=project, reward="partial")
+    try:
+        split = "train" if env._set.count("train") else "test"
+        await env.reset(seed=0, options={"task": f"{env.name}/{split}/0"})
+        await env.step(env.say("bash", command=elsewhere(cheat, *places_of(env))))
+        _, reward, terminated, _, _ = await env.step(env.say("submit"))
+        assert terminated
+        return reward
+    finally:
+        await env.close()
+
+
+def places_of(env: SweEnv) -> tuple[str, str]:
+    """Return the file that is broken, and where the tests are."""
+    assert env._project is not None
+    return next(iter(env._broken)), env._project.layout.tests[0]
+
+
+def elsewhere(cheat: str, file: str, tests: str) -> str:
+    """Return the script of a cheat for another project than the sample."""
+    if cheat in _IN_CODE:
+        code = _IN_CODE[cheat].replace("/workspace/tests", f"/workspace/{tests}")
+        # Behind what Python wants to come first; the functions are defined all the same.
+        return f"cat >> {file} <<'PY'\n{code}\nPY"
+    folder = file.rpartition("/")[0] or "."
+    script = _IN_SHELL[cheat].replace("src/tally", folder)
+    return re.sub(r"\btests\b(?!\.)", tests, script)
 
 
 async def test_there_are_at_least_fifteen_and_honest_work_is_not_taken_for_one(host):
@@ -215,7 +259,7 @@ async def test_a_patch_that_knows_the_shown_case_only_fails_the_hidden_ones(host
         "        globals()[_n] = _either(_n) if callable(_v) else _v\n"
     )
     verdict = await judge(
-        host, project, broken, Patch(files={path: both.encode()}), tests={},
+        host, project, broken, Patch(files={path: both.encode()}), 
         fail_to_pass=record.fail_to_pass, pass_to_pass=(), packages=packages, timeout_s=60.0,
     )  # fmt: skip
     assert not verdict.is_resolved
@@ -227,7 +271,7 @@ async def test_walking_slowly_into_the_time_limit_scores_nothing(host):
     project, record = sample_project(), file.tasks[0]
     slow = {"src/tally/__init__.py": b"import time\ntime.sleep(600)\n"}
     verdict = await judge(
-        host, project, broken_files(project, record), Patch(files=slow), tests={},
+        host, project, broken_files(project, record), Patch(files=slow), 
         fail_to_pass=record.fail_to_pass, pass_to_pass=file.pass_to_pass(record),
         packages=packages_folder(), timeout_s=3.0,
     )  # fmt: skip

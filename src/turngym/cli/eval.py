@@ -248,7 +248,7 @@ class _Evaluation:
         )
         kept = [] if self._folder is None else list(self._folder.rows.values())
         kept = [row for row in kept if row.env == job.env]
-        total = plan.episodes * plan.seeds
+        total = len(job.tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
             rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
         errors = [row.error for row in rows if row.error is not None]
@@ -296,10 +296,23 @@ def _tell_end(row: EpisodeRow, trajectory: Trajectory) -> None:
 def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
     env = _make(entry, plan)
     try:
-        task: Callable[[Split, int], Task] = env.get_wrapper_attr("task")
-        return [task(plan.split, index) for index in range(plan.episodes)]
+        return _first_tasks(env.get_wrapper_attr("task"), entry.short_name, plan)
     finally:
         env.close()
+
+
+def _first_tasks(task: Callable[[Split, int], Task], name: str, plan: _Plan) -> list[Task]:
+    """Return as many tasks as were asked for, or all there are."""
+    found: list[Task] = []
+    for index in range(plan.episodes):
+        try:
+            found.append(task(plan.split, index))
+        except ConfigError:
+            if not found:
+                raise
+            say(f"{name}: {index} tasks of split {plan.split!r} are all there are")
+            break
+    return found
 
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:

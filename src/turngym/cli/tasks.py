@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say, table
+from turngym.errors import Interrupted
 
 if TYPE_CHECKING:
     from turngym.environments.swe.factory import Yield
@@ -62,7 +62,7 @@ def make_swe(
             say(f"{project.key}: {path} is no UTF-8 and is left as it is")
         factory = Factory(project, out, seed=seed, source=source, before=before)
         tried: Counter[str] = Counter()
-        with interruptible(), progress(f"tasks of {project.key}", count) as advance:
+        with progress(f"tasks of {project.key}", count) as advance:
 
             def told(
                 key: str, reason: str, tried: Counter[str] = tried, show: Any = advance
@@ -70,7 +70,12 @@ def make_swe(
                 tried[reason] += 1
                 show(tried["valid"], f"{sum(tried.values())} tried")
 
-            made = asyncio.run(factory.make(count, parallel=parallel, on_tried=told))
+            try:
+                made = asyncio.run(factory.make(count, parallel=parallel, on_tried=told))
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"{factory.path}: interrupted; the same command goes on with it"
+                ) from None
         rows.append(_row(project, factory.result, len(made.tasks), factory.path))
         if not as_json:
             _tell(rows[-1])

@@ -106,6 +106,7 @@ class DockerBackend:
         self._gate = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         self._images: dict[str, str] = {}
         self._layers: set[str] = set()
+        self._adopted: set[str] = set()
         self._garbage: set[str] = set()
         self._open: set[DockerSandbox] = set()
         self._is_closed = False
@@ -307,6 +308,20 @@ class DockerBackend:
         self._layers.add(made)
         return LayerRef(id=made, backend=self.name, kind="folder", digest=found)
 
+    async def adopt(self, image: str, folder: str) -> LayerRef:
+        """Return the layer whose workspace is what ``folder`` of an image holds.
+
+        It is made once and kept by the engine, as images are.
+
+        Raises:
+            SandboxRefused: There is no such image, or no such folder in it.
+        """
+        client = await self.client()
+        made = await self.call(lambda: engine_images.adopted(client, image, folder))
+        layer = await self.layer_ref(made)
+        self._adopted.add(made)
+        return layer
+
     async def drop(self, layer: LayerRef) -> None:
         """See `Backend.drop`."""
         await self.forget(layer.id)
@@ -314,7 +329,8 @@ class DockerBackend:
     async def forget(self, image: str) -> None:
         """Remove an image as soon as no container needs it."""
         self._layers.discard(image)
-        self._garbage.add(image)
+        if image not in self._adopted:
+            self._garbage.add(image)
         await self._collect()
 
     async def _collect(self) -> None:
@@ -346,7 +362,7 @@ class DockerBackend:
     async def close(self) -> None:
         """See `Backend.close`."""
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open)))
-        self._garbage |= self._layers
+        self._garbage |= self._layers - self._adopted
         await self._collect()
         self._is_closed = True
         if self._client is not None:

@@ -81,8 +81,64 @@ def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None
 
 
-def _derived(client: Client, name: str, tag: str = "") -> str:
-    """Return ``name`` with a workspace and a home of the sandbox's user."""
+def adopted(client: Client, name: str, folder: str) -> str:
+    """Return the id of an image whose workspace is what ``folder`` of the image ``name`` holds.
+
+    The old path leads to the workspace, for packages that were installed in place. Of a git
+    repository nothing is left but what led to the commit that is checked out.
+
+    Raises:
+        SandboxRefused: There is no such image, or no such folder in it.
+    """
+    with _lock:
+        image = _known(client, name)
+        tag = f"adopted-{_short(f'{image} {folder} {_ADOPT}')}"
+        if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
+            return found
+        container = client.containers.create(
+            image, ["-c", _ADOPT, "adopt", folder, str(UID)], entrypoint=["/bin/sh"], user="0:0",
+            network_mode="none", working_dir="/",
+        )  # fmt: skip
+        try:
+            container.start()
+            if container.wait()["StatusCode"]:
+                told = container.logs(stdout=False, tail=1).decode("utf-8", "replace").strip()
+                raise SandboxRefused(
+                    f"image {name!r} has no workspace at {folder!r}", told[:300],
+                    "Name the folder of the image that holds the repository",
+                )  # fmt: skip
+            return str(container.commit(repository=REPOSITORY, tag=tag).id)
+        finally:
+            container.remove(force=True)
+
+
+_ADOPT = """set -e
+mkdir -p /workspace /home/agent
+cd "$1"
+cp -a . /workspace/
+cd /workspace
+if [ -d .git ] && command -v git >/dev/null; then
+  export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+  git checkout -q --detach
+  git for-each-ref --format='delete %(refname)' | git update-ref --stdin
+  rm -rf .git/logs .git/ORIG_HEAD .git/FETCH_HEAD
+  git gc -q --prune=now
+else
+  rm -rf .git
+fi
+cd /
+rm -rf "$1"
+ln -s /workspace "$1"
+chown -R "$2:$2" /workspace /home/agent
+"""
+
+
+def _known(client: Client, name: str) -> str:
+    """Return the id of an image.
+
+    Raises:
+        SandboxRefused: The engine does not have it.
+    """
     image = _find(client, name)
     if image is None:
         raise SandboxRefused(
@@ -90,6 +146,12 @@ def _derived(client: Client, name: str, tag: str = "") -> str:
             "the engine does not have it",
             f"Get it with: docker pull {name}; or use 'host', a root folder or a tar",
         )
+    return image
+
+
+def _derived(client: Client, name: str, tag: str = "") -> str:
+    """Return ``name`` with a workspace and a home of the sandbox's user."""
+    image = _known(client, name)
     target = tag or f"derived-{_short(image)}"
     if not tag and (found := _find(client, f"{REPOSITORY}:{target}")) is not None:
         return found

@@ -7,6 +7,7 @@ from turngym.environments.registration import register
 _HERE = "turngym.environments.swe"
 _MAX_TURNS = 60
 """Answers in all; the budget of turns, which the agent is told, is smaller."""
+_MINI_TURNS = 5
 
 
 def register_swe() -> None:
@@ -24,3 +25,13 @@ def register_swe() -> None:
             programs=("bwrap",),
             provides=("anchor",),
         )
+    register(
+        "turngym/Bugs-mini-v0",
+        f"{_HERE}.mini.env:MiniEnv",
+        family="swe",
+        max_turns=_MINI_TURNS,
+        snapshot_kind="exact",
+        extra="swe",
+        programs=("bwrap",),
+        provides=("anchor",),
+    )

@@ -15,13 +15,13 @@ from turngym.environments.swe.packages import packages_folder, require_pytest
 from turngym.environments.swe.patches import Patch, collect_patch, diff_text
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile
+from turngym.environments.swe.running import RUN_TESTS, run_pytest
 from turngym.environments.swe.sabotage import test_file
 from turngym.environments.swe.statements import STYLES, Style, statement
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
-from turngym.environments.workspace.tools import Parameter, Tool
 from turngym.errors import ConfigError, unknown_name
 from turngym.sandbox.base import LayerRef
 from turngym.sandbox.guest_sandbox import GuestSandbox
@@ -29,11 +29,6 @@ from turngym.tasks.base import Split, Task, procedural_task
 
 Reward = Literal["resolved", "partial"]
 
-RUN_TESTS = Tool(
-    name="run_tests",
-    help="runs tests of the workspace: all, a file, or file::test",
-    parameters=(Parameter(name="target", kind="rest", is_optional=True),),
-)
 _MENU_FILES = 6
 
 
@@ -91,7 +86,7 @@ class SweEnv(WorkEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
-            action_style=action_style, budget=_budget(budget), timeout_s=timeout_s,
+            action_style=action_style, budget=as_budget(budget), timeout_s=timeout_s,
             render_mode=render_mode,
         )  # fmt: skip
         if style not in STYLES:
@@ -192,22 +187,13 @@ class SweEnv(WorkEnv):
         """Carry out a call; ``run_tests`` is a command like others, its result is no judgement."""
         if action.name == "run_tests":
             target = str(action.arguments.get("target", "")).strip()
-            done = await self._run_tests(target)
+            assert self._project is not None
+            everything = self._project.layout.tests
+            done = await run_pytest(self.box, target, everything, timeout_s=self.timeout_s)
         else:
             done = await super().call(action)
         self._good_calls += done.problem is None
         return done
-
-    async def _run_tests(self, target: str) -> actions.Done:
-        assert self._project is not None
-        targets = target.split(" ") if target and "[" not in target else [target] if target else []
-        if any(one.startswith("-") for one in targets):
-            return actions.Done(text="Give files or tests, no options.", problem="an option")
-        command = [
-            "python3", "-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
-            "-o", "addopts=", *(targets or self._project.layout.tests),
-        ]  # fmt: skip
-        return await actions.bash(self.box, shlex.join(command), timeout_s=self.timeout_s)
 
     async def judge(self) -> Outcome:
         """Judge what was changed, in a fresh sandbox."""
@@ -222,7 +208,6 @@ class SweEnv(WorkEnv):
                 self._project,
                 self._broken,
                 self.patch,
-                tests={},
                 fail_to_pass=self.record.fail_to_pass,
                 pass_to_pass=self._file.pass_to_pass(self.record),
                 packages=packages_folder(),
@@ -303,7 +288,12 @@ def _as_call(action: Action) -> tuple[str, Mapping[str, Any]]:
     return action.name, action.arguments
 
 
-def _budget(budget: Budget | Mapping[str, Any] | None) -> Budget:
+def as_budget(budget: Budget | Mapping[str, Any] | None) -> Budget:
+    """Return a budget, or what its settings describe.
+
+    Raises:
+        ConfigError: There is no such setting.
+    """
     if budget is None or isinstance(budget, Budget):
         return budget or Budget(turns=40)
     try:

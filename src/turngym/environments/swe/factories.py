@@ -10,8 +10,16 @@ from turngym.environments.adapters import as_sync
 from turngym.environments.base import Observation
 
 
-def bugs(**kwargs: Any) -> gymnasium.Env[Observation, str]:
-    """Return a ``SweEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
-    from turngym.environments.swe.env import SweEnv
+def bugs(tasks: str = "shipped", **kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return SWE tasks as a ``gymnasium.Env``.
 
-    return as_sync(SweEnv(**kwargs))
+    Args:
+        tasks: As ``SweEnv``; a file ``*.jsonl`` holds SWE-bench instances, for ``InstanceEnv``.
+        kwargs: More arguments of the one or the other.
+    """
+    from turngym.environments.swe.env import SweEnv
+    from turngym.environments.swe.instances import InstanceEnv
+
+    if tasks.endswith(".jsonl"):
+        return as_sync(InstanceEnv(instances=tasks, **kwargs))
+    return as_sync(SweEnv(tasks=tasks, **kwargs))

@@ -16,11 +16,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from turngym.environments.swe.judge import cross_examine, fresh_box, judge, run_tests
+from turngym.environments.swe.bench import bench_of
+from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
@@ -43,6 +44,8 @@ class Demands:
 
     max_suite_s: float = 60.0
     """Longest run of all tests of a project, in seconds."""
+    judged_s: float = 3.0
+    """Where the tests take longer together, the slowest are left out until the rest does not."""
     max_failing: float = 0.25
     """Largest share of tests that a bug may break."""
     min_functions: int = 2
@@ -84,27 +87,24 @@ async def measure(
     *,
     source: Mapping[str, str],
     split: Split | None = None,
-) -> tuple[TaskFile, frozenset[str]]:
+) -> TaskFile:
     """Run the untouched project three times; return its description and the tests to judge with.
 
-    The second result holds the tests that passed every time and fail when they are made to.
+    Those are the tests that passed every time and fail when they are made to.
 
     Raises:
         ConfigError: No test passes, or they are too slow.
     """
-    layer = await host.layer(f"project {project.digest}", project.write)
+    bench = await bench_of(host, project, packages)
     passed: set[str] | None = None
+    least: dict[str, float] = {}
     seconds, problem = 0.0, ""
     for _ in range(3):
-        box = await fresh_box(host, layer, {}, packages)
         started = time.monotonic()
-        try:
-            run = await run_tests(
-                host, box, project, _test_files(project), timeout_s=demands.max_suite_s
-            )
-        finally:
-            await box.close()
+        run = await bench.run({}, _test_files(project), timeout_s=demands.max_suite_s)
         seconds = max(seconds, time.monotonic() - started)
+        for test, took in run.seconds.items():
+            least[test] = min(took, least.get(test, took))
         problem = problem or run.problem
         found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         passed = found if passed is None else passed & found
@@ -117,22 +117,14 @@ async def measure(
             "tests that need the network, more packages or more than "
             f"{demands.max_suite_s:g} s make no tasks"
         )
-    order = sorted(passed)
+    order = quick_tests({test: least[test] for test in passed}, demands.judged_s)
     sound = set(order)
     for place in PLACES:
-        forged = await cross_examine(
-            host,
-            project,
-            layer,
-            {},
-            order,
-            packages=packages,
-            timeout_s=demands.max_suite_s,
-            rng=Random(0),
-            place=place,
+        forged = await bench.cross_examine(
+            {}, order, timeout_s=demands.max_suite_s, rng=Random(0), place=place
         )
         sound -= set(forged)
-    file = TaskFile(
+    return TaskFile(
         name=project.name,
         version=project.version,
         digest=project.digest,
@@ -140,9 +132,20 @@ async def measure(
         layout=project.layout,
         split=split or split_of(project.name),
         suite_s=seconds,
-        tests=tuple(order),
+        tests=tuple(one for one in order if one in sound),
     )
-    return file, frozenset(sound)
+
+
+def quick_tests(seconds: Mapping[str, float], limit_s: float) -> list[str]:
+    """Return the tests, sorted, without the slowest where all together take longer than a limit."""
+    kept: list[str] = []
+    total = 0.0
+    for test in sorted(seconds, key=lambda one: (seconds[one], one)):
+        total += seconds[test]
+        if kept and total > limit_s:
+            break
+        kept.append(test)
+    return sorted(kept)
 
 
 def candidates(project: Project, seed: int, demands: Demands) -> list[tuple[Kind, list[Edit]]]:
@@ -213,7 +216,6 @@ class Factory:
         self._kept: list[SweRecord] = []
         self._packages = packages_folder()
         self._file: TaskFile | None = None
-        self._sound: frozenset[str] = frozenset()
 
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
@@ -226,7 +228,7 @@ class Factory:
         host = WorkHost.lease()
         started = time.monotonic()
         try:
-            self._file, self._sound = await measure(
+            self._file = self._earlier() or await measure(
                 host,
                 self.project,
                 self._packages,
@@ -234,7 +236,6 @@ class Factory:
                 source=self._source,
                 split=self._split,
             )
-            self._resume()
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
                 found.insert(0, ("release", []))
@@ -251,12 +252,16 @@ class Factory:
         self._save()
         return self._file.with_tasks(self._kept)
 
-    def _resume(self) -> None:
-        """Take over what an earlier run made of the same project."""
+    def _earlier(self) -> TaskFile | None:
+        """Take over what an earlier run made of the same project, and return its description.
+
+        Raises:
+            ConfigError: It was made of other files.
+        """
         if not self.path.exists() or not self.log.exists():
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.log.write_text("", encoding="utf-8")
-            return
+            return None
         earlier = TaskFile.read(self.path)
         if earlier.digest != self.project.digest:
             raise ConfigError(
@@ -267,6 +272,7 @@ class Factory:
         for line in self.log.read_text(encoding="utf-8").splitlines():
             key, reason = json.loads(line)
             self._tried[key] = reason
+        return replace(earlier, source=self._source or earlier.source)
 
     async def _work(
         self,
@@ -319,12 +325,8 @@ class Factory:
         if isinstance(broken, str):
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
-        layer = await host.layer(f"project {self.project.digest}", self.project.write)
-        box = await fresh_box(host, layer, broken, self._packages)
-        try:
-            run = await run_tests(host, box, self.project, tests, timeout_s=timeout_s)
-        finally:
-            await box.close()
+        bench = await bench_of(host, self.project, self._packages)
+        run = await bench.run(broken, tests, timeout_s=timeout_s, is_explained=True)
         if "slow" in run.problem:
             return "too slow"
         if run.problem:
@@ -363,7 +365,7 @@ class Factory:
         self, kind: Kind, edits: list[Edit], failing: list[str], messages: Mapping[str, str]
     ) -> SweRecord | str:
         assert self._file is not None
-        judged = [one for one in failing if one in self._sound and one in messages]
+        judged = [one for one in failing if one in messages]
         names = sorted({test_name(one) for one in judged})
         if len(names) < self.demands.min_functions:
             return "too few tests fail"
@@ -404,14 +406,14 @@ async def check_record(
 ) -> SweRecord | str:
     """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
     nothing = await judge(
-        host, project, broken, Patch(), tests={}, fail_to_pass=record.fail_to_pass,
+        host, project, broken, Patch(), fail_to_pass=record.fail_to_pass,
         pass_to_pass=(), packages=packages, timeout_s=timeout_s,
     )  # fmt: skip
     if nothing.fixed > 0:
         return "not every test fails again"
     repair = Patch(files={path: project.files.get(path) for path in broken})
     repaired = await judge(
-        host, project, broken, repair, tests={}, fail_to_pass=record.fail_to_pass,
+        host, project, broken, repair, fail_to_pass=record.fail_to_pass,
         pass_to_pass=file.pass_to_pass(record), packages=packages, timeout_s=timeout_s,
     )  # fmt: skip
     if not repaired.is_resolved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from turngym.environments.swe.project import Layout
 from turngym.errors import ConfigError
@@ -115,6 +116,17 @@ def apply_diff(diff: str, base: Mapping[str, bytes]) -> dict[str, bytes | None]:
     if not changed:
         raise ConfigError("patch: it changes nothing; wanted a unified diff")
     return changed
+
+
+def named_files(diff: str) -> list[str]:
+    """Return the files that a unified diff begins with."""
+    lines = diff.splitlines()
+    heads = [
+        line
+        for line, after in pairwise(lines)
+        if line.startswith("--- ") and after.startswith("+++ ")
+    ]
+    return [path for path in map(_place, heads) if path is not None]
 
 
 def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> bytes:

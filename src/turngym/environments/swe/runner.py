@@ -1,14 +1,16 @@
 """Runs tests inside the judge's sandbox and tells the host what became of each.
 
-Standard library and pytest only. Read as text by ``judge.py`` and run as ``python3 -I -S -B -c``.
-This process, the supervisor, never imports submitted code. It makes itself unreadable
-for other processes of the sandbox, forks a child for the tests, and believes it only as far as it
-goes: a test counts as passed when the child told that its set-up, call and tear-down passed, told
-the end of the session, and ended by itself with a matching exit code. What the child prints goes
-nowhere. It has no descriptor on which the supervisor answers.
+Standard library and pytest only, Python 3.7 and later. Read as text by ``bench.py`` and run as
+``python3 -I -S -B -c``. This process, the supervisor, never imports submitted code. It makes itself
+unreadable for other processes of the sandbox, forks a child for the tests, and believes it only as
+far as it goes: a test counts as passed when the child told that its set-up, call and tear-down
+passed, told the end of the session, and ended by itself with a matching exit code. What the child
+prints goes nowhere. It has no descriptor on which the supervisor answers.
 """
 
 # ruff: noqa: BLE001, D102, D103, F401, PTH123
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json
@@ -74,9 +76,14 @@ def run(order: dict[str, Any], deadline: float, secret_fd: int) -> dict[str, Any
     os.close(writing)
     lines, is_late = read_lines(reading, deadline)
     os.close(reading)
-    status = -signal.SIGKILL if is_late else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = -signal.SIGKILL if is_late else exit_code(os.waitpid(child, 0)[1])
     kill_children()
     return {"late": is_late, "status": status, "lines": lines}
+
+
+def exit_code(status: int) -> int:
+    """Return the exit code, or the negated signal; images may have a Python older than ours."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def kill_children() -> None:
@@ -153,14 +160,15 @@ class Reporter:
             crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
             text = str(getattr(crash, "message", "") or report.longrepr or "")[:600]
         is_plain = not hasattr(report, "wasxfail")
-        self._tell(report.nodeid, report.when, report.outcome if is_plain else "xfail", text)
+        outcome = report.outcome if is_plain else "xfail"
+        self._tell(report.nodeid, report.when, outcome, text, report.duration)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:])
+            self._tell("", "collect", str(report.nodeid), str(report.longrepr)[-600:], 0)
 
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
-        self._tell("", "end", int(exitstatus), "")
+        self._tell("", "end", int(exitstatus), "", 0)
 
 
 main()

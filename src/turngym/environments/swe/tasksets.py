@@ -98,10 +98,10 @@ def open_tasks(place: str, project: str | None = None) -> TaskSet:
         if project not in names:
             raise unknown_name("project", project, names)
         return TaskSet([file for file in files if file.name == project], project)
-    return TaskSet(files, place if place == SHIPPED else _short(place))
+    return TaskSet(files, place if place == SHIPPED else short_name(place))
 
 
-def _short(place: str) -> str:
+def short_name(place: str) -> str:
     """Return a name for a place of a user's, safe in task ids and the same for the same place."""
     path = Path(place).expanduser().resolve()
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:6]

@@ -16,7 +16,7 @@ from turngym.environments.actions import Action, ActionFormat
 from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.budget import Budget
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.host import BackendName, WorkHost
 from turngym.environments.workspace.tools import Tool, ToolJson, ToolText
 from turngym.errors import (
     EnvironmentFault,
@@ -68,6 +68,8 @@ class WorkEnv(AsyncTurnEnv):
     """
 
     snapshot_kind: ClassVar[SnapshotKind] = "fs"
+    backend: ClassVar[BackendName] = "bubblewrap"
+    """Where workspaces live."""
     tools: ClassVar[tuple[Tool, ...]] = (
         actions.BASH,
         actions.VIEW,
@@ -133,7 +135,7 @@ class WorkEnv(AsyncTurnEnv):
     def host(self) -> WorkHost:
         """The back end, leased when first needed."""
         if self._host is None:
-            self._host = WorkHost.lease()
+            self._host = WorkHost.lease(self.backend)
         return self._host
 
     @property
@@ -220,7 +222,7 @@ class WorkEnv(AsyncTurnEnv):
             own=(self._score, self.own_state(), dict(self.current)),
         )
         # A snapshot keeps the back end, so that it outlives its environment.
-        weakref.finalize(state, _let_go, WorkHost.lease(), state.layer).atexit = False
+        weakref.finalize(state, _let_go, WorkHost.lease(self.backend), state.layer).atexit = False
         return state
 
     async def set_state(self, state: WorkState) -> None:  # type: ignore[override]  # awaited

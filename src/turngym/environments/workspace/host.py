@@ -1,6 +1,6 @@
-"""The one back end of this process, shared by all environments with a workspace.
+"""The back ends of this process, each shared by all environments with a workspace on it.
 
-``lease`` gives it, ``release`` gives it back; the last release closes every sandbox and layer.
+``lease`` gives one, ``release`` gives it back; the last release closes every sandbox and layer.
 Folders are imported once and shared by all that start from them. May be used from several event
 loops; a sandbox belongs to the loop that started it.
 """
@@ -11,16 +11,18 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from turngym.errors import EnvironmentFault
 from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
 from turngym.sandbox.bubblewrap import BubblewrapBackend
+from turngym.sandbox.docker_engine import DockerBackend
 from turngym.sandbox.guest_sandbox import GuestSandbox
 
+BackendName = Literal["bubblewrap", "docker"]
 TOOLS = "/opt/tools"
 """Where a sandbox sees the folder of Python packages that it is given."""
 LIMITS = Limits(
@@ -41,25 +43,30 @@ ENV = {
 
 
 class WorkHost:
-    """The back end of this process and what was imported into it."""
+    """One back end of this process and what was imported into it."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _current: ClassVar[WorkHost | None] = None
+    _current: ClassVar[dict[BackendName, WorkHost]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, name: BackendName) -> None:
+        self.name = name
         self._leases = 0
-        self._backend = BubblewrapBackend()
+        self._backend = BubblewrapBackend() if name == "bubblewrap" else DockerBackend()
         self._layers: dict[str, Future[LayerRef]] = {}
         self._mounts: dict[str, Path] = {}
 
     @classmethod
-    def lease(cls) -> WorkHost:
-        """Return the host, made when there is none; every lease needs one ``release``."""
+    def lease(cls, name: BackendName = "bubblewrap") -> WorkHost:
+        """Return the host, made when there is none; every lease needs one ``release``.
+
+        Raises:
+            MissingExtraError: The back end needs what is not installed.
+        """
         with cls._lock:
-            if cls._current is None:
-                cls._current = cls()
-            cls._current._leases += 1
-            return cls._current
+            if name not in cls._current:
+                cls._current[name] = cls(name)
+            cls._current[name]._leases += 1
+            return cls._current[name]
 
     async def release(self) -> None:
         """Give a lease back; the last one ends everything."""
@@ -67,7 +74,7 @@ class WorkHost:
             self._leases -= 1
             if self._leases:
                 return
-            WorkHost._current = None
+            del WorkHost._current[self.name]
         try:
             await self._backend.close()
         finally:
@@ -81,6 +88,7 @@ class WorkHost:
         limits: Limits = LIMITS,
         tools: Path | None = None,
         paths: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> GuestSandbox:
         """Start a sandbox.
 
@@ -89,18 +97,33 @@ class WorkHost:
             limits: What it may use.
             tools: Folder of Python packages to import.
             paths: Folders of the workspace that Python imports from, before ``tools``.
+            env: More variables of every command.
         """
         mounts: Sequence[ReadOnlyMount] = ()
-        env = dict(ENV)
+        env = {**ENV, **(env or {})}
         if tools is not None:
             folder = await asyncio.to_thread(self._mountable, tools)
             mounts = [ReadOnlyMount(source=folder, target=TOOLS)]
             env["PYTHONPATH"] = ":".join([*paths, TOOLS])
+            env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half of the time of a small suite
         spec = SandboxSpec(workspace=layer, limits=limits, env=env, mounts=mounts)
         return await self._backend.start(spec)
 
     async def layer(self, key: str, fill: Callable[[Path], None]) -> LayerRef:
         """Return the layer called ``key``, made from what ``fill`` writes when there is none."""
+        return await self._shared(key, lambda: self._import(fill))
+
+    async def image_layer(self, image: str, folder: str) -> LayerRef:
+        """Return the layer whose workspace is what ``folder`` of an image holds; ``docker`` only.
+
+        Raises:
+            SandboxRefused: There is no engine, no such image, or no such folder in it.
+        """
+        backend = self._backend
+        assert isinstance(backend, DockerBackend)
+        return await self._shared(f"{image} {folder}", lambda: backend.adopt(image, folder))
+
+    async def _shared(self, key: str, make: Callable[[], Awaitable[LayerRef]]) -> LayerRef:
         with WorkHost._lock:
             found = self._layers.get(key)
             if found is None:
@@ -108,7 +131,7 @@ class WorkHost:
         if found is not None:
             return await asyncio.wrap_future(found)
         try:
-            layer = await self._import(fill)
+            layer = await make()
         except BaseException as error:
             with WorkHost._lock:
                 self._layers.pop(key, None)

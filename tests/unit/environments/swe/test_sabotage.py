@@ -5,7 +5,7 @@ import pytest
 
 from turngym.environments.swe.cutting import without_tests
 from turngym.environments.swe.edits import next_edit
-from turngym.environments.swe.sabotage import can_have_twin, twin
+from turngym.environments.swe.sabotage import can_fail, twin
 from turngym.environments.swe.sabotage import test_name as name_of
 
 FILE = '''
@@ -63,8 +63,9 @@ def test_only_the_named_tests_change_and_a_body_on_one_line_has_no_twin():
     changed = twin({"t.py": FILE, "u.py": "x = 1\n"}, ["test_a"], Random(0), "end")
     assert list(changed) == ["t.py"]
     run(changed["t.py"])["test_b"](2)
-    assert not can_have_twin({"t.py": FILE}, "test_e")
-    assert can_have_twin({"t.py": FILE}, "test_d")
+    assert "test_e" not in can_fail(FILE)
+    assert "test_d" in can_fail(FILE)
+    assert can_fail("def test(:") == set()
 
 
 def test_places_and_numbers_differ_from_run_to_run():

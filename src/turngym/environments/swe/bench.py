@@ -1,0 +1,247 @@
+"""Where tests are run, and how: one fresh sandbox for each run, and a supervisor in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any
+
+from turngym.environments.swe.project import Layout, Project
+from turngym.environments.swe.sabotage import Place, can_fail, test_file, test_name, twin
+from turngym.environments.workspace.host import LIMITS, TOOLS, WorkHost
+from turngym.errors import EnvironmentFault, SandboxDied
+from turngym.sandbox.base import LayerRef, Limits
+from turngym.sandbox.guest_sandbox import GuestSandbox
+
+OPTIONS = (
+    "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:faulthandler",
+    "-o", "addopts=", "--import-mode=append", "--continue-on-collection-errors",
+)  # fmt: skip
+"""Of pytest, for judging and for measuring alike."""
+_PLAIN = "--assert=plain"
+"""Assertions that only pass or fail: rewriting them takes a third of the time of a small suite."""
+_RUNNER = Path(__file__).with_name("runner.py")
+_WORKSPACE = "/workspace"
+_MAX_OUTPUT = 3 << 20
+
+Delta = Mapping[str, bytes | None]
+"""Changes to a workspace: path to new contents, None where a file is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRun:
+    """What became of each test that was asked for."""
+
+    outcomes: Mapping[str, str]
+    """Test id to ``passed``, ``failed``, ``skipped``, ``error`` or ``missing``."""
+    messages: Mapping[str, str]
+    """Test id to what it complained of."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Test id to how long it took, set-up and tear-down included; told by the tests' process."""
+    problem: str = ""
+    """Why results are missing: late, killed, broken; "" where nothing went wrong."""
+
+    def passed(self, ids: Iterable[str]) -> list[str]:
+        """Return those of ``ids`` that passed."""
+        return [one for one in ids if self.outcomes.get(one) == "passed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What every run of the tests of one project starts from."""
+
+    host: WorkHost
+    layer: LayerRef
+    layout: Layout
+    texts: Mapping[str, str] = field(repr=False)
+    """Path to text of every Python file of the tests."""
+    packages: Path | None
+    """Folder of what tests import; None where the sandbox has it."""
+    python: tuple[str, ...] = ("/usr/bin/python3", "-I", "-S", "-B")
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = LIMITS
+
+    async def open(self, delta: Delta) -> GuestSandbox:
+        """Start a sandbox and make the changes of ``delta``.
+
+        Raises:
+            EnvironmentFault: A file cannot be removed.
+        """
+        box = await self.host.start(
+            self.layer, tools=self.packages, env=self.env, limits=self.limits
+        )
+        try:
+            await put(box, delta)
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def run(
+        self, delta: Delta, ids: Iterable[str], *, timeout_s: float, is_explained: bool = False
+    ) -> TestRun:
+        """Run tests in a sandbox of their own, and return what became of them.
+
+        Args:
+            delta: Changes to the project.
+            ids: Test ids, or files for all their tests.
+            timeout_s: Seconds for all of them.
+            is_explained: Messages say which values an assertion compared.
+        """
+        asked = list(dict.fromkeys(ids))
+        order = self._order(asked, timeout_s)
+        order["options"] += [] if is_explained else [_PLAIN]
+        box = await self.open(delta)
+        try:
+            result = await box.exec(
+                [*self.python, "-c", _RUNNER.read_text(encoding="utf-8")],
+                timeout_s=timeout_s + 20.0,
+                stdin=json.dumps(order).encode(),
+                max_output=_MAX_OUTPUT,
+            )
+        except SandboxDied as error:
+            return TestRun(outcomes={}, messages={}, problem=f"the sandbox ended: {error}")
+        finally:
+            await box.close()
+        lines = result.stdout.decode("utf-8", "replace").splitlines()
+        if result.truncated or result.exit_code != 0 or not lines or lines[-1] != '"end"':
+            how = "was too slow" if result.timed_out else f"ended early ({_how(result)})"
+            return TestRun(outcomes={}, messages={}, problem=f"the run of the tests {how}")
+        return read_run(json.loads(lines[0]), asked)
+
+    def _order(self, asked: list[str], timeout_s: float) -> dict[str, Any]:
+        """Return what the supervisor is told."""
+        inner = [f"/{root}" for root in self.layout.roots if root != "."]
+        return {
+            "workspace": _WORKSPACE,
+            "packages": [] if self.packages is None else [TOOLS],
+            "roots": [*(_WORKSPACE + root for root in inner), _WORKSPACE],
+            "files": list(dict.fromkeys(map(test_file, asked))),
+            "ids": [one for one in asked if "::" in one],
+            "options": list(OPTIONS),
+            "total_s": timeout_s,
+        }
+
+    async def cross_examine(
+        self,
+        delta: Delta,
+        ids: list[str],
+        *,
+        timeout_s: float,
+        rng: Random | None = None,
+        place: Place | None = None,
+    ) -> list[str]:
+        """Return those of ``ids`` that do not fail although a failure was put into them.
+
+        A run that breaks off, or tells nothing of a test, is no failure: a forger could end it so.
+        """
+        rng = rng or SystemRandom()
+        texts = self._texts_with(delta)
+        own = {test_file(one) for one in ids}
+        names = {test_name(one) for one in ids}
+        twins = twin({p: t for p, t in texts.items() if p in own}, names, rng, place)
+        here = [can_fail(texts[path]) for path in own if path in texts]
+        inherited = names.difference(*here)
+        if inherited:
+            others = {p: t for p, t in texts.items() if p not in own}
+            twins |= twin(others, inherited, rng, place)
+        changed = {**delta, **{path: text.encode() for path, text in twins.items()}}
+        outcomes = (await self.run(changed, ids, timeout_s=timeout_s)).outcomes
+        return [one for one in ids if outcomes.get(one) not in ("failed", "error")]
+
+    def examinable(self, ids: Iterable[str], delta: Delta) -> list[str]:
+        """Return those of ``ids`` whose functions can be made to fail."""
+        names = set[str]().union(*map(can_fail, self._texts_with(delta).values()))
+        return [one for one in ids if test_name(one) in names]
+
+    def _texts_with(self, delta: Delta) -> dict[str, str]:
+        """Return the text of every Python file of the tests, as they are judged."""
+        found = dict(self.texts)
+        for path, data in delta.items():
+            if path.endswith(".py") and self.layout.is_test(path):
+                found.pop(path, None)
+                if data is not None:
+                    found[path] = data.decode("utf-8", "replace")
+        return found
+
+
+async def bench_of(host: WorkHost, project: Project, packages: Path) -> Bench:
+    """Return the bench of a project, in sandboxes of our own."""
+    texts = {
+        path: data.decode("utf-8", "replace")
+        for path, data in project.files.items()
+        if path.endswith(".py") and project.layout.is_test(path)
+    }
+    layer = await host.layer(f"project {project.digest}", project.write)
+    return Bench(host=host, layer=layer, layout=project.layout, texts=texts, packages=packages)
+
+
+async def put(box: GuestSandbox, delta: Delta) -> None:
+    """Make the changes of ``delta``.
+
+    Raises:
+        EnvironmentFault: A file cannot be removed.
+    """
+    for path, data in delta.items():
+        if data is not None:
+            await box.write_file(path, data)
+    gone = [path for path, data in delta.items() if data is None]
+    if gone:
+        result = await box.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
+        if not result.ok:
+            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
+
+
+def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
+    """Return what the supervisor's answer means for the tests that were ``asked`` for."""
+    phases: dict[str, dict[str, str]] = {}
+    messages: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    ends: list[Any] = []
+    is_sound = True
+    for line in told["lines"]:
+        if not (isinstance(line, list) and len(line) == 5 and isinstance(line[0], str)):
+            is_sound = False
+            break
+        test, when, outcome, text, took = line
+        if when == "end":
+            ends.append(outcome)
+        elif test:
+            known = phases.setdefault(test, {})
+            is_sound &= when == "call" or when not in known  # subtests tell several calls
+            if known.get(when, "passed") == "passed":
+                known[when] = str(outcome)
+            seconds[test] = seconds.get(test, 0.0) + (took if isinstance(took, float) else 0.0)
+            if text:
+                messages.setdefault(test, str(text))
+        else:
+            messages.setdefault("", f"{outcome}: {text}")
+    names = [one for one in asked if "::" in one]
+    if told["late"] or not is_sound or ends != [told["status"]] or told["status"] not in (0, 1):
+        how = "too slow" if told["late"] else f"exit code {told['status']}"
+        problem = f"the tests did not end well ({how}) {messages.get('', '')}".rstrip()
+        return TestRun(outcomes=dict.fromkeys(names, "missing"), messages=messages, problem=problem)
+    outcomes = dict.fromkeys(names, "missing")
+    outcomes |= {test: _outcome(found) for test, found in phases.items()}
+    return TestRun(outcomes=outcomes, messages=messages, seconds=seconds)
+
+
+def _outcome(phases: Mapping[str, str]) -> str:
+    if [phases.get(when) for when in ("setup", "call", "teardown")] == ["passed"] * 3:
+        return "passed"
+    for wanted in ("failed", "skipped", "xfail"):
+        if wanted in phases.values():
+            at = next(when for when, what in phases.items() if what == wanted)
+            return "error" if wanted == "failed" and at != "call" else wanted
+    return "missing"
+
+
+def _how(result: Any) -> str:  # an ExecResult
+    if result.signal is not None:
+        return f"signal {result.signal}"
+    if result.oom_killed:
+        return "out of memory"
+    return f"exit code {result.exit_code}, {result.stdout_total} bytes"

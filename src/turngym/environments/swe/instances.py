@@ -1,0 +1,292 @@
+"""SWE-bench instances as tasks: each in its own image, through a container engine.
+
+The agent works in a container of the instance's image, on what the image holds at ``/testbed``. Its
+patch is judged in fresh containers: the instance's test patch is put in, its tests run under a
+supervisor and are cross-examined, as with tasks of our own (``judge.py``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from turngym.environments.actions import Action
+from turngym.environments.base import Outcome
+from turngym.environments.swe.bench import Bench, Delta
+from turngym.environments.swe.edits import next_edit
+from turngym.environments.swe.env import SweEnv, as_budget
+from turngym.environments.swe.formats import Instance, read_instances
+from turngym.environments.swe.judge import Verdict, verdict_on
+from turngym.environments.swe.patches import (
+    Patch,
+    apply_diff,
+    collect_patch,
+    diff_text,
+    named_files,
+)
+from turngym.environments.swe.project import Layout, find_layout
+from turngym.environments.swe.running import run_pytest
+from turngym.environments.swe.sabotage import test_file
+from turngym.environments.swe.tasksets import short_name
+from turngym.environments.workspace import actions
+from turngym.environments.workspace.base import ActionStyle, WorkEnv
+from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.host import BackendName
+from turngym.errors import ConfigError, SandboxFileError
+from turngym.sandbox.base import LayerRef, Limits
+from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.tasks.base import Split, Task, procedural_task
+
+LIMITS = Limits(memory_bytes=4 << 30, pids=512, cpus=2.0, disk_bytes=4 << 30, enforce="best_effort")
+_PATH = "/opt/miniconda3/envs/testbed/bin:/usr/local/bin:/usr/bin:/bin"
+_MAX_FILE_BYTES = 4 << 20
+
+
+class InstanceEnv(WorkEnv):
+    """Resolve an issue of a repository that comes in an image.
+
+    Args:
+        instances: File of JSON lines in SWE-bench's schema; each names its image.
+        folder: Where the images hold the repository.
+        path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
+        split: Which split the instances are.
+        action_style: As ``WorkEnv``.
+        budget: As ``WorkEnv``.
+        timeout_s: As ``WorkEnv``.
+        tests_timeout_s: Longest run of the tests that judge.
+        render_mode: ``"ansi"`` or None.
+
+    Action: tools on the workspace, ``run_tests`` and ``submit``.
+    Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
+    Reward: at ``submit``, 1 when all tests of the instance pass that should, else 0.
+    Start: the repository at the instance's commit, and its problem statement.
+    End: ``submit``, or all turns are spent, which scores 0.
+
+    Source: Jimenez et al. 2023, SWE-bench, arXiv:2310.06770.
+    """
+
+    backend: ClassVar[BackendName] = "docker"
+    tools = SweEnv.tools
+    rules = SweEnv.rules
+
+    def __init__(
+        self,
+        *,
+        instances: str,
+        folder: str = "/testbed",
+        path: str = _PATH,
+        split: Split = "test",
+        action_style: ActionStyle = "text",
+        budget: Budget | Mapping[str, Any] | None = None,
+        timeout_s: float = 60.0,
+        tests_timeout_s: float = 1800.0,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(
+            action_style=action_style, budget=as_budget(budget), timeout_s=timeout_s,
+            render_mode=render_mode,
+        )  # fmt: skip
+        self._instances = _read(instances)
+        self.name = f"instances-{short_name(instances)}"
+        self._folder, self._split = folder, split
+        self._env = {"PATH": path}
+        self._tests_timeout_s = tests_timeout_s
+        self._instance: Instance | None = None
+        self._base: Mapping[str, bytes | None] = {}
+        self._wanted: Mapping[str, bytes | None] = {}
+        self.verdict: Verdict | None = None
+        """Of the last submission."""
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return task number ``index`` of ``split``.
+
+        Raises:
+            ConfigError: There are fewer.
+        """
+        if split != self._split or not 0 <= index < len(self._instances):
+            count = len(self._instances) if split == self._split else 0
+            raise ConfigError(
+                f"task {self.name}/{split}/{index}: there are {count} tasks of split {split!r}"
+            )
+        return procedural_task(self.name, split, index)
+
+    def find_task(self, task_id: str) -> Task:
+        """Return the task that ``task_id`` names."""
+        task = super().find_task(task_id)
+        return self.task(task.split, int(task_id.rpartition("/")[2]))
+
+    def _choose_task(self, options: dict[str, Any]) -> Task:
+        if options.get("task") is None and set(options) <= {"task"}:
+            return self.task(self._split, int(self.np_random.integers(len(self._instances))))
+        return super()._choose_task(options)
+
+    @property
+    def instance(self) -> Instance:
+        """The instance of the running episode."""
+        if self._instance is None:
+            raise ConfigError(f"{self.name}: no episode is open")
+        return self._instance
+
+    def instance_key(self) -> str:
+        """Return the id of the instance."""
+        return self.instance.instance_id
+
+    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+        """Start a container of the instance's image."""
+        self._load(task)
+        self.verdict = None
+        box = await self.reopen_box(await self._layer())
+        try:
+            self._base = await _contents(box, named_files(self.instance.patch))
+            self._wanted = apply_diff(self.instance.patch, _there(self._base))
+        except BaseException:
+            await box.close()
+            raise
+        return box, self.instance.problem_statement
+
+    def _load(self, task: Task) -> None:
+        self._instance = self._instances[int(task.id.rpartition("/")[2])]
+
+    async def _layer(self) -> LayerRef:
+        return await self.host.image_layer(self.instance.image, self._folder)
+
+    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
+        """Start a container on a snapshot."""
+        return await self.host.start(layer, limits=LIMITS, env=self._env)
+
+    async def call(self, action: Action) -> actions.Done:
+        """Carry out a call; ``run_tests`` is a command like others."""
+        if action.name != "run_tests":
+            return await super().call(action)
+        target = str(action.arguments.get("target", "")).strip()
+        return await run_pytest(self.box, target, (), timeout_s=self.timeout_s)
+
+    async def judge(self) -> Outcome:
+        """Judge what was changed, in fresh containers."""
+        found = await self.changed_files()
+        changed = {path: data for path, data in found.items() if not path.startswith(".git/")}
+        layer = await self._layer()
+        box = await self.reopen_box(layer)
+        try:
+            base = _there(await _contents(box, changed))
+            tests = await self._tests(box)
+            ids = [*self.instance.fail_to_pass, *self.instance.pass_to_pass]
+            texts = _there(await _contents(box, map(test_file, ids)))
+            layout = await _layout(box, {*tests, *texts})
+        finally:
+            await box.close()
+        patch = collect_patch(changed, base, layout)
+        bench = Bench(
+            host=self.host, layer=layer, layout=layout,
+            texts={path: data.decode("utf-8", "replace") for path, data in texts.items()},
+            packages=None, python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
+            limits=LIMITS,
+        )  # fmt: skip
+        self.verdict = verdict = await self._verdict(bench, patch, tests)
+        self._score = float(verdict.is_resolved)
+        return self._told_verdict(verdict, patch, base)
+
+    async def _tests(self, box: GuestSandbox) -> Delta:
+        """Return what the test patch makes of the tests."""
+        if not self.instance.test_patch.strip():
+            return {}
+        base = _there(await _contents(box, named_files(self.instance.test_patch)))
+        return apply_diff(self.instance.test_patch, base)
+
+    async def _verdict(self, bench: Bench, patch: Patch, tests: Delta) -> Verdict:
+        if patch.is_empty:
+            return Verdict(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
+        return await verdict_on(
+            bench,
+            {**patch.files, **tests},
+            fail_to_pass=list(self.instance.fail_to_pass),
+            pass_to_pass=list(self.instance.pass_to_pass),
+            timeout_s=self._tests_timeout_s,
+        )
+
+    def _told_verdict(self, verdict: Verdict, patch: Patch, base: Mapping[str, bytes]) -> Outcome:
+        text = "resolved." if verdict.is_resolved else "not resolved."
+        if patch.left_out:
+            text += " Left out of your patch: " + "; ".join(patch.left_out[:5])
+        info: dict[str, Any] = {
+            "fixed": verdict.fixed, "kept": verdict.kept, "forged": verdict.is_forged,
+            "problem": verdict.problem, "patch": diff_text(patch.files, base),
+            "instance_id": self.instance.instance_id,
+        }  # fmt: skip
+        return Outcome(text=text, reward=float(verdict.is_resolved), info=info)
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
+        return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
+
+    def oracle_action(self) -> str:
+        """Return the next edit of the instance's own patch, then ``submit``."""
+        for path, wanted in self._wanted.items():
+            found = self.current.get(path, self._base.get(path))
+            if found == wanted:
+                continue
+            if wanted is None:
+                return self.say("bash", command=f"rm {shlex.quote(path)}")
+            return self.action_format.render(next_edit(path, found, wanted))
+        return self.say("submit")
+
+    def own_state(self) -> Any:
+        """Return the task, what its own patch wants, and what was submitted."""
+        return self._task, dict(self._base), dict(self._wanted), self.verdict
+
+    def set_own_state(self, state: Any) -> None:
+        """Take over what ``own_state`` returned."""
+        task, self._base, self._wanted, self.verdict = state
+        if task is not None:
+            self._load(task)
+
+
+@lru_cache(maxsize=8)
+def _read(place: str) -> tuple[Instance, ...]:
+    """Return the instances of a file.
+
+    Raises:
+        ConfigError: It cannot be read, is empty, or an instance names no image.
+    """
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"instances {place!r}: no such file; wanted JSON lines")
+    found = tuple(read_instances(path))
+    if not found:
+        raise ConfigError(f"instances {place!r}: the file holds none")
+    for one in found:
+        if not one.image:
+            raise ConfigError(
+                f"instance {one.instance_id}: names no image; wanted a column 'image_name'"
+            )
+    return found
+
+
+async def _contents(box: GuestSandbox, paths: Iterable[str]) -> dict[str, bytes | None]:
+    """Return the contents of files, None for one that is not there."""
+    found: dict[str, bytes | None] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            found[path] = await box.read_file(path, max_bytes=_MAX_FILE_BYTES)
+        except SandboxFileError:
+            found[path] = None
+    return found
+
+
+def _there(files: Delta) -> dict[str, bytes]:
+    return {path: data for path, data in files.items() if data is not None}
+
+
+async def _layout(box: GuestSandbox, tests: set[str]) -> Layout:
+    """Return what of the repository is code and what is tests, those of ``tests`` among them."""
+    listed = await box.exec(
+        "find . -name '*.py' -not -path './.git/*'", timeout_s=120.0, max_output=8 << 20
+    )
+    paths = [line.removeprefix("./") for line in listed.stdout.decode("utf-8", "replace").split()]
+    layout = find_layout([*paths, *tests], "the repository of the instance")
+    more = [path for path in sorted(tests) if not layout.is_test(path)]
+    return replace(layout, tests=(*layout.tests, *more))
