@@ -11,7 +11,7 @@ BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
 SANDBOXES := sandboxes docker
 WEB := web miniwob
-EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop
+EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop android
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
 ARGS ?=
@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web soak-desktop swe drill outside llm learning check format bench results grounding extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -103,6 +103,10 @@ results: ## Train again what the published tables and plots show
 learning: ## Compare credit assignment at equal episodes, five seeds each; about an hour
 	@$(BOOTSTRAP) core train search
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
+
+grounding: ## Train a small policy to point on a real screen, five seeds; about a quarter of an hour
+	@$(BOOTSTRAP) core train desktop
+	@$(BIN)/python benchmarks/grounding.py $(ARGS)
 
 extras: ## Install every optional part
 	@$(BOOTSTRAP) core dev $(EVERYTHING)

@@ -72,6 +72,8 @@ class WebSession(Acting):
         await self._gate.open()
         self._context = await self._host.new_context(
             viewport={"width": s.width, "height": s.height},
+            is_mobile=s.is_phone,
+            has_touch=s.is_phone,
             locale="en-US",
             timezone_id="UTC",
             color_scheme="light",
