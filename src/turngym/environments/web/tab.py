@@ -130,6 +130,13 @@ class Tab:
         """Return the value of ``expression`` in the page's own world. Never of an agent's text."""
         return (await self._evaluate(expression, world=None)).get("value")
 
+    async def can_go_back(self) -> bool:
+        """Say whether a page was open here before this one."""
+        assert self._session is not None
+        history = await self.within(self._session.send("Page.getNavigationHistory"))
+        before = history["entries"][: history["currentIndex"]]
+        return bool(before) and before[-1]["url"] != "about:blank"
+
     async def upload(self, mark: int, paths: list[str]) -> bool:
         """Put files into the file field ``mark``; False when it is none."""
         found = await self._evaluate(
@@ -151,7 +158,7 @@ class Tab:
 
         Args:
             path: Places in the view, in CSS pixels.
-            hold_s: Wait before lifting it: for a long press, or so that a page is not flung on.
+            hold_s: Wait before lifting it, so that a page is not flung on.
         """
         session = self._session
         assert session is not None
@@ -169,6 +176,18 @@ class Tab:
             await send("touchEnd")
 
         await self.within(move())
+
+    async def press_long(self, x: float, y: float, *, hold_s: float) -> None:
+        """Hold a finger at a place until the page's context menu would open.
+
+        Chromium without a window takes the press for a long one and opens no menu; the right
+        mouse button then gives the page the ``contextmenu`` event that it gets on a phone.
+        """
+        session = self._session
+        assert session is not None
+        held = {"x": x, "y": y, "duration": round(hold_s * 1000), "gestureSourceType": "touch"}
+        await self.within(session.send("Input.synthesizeTapGesture", held))
+        await self.within(self.page.mouse.click(x, y, button="right"))
 
     async def within(self, work: Coroutine[Any, Any, T], seconds: float = _ANSWER_S) -> T:
         """Return what ``work`` on the page gives.

@@ -84,8 +84,11 @@ class WebPhone:
         """Tap; the right button presses long."""
         if problem := self._outside(x, y):
             return problem
+        if button == "right":
+            self._in_tab(lambda tab: tab.press_long(x, y, hold_s=_LONG_S))
+            return None
         for _ in range(times):
-            self._touch([(x, y)], hold_s=_LONG_S if button == "right" else 0.0)
+            self._touch([(x, y)], hold_s=0.0)
         return None
 
     def move(self, x: int, y: int) -> str | None:
@@ -136,6 +139,8 @@ class WebPhone:
             self.launch(self._home)
             return None
         if name == "back":
+            if self._in_tab(lambda tab: tab.can_go_back()) is False:
+                return "There is no page to go back to."
             return self._await(self._session.act(Action(name="go_back")))
         names = keys.replace(" ", "").split("+")
         plain = {one: one for one in names if len(one) == 1 and one.isascii()}
