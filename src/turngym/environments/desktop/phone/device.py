@@ -140,7 +140,7 @@ class WebPhone:
             return None
         if name == "back":
             if self._in_tab(lambda tab: tab.can_go_back()) is False:
-                return "There is no page to go back to."
+                return None  # as on any phone's home screen
             return self._await(self._session.act(Action(name="go_back")))
         names = keys.replace(" ", "").split("+")
         plain = {one: one for one in names if len(one) == 1 and one.isascii()}
@@ -184,7 +184,7 @@ class WebPhone:
         """Return ``"window"``, the address in front, or ``"storage KEY"``, what the page keeps."""
         match query.split():
             case ["window"]:
-                return self._session.tab.page.url
+                return str(self._session.tab.page.url)
             case ["storage", key]:
                 asked = f"localStorage.getItem({json.dumps(key)})"
                 value = self._in_tab(lambda tab: tab.main(asked))
