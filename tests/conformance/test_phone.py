@@ -61,6 +61,16 @@ def phone():
         host.release()
 
 
+@pytest.fixture
+def browser():
+    """A browser that stays, however many environments come and go."""
+    from turngym.environments.web.browser import BrowserHost
+
+    host = BrowserHost.lease()
+    yield
+    host.release()
+
+
 def place(phone, name):
     return next(one for one in phone.look().elements if one.name == name).center
 
@@ -181,11 +191,11 @@ async def test_a_browser_that_dies_is_a_fault_without_a_score_and_the_next_reset
         await env.close()
 
 
-def test_phone_tasks_keep_every_promise():
-    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 3}
+def test_phone_tasks_keep_every_promise(browser):
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2}
     check_turn_env("phone/alarm-switch", **quick).raise_on_failure()
 
 
-def test_forks_are_equal_and_independent():
+def test_forks_are_equal_and_independent(browser):
     quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
     check_fork("phone/note-delete", **quick).raise_on_failure()
