@@ -116,17 +116,17 @@ def render(found: dict[str, Any], episodes: int) -> str:
         f"| all | {found['reset_p50_ms'] / 1000:.2f} (p95 {found['reset_p95_ms'] / 1000:.2f}) | "
         f"{found['step_p50_ms']:.0f} (p95 {found['step_p95_ms']:.0f}) | |",
     ]
-    return f"""    python benchmarks/desktop.py --episodes {episodes} --page
+    return f"""The experts of {len(kinds)} kinds, {episodes} episodes each, one desktop at a time;
+{os.cpu_count()} cores, load {found["load"]} when it began. Memory is that of the desktop with its
+programs, shared libraries counted by share.
 
-The experts of {len(kinds)} kinds, {episodes} episodes each, one desktop at a time; {os.cpu_count()}
-cores, load {found["load"]} when it began. Memory is that of the desktop with its programs, shared
-libraries counted by share.
+    python benchmarks/desktop.py --episodes {episodes} --page
 
 {chr(10).join(rows)}
 
-{together["desktops"]} desktops at once on these {os.cpu_count()} cores: all open in
+{together["desktops"]} desktops played at once on these {os.cpu_count()} cores: all open in
 {together["open_all_s"]} s, {together["memory_each_mb"]} MB each, {together["steps_per_s"]} steps a
-second in all, a step p50 {together["step_p50_ms"]:.0f} ms."""
+second in all, one step p50 {together["step_p50_ms"]:.0f} ms."""
 
 
 def pss_bytes(first: int) -> int:

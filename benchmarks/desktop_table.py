@@ -99,10 +99,10 @@ def render(lines: list[dict[str, Any]]) -> str:
     note = f"Chance solved something in {', '.join(lucky)}." if lucky else "Chance solved nothing."
     faults = sum(one["faults"] for one in lines)
     return (
-        "    python benchmarks/desktop_table.py && "
-        "python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
         "Episodes solved, on held-out tasks; silence says nothing until the turns are over, chance "
         f"picks from the menu of actions. {faults} episodes ended by a fault.\n\n"
+        "    python benchmarks/desktop_table.py && "
+        "python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
         + "\n".join(rows)
         + f"\n\n{note}"
     )

@@ -24,9 +24,10 @@ from turngym.environments.desktop.stills import APPS, Scene, Still, known_still,
 from turngym.environments.spaces import Image
 from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
-from turngym.tasks.base import Task
+from turngym.tasks.base import Split, Task
 
 PointReward = Literal["hit", "box_size", "distance"]
+_DRAWS = 200
 REWARDS: tuple[PointReward, ...] = ("hit", "box_size", "distance")
 
 
@@ -40,9 +41,10 @@ class GroundingEnv(DeviceEnv):
         reward: ``"hit"`` gives 1 or 0; ``"box_size"`` the reward of GUI-G1, best for ``box``;
             ``"distance"`` something for near misses. The score is always the hit.
         shows_tree: Name the elements with their marks; False for pointing from the picture.
-        choices: None names all elements in full. A number names at most so many elements of the
-            split, drawn and numbered anew by the seed, each by its name and mark, and then the
-            goal: for very small models.
+        choices: None names all elements in full, and other elements are asked for in training than
+            in tests. A number names at most so many, drawn and numbered anew by the seed, each by
+            its name and mark, and then the goal: for very small models. Then what is held out are
+            whole lists, of elements that training knows.
         options: As ``DeviceEnv``.
 
     Action: ``click`` by mark or place, or ``box`` with the four edges.
@@ -99,16 +101,30 @@ class GroundingEnv(DeviceEnv):
         assert self._still is not None
         self._score = 0.0
         rng, self._shown = Random(task.seed), self._still.view
-        own = [one for one in targets(self._shown) if split_of(one.line_without_mark) == task.split]
-        if not own:
-            raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
-        if self._choices is not None:
-            drawn = rng.sample(own, min(len(own), self._choices))
-            drawn.sort(key=lambda one: one.mark)
-            own = [replace(one, mark=mark) for mark, one in enumerate(drawn, 1)]
-            self._shown = replace(self._shown, elements=tuple(own))
-        self._target = rng.choice(own)
+        elements = targets(self._shown)
+        if self._choices is None:
+            own = [one for one in elements if split_of(one.line_without_mark) == task.split]
+            if not own:
+                raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
+            self._target = rng.choice(own)
+        else:
+            shown, self._target = self._drawn(rng, elements, task.split)
+            self._shown = replace(self._shown, elements=shown)
         self.goal = f'Click the {self._target.role} "{self._target.name}".'
+
+    def _drawn(
+        self, rng: Random, elements: list[Element], split: Split
+    ) -> tuple[tuple[Element, ...], Element]:
+        """Return a short list of the split, which its content decides, and the wanted element."""
+        assert self._choices is not None
+        for _ in range(_DRAWS):
+            drawn = rng.sample(elements, min(len(elements), self._choices))
+            drawn.sort(key=lambda one: one.mark)
+            shown = tuple(replace(one, mark=mark) for mark, one in enumerate(drawn, 1))
+            target = rng.choice(shown)
+            if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
+                return shown, target
+        raise EnvironmentFault(f"{self.name}: no list of split {split!r} in {_DRAWS} draws")
 
     def look(self) -> View:
         """Return what was seen when the application had started."""
