@@ -73,7 +73,8 @@ def section(found: list[dict[str, Any]]) -> str:
         *(row(f"seed {seed}", [run]) for seed, run in enumerate(found)),
     ]
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    return f"""Measured on {date.today().isoformat()}: {machine} with other work on them, one torch thread, no GPU, Python {platform.python_version()}. Success on {HELD_OUT}
+    return f"""Measured on {date.today().isoformat()}: {machine} with other work
+on them, one torch thread, no GPU, Python {platform.python_version()}. Success on {HELD_OUT}
 held-out tasks; chance is one in six.
 
     make grounding      # or one run: turngym train configs/grounding.toml run.seed=3
