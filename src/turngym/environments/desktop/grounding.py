@@ -42,9 +42,9 @@ class GroundingEnv(DeviceEnv):
             ``"distance"`` something for near misses. The score is always the hit.
         shows_tree: Name the elements with their marks; False for pointing from the picture.
         choices: None names all elements in full, and other elements are asked for in training than
-            in tests. A number names at most so many, drawn and numbered anew by the seed, each by
-            its name and mark, and then the goal: for very small models. Then what is held out are
-            whole lists, of elements that training knows.
+            in tests. A number names at most so many, drawn by the seed, each by its name and mark,
+            and then the goal: for very small models. Then what is held out are whole lists, of
+            elements that training knows.
         options: As ``DeviceEnv``.
 
     Action: ``click`` by mark or place, or ``box`` with the four edges.
@@ -119,8 +119,7 @@ class GroundingEnv(DeviceEnv):
         assert self._choices is not None
         for _ in range(_DRAWS):
             drawn = rng.sample(elements, min(len(elements), self._choices))
-            drawn.sort(key=lambda one: one.mark)
-            shown = tuple(replace(one, mark=mark) for mark, one in enumerate(drawn, 1))
+            shown = tuple(sorted(drawn, key=lambda one: one.mark))
             target = rng.choice(shown)
             if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
                 return shown, target
@@ -171,15 +170,8 @@ class GroundingEnv(DeviceEnv):
         return self._score
 
     def oracle_action(self) -> str:
-        """Return a click on the element, by its mark where marks are told.
-
-        Of a shorter list it says the element's line first, as a reader's finger would: a very small
-        model that does the same need not find name and mark in one go.
-        """
+        """Return a click on the element, by its mark where marks are told."""
         x, y = self._target.center
-        if self._choices is not None and self.action_style == "commands":
-            click = self.say("click", mark=self._target.mark)
-            return f"{self._target.name} {self._target.mark}\n{click}"
         if self._shows_tree:
             return self.say("click", mark=self._target.mark)
         return self.say("click_at", x=round(x * self._scale), y=round(y * self._scale))
