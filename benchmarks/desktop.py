@@ -1,9 +1,10 @@
 """Time desktops: reset, step with screenshot, memory, and ten at once.
 
-Usage: python benchmarks/desktop.py [--episodes 5] [--at-once 10] [--json]
+Usage: python benchmarks/desktop.py [--episodes 5] [--at-once 10] [--json] [--page]
 
 Plays the experts of five kinds of tasks, one program each, with screenshots. Needs the extra
 ``desktop`` and its programs; nothing to compare with can be had on a machine without a hypervisor.
+``--page`` writes the table into docs/desktop.md.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness import put_section
 from turngym.environments.desktop.env import DesktopEnv
 
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
 KINDS = ("calc-product", "files-rename", "notes-append", "settings-theme", "sheet-sum")
 
 
@@ -27,6 +30,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=5, help="per kind")
     parser.add_argument("--at-once", type=int, default=10)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/desktop.md")
     options = parser.parse_args()
     found: dict[str, Any] = {"load": round(os.getloadavg()[0], 2), "kinds": {}}
     found["kinds"] = asyncio.run(one_after_the_other(options.episodes))
@@ -35,6 +39,8 @@ def main() -> int:
         found[f"{phase}_p50_ms"] = millis(statistics.median(times))
         found[f"{phase}_p95_ms"] = millis(sorted(times)[int(0.95 * len(times))])
     found["at_once"] = asyncio.run(at_once(options.at_once))
+    if options.page:
+        put_section(PAGE, "speed", render(found, options.episodes))
     print(json.dumps(found, indent=None if options.json else 2))
     return 0
 
@@ -94,6 +100,33 @@ async def at_once(n: int) -> dict[str, Any]:
         "steps_per_s": round(len(times) / played, 1),
         "step_p50_ms": millis(statistics.median(times)),
     }
+
+
+def render(found: dict[str, Any], episodes: int) -> str:
+    """Return what was measured as Markdown."""
+    kinds, together = found["kinds"], found["at_once"]
+    rows = [
+        "| | reset p50, s | step with screenshot and tree p50, ms | memory, MB |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| `{kind}` | {one['reset_p50_ms'] / 1000:.2f} | {one['step_p50_ms']:.0f} | "
+            f"{one['memory_mb']:.0f} |"
+            for kind, one in kinds.items()
+        ),
+        f"| all | {found['reset_p50_ms'] / 1000:.2f} (p95 {found['reset_p95_ms'] / 1000:.2f}) | "
+        f"{found['step_p50_ms']:.0f} (p95 {found['step_p95_ms']:.0f}) | |",
+    ]
+    return f"""The experts of {len(kinds)} kinds, {episodes} episodes each, one desktop at a time;
+{os.cpu_count()} cores, load {found["load"]} when it began. Memory is that of the desktop with its
+programs, shared libraries counted by share.
+
+    python benchmarks/desktop.py --episodes {episodes} --page
+
+{chr(10).join(rows)}
+
+{together["desktops"]} desktops played at once on these {os.cpu_count()} cores: all open in
+{together["open_all_s"]} s, {together["memory_each_mb"]} MB each, {together["steps_per_s"]} steps a
+second in all, one step p50 {together["step_p50_ms"]:.0f} ms."""
 
 
 def pss_bytes(first: int) -> int:

@@ -37,6 +37,7 @@ TOOLS = ["pip", "hatchling", "editables"]
 
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "alfworld": ("make", "g++", "cmake"),
+    "android": (),
     "babyai": (),
     "desktop": (
         "Xvfb",

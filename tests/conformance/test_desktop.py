@@ -24,6 +24,7 @@ from turngym.rollouts.collect import collect, group_specs
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_SOAK = os.environ.get("TURNGYM_SOAK") == "full"
+EPISODES = int(os.environ.get("TURNGYM_SOAK_EPISODES", "500"))
 SEEDS = 3 if IS_FULL else 1
 SOLVED = KINDS if IS_FULL else (
     "across-compute-into-note", "files-move", "notes-append", "settings-theme", "sheet-sum",
@@ -168,6 +169,9 @@ def test_an_application_that_hangs_is_told_and_the_others_go_on():
         view = device.look()
         assert any("does not answer" in note for note in view.notes)
         assert any(one.name == "7" for one in view.elements)
+        device.screen.activate(next(w.id for w in device.screen.windows() if "Mousepad" in w.title))
+        said = device.type_text("x" * 10_000)
+        assert said == "The window stopped answering after 200 characters."
         os.kill(pid, signal.SIGCONT)
         assert device.look().notes == ()
     finally:
@@ -186,6 +190,28 @@ def test_an_application_that_crashes_is_told_and_the_episode_goes_on():
         assert device.click(10, 10) is None
     finally:
         device.close()
+
+
+def test_a_desktop_is_more_than_its_files_so_snapshots_are_replays():
+    """What was saved can be opened again, but not what it was before: undo lives in the program."""
+    one, two = new_device(), new_device()
+    try:
+        one.write_files({"a.txt": b"old\n"})
+        one.launch("mousepad", "a.txt")
+        one.type_text("new ")
+        one.press("ctrl+s")
+        one.rest()
+        two.write_files(one.tree())
+        two.launch("mousepad", "a.txt")
+        assert one.tree() == two.tree() == {"a.txt": b"new old\n"}
+        for device in (one, two):
+            device.press("ctrl+z")
+            device.press("ctrl+s")
+            device.rest()
+        assert one.read_file("a.txt") != two.read_file("a.txt") == b"new old\n"
+    finally:
+        one.close()
+        two.close()
 
 
 async def test_a_modal_dialog_is_part_of_the_screen_and_can_be_answered():
@@ -257,6 +283,9 @@ def test_a_desktop_sees_no_network_no_host_process_and_no_host_home():
         assert device.run("sh", "-c", "test -e /root -o -e /work -o -e /srv") != 0
         assert device.run("sh", "-c", "touch /usr/x || touch /etc/x") != 0
         assert device.run("sh", "-c", "test $(id -u) = 1000") == 0
+        assert device.run("sh", "-c", "grep -q '^Seccomp:.*2' /proc/self/status") == 0
+        assert device.run("unshare", "--user", "true") not in (0, None)
+        assert device.run("sh", "-c", "test $(ulimit -v) = 2000000 -a $(ulimit -c) = 0") == 0
         assert device.run("sh", "-c", "grep -q '^CapEff:.*0000000000000000' /proc/self/status") == 0
     finally:
         device.close()
@@ -319,22 +348,36 @@ if IS_SOAK:
         kinds = ("calc-product", "notes-append", "files-delete")
         envs = {kind: new(kind) for kind in kinds}
         kills = faults = 0
-        for episode in range(500):
+        inside: set[int] = set()
+        for episode in range(EPISODES):
             env = envs[kinds[episode % len(kinds)]]
             try:
                 await env.reset(seed=episode)
+                inside |= children(env.device.display.pid)
                 if rng.random() < 0.2:
                     kills += 1
-                    inside = sorted(children(env.device.display.pid))
-                    os.kill(rng.choice(inside), signal.SIGKILL)
+                    victims = sorted(children(env.device.display.pid))
+                    os.kill(rng.choice(victims), signal.SIGKILL)
                 await env.step(env.oracle_action())
-                await env.step("stop")
+                _, reward, terminated, _, info = await env.step("stop")
             except EnvironmentFault:
                 faults += 1
+            else:
+                assert (reward, terminated, info["score"]) == (0.0, True, 0.0)
         for env in envs.values():
             await env.close()
-        assert kills > 50
-        assert faults <= kills
+        assert kills > EPISODES // 10
+        assert 0 < faults <= kills
+        assert not {pid for pid in inside if display_of(pid)}
         left = [file.read_text() for file in Path("/proc/self/task").glob("*/children")]
         assert "".join(left).split() == []
         assert list(tmp_path.iterdir()) == []
+
+
+def display_of(pid: int) -> str:
+    """Return the display that process ``pid`` draws on; "" for none, also when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next((line.decode() for line in lines if line == b"DISPLAY=:0"), "")

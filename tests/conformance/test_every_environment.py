@@ -16,7 +16,7 @@ from turngym.environments.checks import check_fork, check_turn_env
 from turngym.registry import EnvEntry, entries
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
-OWN_FILES = ("desktop", "web", "swe", "terminal")  # checked in files of their own, one of each kind
+OWN_FILES = ("desktop", "phone", "web", "swe", "terminal")  # in files of their own, one of a kind
 # A fresh ScienceWorld plays a quarter of an hour where other work takes the cores.
 QUICK_TURN: dict[str, Any] = (
     {"timeout_s": 1800.0} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}

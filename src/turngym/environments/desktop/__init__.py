@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PACKAGES, PROGRAMS
+from turngym.environments.desktop.names import (
+    GROUNDING_APPS,
+    KINDS,
+    PACKAGES,
+    PHONE_KINDS,
+    PROGRAMS,
+)
 from turngym.environments.registration import register
+from turngym.environments.web.chromium import NEED
 
 _HERE = "turngym.environments.desktop"
 _MODULES = ("Xlib", "jeepney")
 
 
 def register_desktop() -> None:
-    """Register every desktop environment; called once by ``import turngym``."""
+    """Register every desktop and phone environment; called once by ``import turngym``."""
     for kind in KINDS:
         register(
             f"turngym/{kind}-v0",
@@ -35,5 +42,17 @@ def register_desktop() -> None:
             modules=_MODULES,
             programs=PROGRAMS,
             packages=PACKAGES,
+            provides=("anchor",),
+        )
+    for kind in PHONE_KINDS:
+        register(
+            f"turngym/{kind}-v0",
+            f"{_HERE}.factories:phone",
+            family="phone",
+            max_turns=40,
+            kwargs={"kind": kind},
+            extra="web",
+            modules=("playwright",),
+            programs=(NEED,),
             provides=("anchor",),
         )

@@ -75,9 +75,12 @@ def place_of(
             return found
         device.reveal(found)
         return found.center
-    if "x" in arguments:
-        return round(int(arguments["x"]) / scale), round(int(arguments["y"]) / scale)
-    return None
+    return pixels_of(arguments, scale) if "x" in arguments else None
+
+
+def pixels_of(arguments: Mapping[str, Any], scale: float) -> tuple[int, int]:
+    """Return the pixels of the screen that ``x`` and ``y`` of a picture at ``scale`` stand for."""
+    return round(int(arguments["x"]) / scale), round(int(arguments["y"]) / scale)
 
 
 def unescaped(text: str) -> str:

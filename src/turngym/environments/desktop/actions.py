@@ -39,6 +39,9 @@ _HELP = {
 }
 NAMES = tuple(name for name in _TEMPLATES if name != "box")
 """Every action in words that does something."""
+TOUCHES = tuple(name for name in NAMES if not name.startswith("move"))
+"""Those of a phone, which has no pointer."""
+PHONE_KEYS = ("back", "home", "enter", "backspace")
 
 _INT: dict[str, Any] = {"type": "integer"}
 _PLACE = {"mark": {**_INT, "description": "number before an element"}, "x": _INT, "y": _INT}

@@ -1,4 +1,7 @@
-"""What every device with a screen can do; ``X11Device`` is the one that exists."""
+"""What every device with a screen can do.
+
+``X11Device`` is a desktop, ``WebPhone`` a phone-shaped browser, ``AndroidDevice`` a phone over adb.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,13 @@ class Device(Protocol):
 
     def clipboard(self) -> str | None:
         """Return the text on the clipboard."""
+        ...
+
+    def state(self, query: str) -> str | None:
+        """Return what the system says about itself, or None where it says nothing.
+
+        Every device knows ``"window"``, what is in front; more is its own.
+        """
         ...
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from turngym.environments.actions import Action, ActionFormat
 from turngym.environments.base import Outcome
@@ -28,7 +28,23 @@ from turngym.tasks.base import Task
 T = TypeVar("T")
 
 _MENU_ACTIONS = 150
-_MENU_KEYS = ("enter", "tab", "escape", "ctrl+a", "ctrl+c", "ctrl+s", "ctrl+v", "delete")
+
+
+class DeviceOptions(TypedDict, total=False):
+    """Arguments that every environment with a device has."""
+
+    max_chars: int
+    """Longest list of elements in an observation; 6,000 characters unless told."""
+    screenshot: Screenshot
+    """``"plain"`` adds a picture to observations, ``"marks"`` one with marks drawn in."""
+    scale: float
+    """Size of the picture relative to the screen; coordinates of actions are its pixels."""
+    action_style: ActionStyle
+    """``"commands"`` for actions in words, ``"tools"`` for JSON tool calls."""
+    keep: str | None
+    """Folder in which every turn leaves its text, and its picture when there is one."""
+    render_mode: str | None
+    """``"ansi"`` or None."""
 
 
 class DeviceEnv(ScreenEnv):
@@ -37,28 +53,24 @@ class DeviceEnv(ScreenEnv):
     A subclass makes the device (``open_device``), says what is asked, and judges.
 
     Args:
-        max_chars: Longest list of elements in an observation.
-        screenshot: ``"plain"`` adds a picture to observations, ``"marks"`` one with marks drawn in.
-        scale: Size of the picture relative to the screen; coordinates of actions are its pixels.
-        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
-        keep: Folder in which every turn leaves its text, and its picture when there is one.
-        render_mode: ``"ansi"`` or None.
+        options: See ``DeviceOptions``.
     """
 
     actions: ClassVar[tuple[str, ...]] = NAMES
-    size: ClassVar[tuple[int, int]] = (1024, 768)
+    menu_keys: ClassVar[tuple[str, ...]] = (
+        "enter", "tab", "escape", "ctrl+a", "ctrl+c", "ctrl+s", "ctrl+v", "delete",
+    )  # fmt: skip
+    """Keys that the menu of actions offers."""
+    size: tuple[int, int] = (1024, 768)
     """Width and height of the screen, in pixels."""
+    in_thread: ClassVar[bool] = True
+    """The device waits, so what touches it runs in a thread of its own."""
 
-    def __init__(
-        self,
-        *,
-        max_chars: int = 6_000,
-        screenshot: Screenshot = "none",
-        scale: float = 1.0,
-        action_style: ActionStyle = "commands",
-        keep: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, **options: Unpack[DeviceOptions]) -> None:
+        if unknown := sorted(options.keys() - DeviceOptions.__annotations__.keys()):
+            raise TypeError(f"{self.name}: got an unexpected keyword argument {unknown[0]!r}")
+        scale, screenshot = options.get("scale", 1.0), options.get("screenshot", "none")
+        action_style = options.get("action_style", "commands")
         if not 0.05 <= scale <= 1.0:
             raise ConfigError(f"{self.name}: scale is {scale}; wanted 0.05 to 1")
         self._scale = 1.0 if screenshot == "none" else scale
@@ -67,15 +79,15 @@ class DeviceEnv(ScreenEnv):
             action_style=action_style,
             screenshot=screenshot,
             image_hw=(height, width),
-            keep=keep,
-            render_mode=render_mode,
+            keep=options.get("keep"),
+            render_mode=options.get("render_mode"),
         )
         self.action_format: ActionFormat = (
             device_commands(self.actions)
             if action_style == "commands"
             else device_tools(self.actions)
         )
-        self._max_chars = max_chars
+        self._max_chars = options.get("max_chars", 6_000)
         self._thread: ThreadPoolExecutor | None = None
         """The one thread that touches the device."""
         self._device: Device | None = None
@@ -86,8 +98,12 @@ class DeviceEnv(ScreenEnv):
     # What a subclass gives.
 
     @abstractmethod
-    def open_device(self, task: Task) -> Device:
-        """Return a device that shows the first screen of ``task``; set ``goal``."""
+    def open_device(self, task: Task) -> Device | None:
+        """Return a device that shows the first screen of ``task``; set ``goal``.
+
+        None where nothing is ever carried out; then ``look``, ``pixels`` and ``perform`` are the
+        subclass's own.
+        """
 
     @abstractmethod
     def judge(self, action: Action) -> Outcome | None:
@@ -97,15 +113,13 @@ class DeviceEnv(ScreenEnv):
         """Return what is on the screen."""
         return self.device.look()
 
+    def pixels(self) -> Image:
+        """Return the screen, uint8 [height, width, 3]."""
+        return self.device.pixels()
+
     def perform(self, action: Action) -> str | None:
         """Carry out ``action``; return why it could not be, or None."""
         return act(self.device, self.view, action, scale=self._scale)
-
-    def drop_device(self) -> None:
-        """End the device of the last episode, if there is one."""
-        device, self._device = self._device, None
-        if device is not None:
-            device.close()
 
     def release(self) -> None:
         """Give back what devices are made of."""
@@ -144,7 +158,7 @@ class DeviceEnv(ScreenEnv):
         return f"Goal: {self.goal}\n{view_text(self.view, self._max_chars)}"
 
     def legal_actions(self) -> list[str]:
-        """Return a menu: click what has a mark, type what the goal quotes, press common keys.
+        """Return a menu: click what has a mark, type what the goal quotes, common keys, scrolling.
 
         Endlessly many other actions would be carried out too.
         """
@@ -157,7 +171,9 @@ class DeviceEnv(ScreenEnv):
             quoted = re.findall(r'"([^"\n]+)"', self.goal)
             menu += [self.say("type", text=text) for text in dict.fromkeys(quoted)]
         if "key" in self.actions:
-            menu += [self.say("key", keys=keys) for keys in _MENU_KEYS]
+            menu += [self.say("key", keys=keys) for keys in self.menu_keys]
+        if "scroll" in self.actions:
+            menu += [self.say("scroll", direction=way) for way in ("down", "up")]
         ends = [self.say("stop")] if "stop" in self.actions else []
         return menu[: _MENU_ACTIONS - 1] + ends
 
@@ -171,7 +187,7 @@ class DeviceEnv(ScreenEnv):
     # In the device's thread.
 
     def _begin(self, task: Task) -> Outcome:
-        self.drop_device()
+        self._drop_device()
         self._kept = None
         self.turns = 0
         self._device = self.open_device(task)
@@ -201,19 +217,28 @@ class DeviceEnv(ScreenEnv):
     def _picture(self) -> Image:
         from turngym.environments.web.pictures import draw_marks, resized
 
-        picture = self.device.pixels()
+        picture = self.pixels()
         if self._screenshot == "marks":
             picture = draw_marks(picture, self.view.elements)
         return picture if self._scale == 1.0 else resized(picture, self._scale)
 
+    def _drop_device(self) -> None:
+        """End the device of the last episode, if there is one."""
+        device, self._device = self._device, None
+        if device is not None:
+            device.close()
+
     def _close(self) -> None:
         try:
-            self.drop_device()
+            self._drop_device()
         finally:
             self.release()
 
     async def _run(self, phase: str, work: Callable[[], T]) -> T:
         """Run ``work`` in the device's thread. Cancelled, it is let finish there."""
+        if not self.in_thread:
+            with self._border(phase):
+                return work()
         if self._thread is None:
             if phase not in ("reset", "close"):
                 raise EnvironmentFault(f"{self.name}: the environment is closed")

@@ -6,9 +6,10 @@ all of it ends with its first process, which ends with ours, however that dies.
 
 What is contained: applications see the host's /usr read-only, an /etc of our making, their own
 /home, /tmp and /run, no network, and no process but their own; they have no capability and no
-way to more. What is not: they share the kernel, without the system call filter and the limits on
-memory and processes of ``turngym.sandbox``. They are programs of the distribution that are
-driven by mouse and keyboard; nothing an agent types is run.
+way to more, and make only the system calls of ``turngym.sandbox.seccomp``; each has at most 2 GB
+of addresses. What is not: they share the kernel, and how many processes there are, and what they
+take together, has no limit. They are programs of the distribution that are driven by mouse and
+keyboard; nothing an agent types is run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 
 from turngym.environments.desktop.names import FILES, PACKAGES
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.sandbox import seccomp
 from turngym.sandbox.images import host_entries, host_etc
 
 HOME = "/home/agent"
@@ -100,15 +102,17 @@ class Display:
         self._names: dict[str, str] = {}
         self._output = b""
         info_read, info_write = os.pipe()
+        filter_fd = _system_call_filter()
         try:
             self._process = subprocess.Popen(
-                [*_bubblewrap(info_write), "sh", "-c", _script(), "desktop", str(width),
-                 str(height)],
+                [*_bubblewrap(info_write, filter_fd), "sh", "-c", _script(), "desktop",
+                 str(width), str(height)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(info_write,), start_new_session=True,
+                pass_fds=(info_write, filter_fd), start_new_session=True,
             )  # fmt: skip
         finally:
             os.close(info_write)
+            os.close(filter_fd)
         self._first: list[int] = []
         self._finalizer = weakref.finalize(self, _kill, self._process, self._first)
         with os.fdopen(info_read, "rb") as info:
@@ -265,7 +269,15 @@ def _root() -> tuple[str, ...]:
     return (*options, "--ro-bind", str(host_etc()), "/etc", "--ro-bind-try", fonts, fonts)
 
 
-def _bubblewrap(info_fd: int) -> list[str]:
+def _system_call_filter() -> int:
+    """Return a file in memory that holds the filter, read from its start."""
+    file = os.memfd_create("turngym-seccomp")
+    os.write(file, seccomp.bpf())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _bubblewrap(info_fd: int, filter_fd: int) -> list[str]:
     size = ("--size", str(MEMORY_BYTES))
     return [
         "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net",
@@ -276,7 +288,7 @@ def _bubblewrap(info_fd: int) -> list[str]:
         "--dir", HOME, "--dir", "/run/user", "--ro-bind", str(_HERE / "settings"), "/run/settings",
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, "--clearenv",
         *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
-        "--info-fd", str(info_fd), "--",
+        "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--",
     ]  # fmt: skip
 
 

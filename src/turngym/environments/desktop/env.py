@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Unpack
 
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
-from turngym.environments.desktop.device_env import DeviceEnv
+from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
 from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.jobs import Desk, Job, full_tree
 from turngym.environments.desktop.kinds import TEMPLATES, draw
 from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.environments.screen import ActionStyle, Screenshot
 from turngym.errors import missing_extra, unknown_name
 from turngym.tasks.base import Task
 
@@ -22,12 +22,7 @@ class DesktopEnv(DeviceEnv):
 
     Args:
         kind: Which, for example ``"notes-append"``; see ``TEMPLATES``.
-        max_chars: As ``DeviceEnv``.
-        screenshot: As ``DeviceEnv``.
-        scale: As ``DeviceEnv``.
-        action_style: As ``DeviceEnv``.
-        keep: As ``DeviceEnv``.
-        render_mode: ``"ansi"`` or None.
+        options: As ``DeviceEnv``.
 
     Action: mouse and keyboard; see ``turngym.environments.desktop.actions``.
     Observation: the goal, the active window, what happened besides, and the windows' parts.
@@ -43,28 +38,11 @@ class DesktopEnv(DeviceEnv):
         "saved does not count."
     )
 
-    def __init__(
-        self,
-        *,
-        kind: str,
-        max_chars: int = 6_000,
-        screenshot: Screenshot = "none",
-        scale: float = 1.0,
-        action_style: ActionStyle = "commands",
-        keep: str | None = None,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, *, kind: str, **options: Unpack[DeviceOptions]) -> None:
         if kind not in TEMPLATES:
             raise unknown_name("kind of desktop task", kind, TEMPLATES)
         self.name = f"desktop-{kind}"
-        super().__init__(
-            max_chars=max_chars,
-            screenshot=screenshot,
-            scale=scale,
-            action_style=action_style,
-            keep=keep,
-            render_mode=render_mode,
-        )
+        super().__init__(**options)
         require_all()
         self.kind = kind
         self._pool: DisplayPool | None = None

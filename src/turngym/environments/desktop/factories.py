@@ -25,3 +25,10 @@ def grounding(**kwargs: Any) -> gymnasium.Env[Observation, str]:
     from turngym.environments.desktop.grounding import GroundingEnv
 
     return as_sync(GroundingEnv(**kwargs))
+
+
+def phone(**kwargs: Any) -> gymnasium.Env[Observation, str]:
+    """Return a ``PhoneEnv`` as a ``gymnasium.Env``; arguments are those of the class."""
+    from turngym.environments.desktop.phone.env import PhoneEnv
+
+    return as_sync(PhoneEnv(**kwargs))

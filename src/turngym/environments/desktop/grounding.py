@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import replace
 from random import Random
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 from turngym.environments.actions import Action
 from turngym.environments.base import Outcome
-from turngym.environments.desktop.acting import place_of
-from turngym.environments.desktop.device_env import DeviceEnv
+from turngym.environments.desktop.acting import pixels_of
+from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
 from turngym.environments.desktop.env import require_all
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.pointing import (
@@ -18,41 +20,32 @@ from turngym.environments.desktop.pointing import (
     distance_reward,
     is_hit,
 )
-from turngym.environments.desktop.pool import DisplayPool
-from turngym.environments.desktop.x11_device import X11Device
-from turngym.environments.screen import ActionStyle, Screenshot
+from turngym.environments.desktop.stills import APPS, Scene, Still, known_still, take_still
+from turngym.environments.spaces import Image
 from turngym.environments.text.base import split_of
-from turngym.errors import EnvironmentFault, unknown_name
-from turngym.tasks.base import Task
+from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.tasks.base import Split, Task
 
-APPS: dict[str, tuple[str, ...]] = {
-    "calculator": ("galculator",),
-    "editor": ("mousepad",),
-    "files": ("pcmanfm", "/usr/share"),
-    "sheet": ("gnumeric",),
-    "windows": ("obconf",),
-}
-"""Name in environment ids, and what is started."""
 PointReward = Literal["hit", "box_size", "distance"]
+_DRAWS = 200
 REWARDS: tuple[PointReward, ...] = ("hit", "box_size", "distance")
 
 
 class GroundingEnv(DeviceEnv):
     """Point at the element that the goal names: one turn, on one application's screen.
 
-    Nothing is carried out, so the screen serves one episode after the other.
+    Nothing is carried out, so one screen serves every episode of the process.
 
     Args:
         app: Whose screen, for example ``"calculator"``; see ``APPS``.
         reward: ``"hit"`` gives 1 or 0; ``"box_size"`` the reward of GUI-G1, best for ``box``;
             ``"distance"`` something for near misses. The score is always the hit.
         shows_tree: Name the elements with their marks; False for pointing from the picture.
-        max_chars: As ``DeviceEnv``.
-        screenshot: As ``DeviceEnv``.
-        scale: As ``DeviceEnv``.
-        action_style: As ``DeviceEnv``.
-        keep: As ``DeviceEnv``.
-        render_mode: ``"ansi"`` or None.
+        choices: None names all elements in full, and other elements are asked for in training than
+            in tests. A number names at most so many, drawn by the seed, each by its name and mark,
+            and then the goal: for very small models. Then what is held out are whole lists, of
+            elements that training knows.
+        options: As ``DeviceEnv``.
 
     Action: ``click`` by mark or place, or ``box`` with the four edges.
     Observation: the goal, and the application's elements or picture.
@@ -62,6 +55,7 @@ class GroundingEnv(DeviceEnv):
     """
 
     actions: ClassVar[tuple[str, ...]] = ("click_at", "click", "box")
+    in_thread: ClassVar[bool] = False
     rules = (
         "You see the screen of a program. Point at the element that the goal names: click it, or "
         "say box with its left, top, right and bottom edge."
@@ -73,51 +67,78 @@ class GroundingEnv(DeviceEnv):
         app: str,
         reward: PointReward = "hit",
         shows_tree: bool = True,
-        max_chars: int = 6_000,
-        screenshot: Screenshot = "none",
-        scale: float = 1.0,
-        action_style: ActionStyle = "commands",
-        keep: str | None = None,
-        render_mode: str | None = None,
+        choices: int | None = None,
+        **options: Unpack[DeviceOptions],
     ) -> None:
         if app not in APPS:
             raise unknown_name("app", app, APPS)
         if reward not in REWARDS:
             raise unknown_name("reward", reward, REWARDS)
+        if choices is not None and (choices < 2 or not shows_tree):
+            raise ConfigError(
+                f"grounding-{app}: choices is {choices}, shows_tree is {shows_tree}; wanted 2 "
+                "elements or more, and that they are shown"
+            )
         self.name = f"grounding-{app}"
-        super().__init__(
-            max_chars=max_chars,
-            screenshot=screenshot,
-            scale=scale,
-            action_style=action_style,
-            keep=keep,
-            render_mode=render_mode,
-        )
+        super().__init__(**options)
         require_all()
         self._app, self._reward, self._shows_tree = app, reward, shows_tree
-        self._pool: DisplayPool | None = None
-        self._screen: tuple[X11Device, View] | None = None
-        """A desktop with the application, which every episode finds as it was."""
+        self._choices = choices
+        self._still: Still | None = None
         self._target = Element(role="")
         self._score = 0.0
 
-    def open_device(self, task: Task) -> X11Device:
-        """Start the application unless it is there, and choose an element of the split."""
-        device, view = self._ready()
+    async def begin(self, task: Task) -> Outcome:
+        """Take the application's screen unless it was taken, and choose an element."""
+        scene = Scene.of(self._app, task.split, task.seed)
+        self._still = known_still(scene, self.size)
+        if self._still is None:
+            self._still = await asyncio.to_thread(take_still, scene, self.size)
+        return await super().begin(task)
+
+    def open_device(self, task: Task) -> None:
+        """Choose an element of the split; there is no device, since nothing is carried out."""
+        assert self._still is not None
         self._score = 0.0
-        choices = [one for one in targets(view) if split_of(one.line_without_mark) == task.split]
-        if not choices:
-            raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
-        self._target = Random(task.seed).choice(choices)
+        rng, self._shown = Random(task.seed), self._still.view
+        elements = targets(self._shown)
+        if self._choices is None:
+            own = [one for one in elements if split_of(one.line_without_mark) == task.split]
+            if not own:
+                raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
+            self._target = rng.choice(own)
+        else:
+            shown, self._target = self._drawn(rng, elements, task.split)
+            self._shown = replace(self._shown, elements=shown)
         self.goal = f'Click the {self._target.role} "{self._target.name}".'
-        return device
+
+    def _drawn(
+        self, rng: Random, elements: list[Element], split: Split
+    ) -> tuple[tuple[Element, ...], Element]:
+        """Return a short list of the split, which its content decides, and the wanted element."""
+        assert self._choices is not None
+        for _ in range(_DRAWS):
+            drawn = rng.sample(elements, min(len(elements), self._choices))
+            shown = tuple(sorted(drawn, key=lambda one: one.mark))
+            target = rng.choice(shown)
+            if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
+                return shown, target
+        raise EnvironmentFault(f"{self.name}: no list of split {split!r} in {_DRAWS} draws")
 
     def look(self) -> View:
         """Return what was seen when the application had started."""
-        return self._ready()[1]
+        return self._shown
+
+    def pixels(self) -> Image:
+        """Return the screen as it was then."""
+        assert self._still is not None
+        return self._still.pixels
 
     def page(self) -> str:
         """Return the goal, and the elements where they are told."""
+        if self._choices is not None:
+            lines = [f"{one.name} {one.mark}" for one in self.view.elements]
+            return "\n".join([*lines, f"click {self._target.name}"])
         return super().page() if self._shows_tree else f"Goal: {self.goal}"
 
     def perform(self, action: Action) -> str | None:
@@ -155,35 +176,6 @@ class GroundingEnv(DeviceEnv):
             return self.say("click", mark=self._target.mark)
         return self.say("click_at", x=round(x * self._scale), y=round(y * self._scale))
 
-    def release(self) -> None:
-        """End the application, and give the lease on the pool back."""
-        screen, self._screen = self._screen, None
-        if screen is not None:
-            screen[0].close()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.release()
-
-    def drop_device(self) -> None:
-        """Keep the desktop: nothing was changed on it."""
-        self._device = None
-
-    def _ready(self) -> tuple[X11Device, View]:
-        if self._screen is not None and self._screen[0].display.is_alive:
-            return self._screen
-        if self._pool is None:
-            self._pool = DisplayPool.lease(*self.size)
-        if self._screen is not None:
-            self._screen[0].close()
-        device = self._pool.take()
-        try:
-            device.launch(*APPS[self._app])
-            self._screen = device, device.look()
-        except BaseException:
-            device.close()
-            raise
-        return self._screen
-
     def _pointed(self, action: Action) -> Box | str:
         """Return the box on the screen that ``action`` points at, or why there is none."""
         if action.name == "box":
@@ -197,9 +189,7 @@ class GroundingEnv(DeviceEnv):
         if "mark" in action.arguments:
             found = self.view.named(action.arguments["mark"])
             return found if isinstance(found, str) else found.box
-        place = place_of(self.device, self.view, action.arguments, self._scale)
-        if not isinstance(place, tuple):
-            return place or "A mark or a place is needed."
+        place = pixels_of(action.arguments, self._scale)
         return (*place, *place)
 
 

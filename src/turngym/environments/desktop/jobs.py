@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from turngym.environments.actions import Action
-from turngym.environments.desktop.observation import Element, View
+from turngym.environments.desktop.scripts import Step
 from turngym.environments.desktop.x11_device import X11Device
 
 Files = Mapping[str, str | bytes | None]
 """Text or bytes by path below home; None is a folder."""
-Step = Action | Callable[[View], Action]
-"""One action of an expert, which may look at the screen first."""
 
 
 class Desk:
@@ -97,39 +94,3 @@ def _same(found: bytes | None, wanted: bytes | None) -> bool:
     if found is None or wanted is None:
         return found is wanted
     return found == wanted or found.rstrip(b"\n") == wanted.rstrip(b"\n")
-
-
-# Words for scripts.
-
-
-def key(*keys: str) -> tuple[Action, ...]:
-    """Press each of ``keys``, one after the other."""
-    return tuple(Action(name="key", arguments={"keys": one}) for one in keys)
-
-
-def typed(text: str) -> tuple[Action, ...]:
-    """Type ``text``."""
-    escaped = text.replace("\n", "\\n")
-    return (Action(name="type", arguments={"text": f'"{escaped}"'}),)
-
-
-def click(name: str, role: str = "", *, action: str = "click", window: str = "") -> tuple[Step]:
-    """Click the element called ``name``."""
-
-    def step(view: View) -> Action:
-        found = find(view, name, role, window)
-        return Action(name=action, arguments={"mark": found.mark})
-
-    return (step,)
-
-
-def find(view: View, name: str, role: str = "", window: str = "") -> Element:
-    """Return the first element called ``name``.
-
-    Raises:
-        LookupError: There is none on the screen.
-    """
-    for one in view.elements:
-        if one.mark and one.name == name and role in ("", one.role) and window in one.window:
-            return one
-    raise LookupError(f"no {role or 'element'} {name!r} on the screen")

@@ -20,6 +20,13 @@ KINDS = (
 GROUNDING_APPS = ("calculator", "editor", "files", "sheet", "windows")
 """Every screen to point at."""
 
+PHONE_KINDS = (
+    "alarm-add", "alarm-switch", "contact-add", "contact-change", "contact-delete", "contact-find",
+    "message-number", "message-send", "note-add", "note-change", "note-delete", "setting-choose",
+    "setting-switch", "shopping-add", "shopping-check", "shopping-remove",
+)  # fmt: skip
+"""Every kind of task on the phone-shaped browser."""
+
 PACKAGES = {
     "bwrap": "bubblewrap",
     "dbus-daemon": "dbus",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +99,16 @@ def view_text(view: View, max_chars: int) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
+
+
+def marked(elements: Iterable[Element], width: int, height: int) -> tuple[Element, ...]:
+    """Return those that are on the screen, numbered in reading order where they can be acted on."""
+    found: list[Element] = []
+    mark = 0
+    for one in elements:
+        x, y = one.center
+        if not (0 <= x < width and 0 <= y < height):
+            continue
+        mark += bool(one.mark)
+        found.append(replace(one, mark=mark if one.mark else 0))
+    return tuple(found)

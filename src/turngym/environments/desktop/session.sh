@@ -25,6 +25,8 @@ until [ -s /run/screen/ready ] && [ -s /run/user/ready ]; do
 done
 serve registry /usr/libexec/at-spi2-registryd
 serve openbox openbox --sm-disable
+ulimit -c 0
+ulimit -v 2000000
 echo ready
 launch() { # number, command...
   number=$1; shift

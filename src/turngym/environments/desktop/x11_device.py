@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 from turngym.environments.desktop import files
 from turngym.environments.desktop.accessibility import Accessibility
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.display import HOME, Display, DisplayGone
-from turngym.environments.desktop.observation import Element, View
+from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.x11 import Screen, Window, keysym_of
 from turngym.environments.spaces import Image
 from turngym.errors import EnvironmentFault
@@ -74,7 +73,7 @@ class X11Device:
         others = tuple(one.title for one in windows if one.title not in told)
         return View(
             active=active, windows=others, notes=(*self._ended(), *notes),
-            elements=_marked(elements, self.width, self.height),
+            elements=marked(elements, self.width, self.height),
         )  # fmt: skip
 
     def rest(self) -> None:
@@ -211,6 +210,12 @@ class X11Device:
         """Return the text on the clipboard."""
         return self.screen.clipboard()
 
+    def state(self, query: str) -> str | None:
+        """Return the title of the active window for ``"window"``, or ``"clipboard"``."""
+        if query == "window":
+            return next((one.title for one in self.screen.windows() if one.is_active), None)
+        return self.clipboard() if query == "clipboard" else None
+
     def close(self) -> None:
         """End every process of the desktop."""
         with suppress(Exception):  # whoever is gone already
@@ -274,16 +279,3 @@ class X11Device:
     def _check(self) -> None:
         if not self.display.is_alive:
             raise DisplayGone("desktop: its sandbox is gone")
-
-
-def _marked(elements: list[Element], width: int, height: int) -> tuple[Element, ...]:
-    """Return those that are on the screen, numbered in reading order where they can be acted on."""
-    found: list[Element] = []
-    mark = 0
-    for one in elements:
-        x, y = one.center
-        if not (0 <= x < width and 0 <= y < height):
-            continue
-        mark += bool(one.mark)
-        found.append(replace(one, mark=mark if one.mark else 0))
-    return tuple(found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import random
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -178,9 +179,7 @@ class BrowserHost:
             if self._browser is not None and self._browser.is_connected():
                 return self._browser
             if self._playwright is None:
-                from playwright.async_api import async_playwright
-
-                self._playwright = await async_playwright().start()
+                self._playwright = await _started_playwright()
             self._browser = await self._playwright.chromium.launch(
                 executable_path=find_chromium(),
                 args=list(FLAGS),
@@ -214,3 +213,14 @@ class BrowserHost:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
+
+
+async def _started_playwright() -> Playwright:
+    """Start Playwright; the draws that it takes from the global generator are put back."""
+    from playwright.async_api import async_playwright
+
+    state = random.getstate()
+    try:
+        return await async_playwright().start()
+    finally:
+        random.setstate(state)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MOST_WAITING = 2
 _CLOSE_S = 5.0
 
-Kind = tuple[int, int, str]
-"""What contexts must share to stand for each other: size of the view, and the first script."""
+Kind = tuple[int, int, bool, str]
+"""What contexts must share to stand for each other: the view, and the first script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ async def make_fresh(host: BrowserHost, settings: Settings, storage: Any, gate: 
     await gate.open()
     context = await host.new_context(
         viewport={"width": s.width, "height": s.height},
+        is_mobile=s.is_phone,
+        has_touch=s.is_phone,
         locale="en-US",
         timezone_id="UTC",
         color_scheme="light",
@@ -131,4 +133,4 @@ def keep_fresh(host: BrowserHost, settings: Settings) -> None:
 
 
 def _kind(settings: Settings) -> Kind:
-    return settings.width, settings.height, settings.init_script
+    return settings.width, settings.height, settings.is_phone, settings.init_script

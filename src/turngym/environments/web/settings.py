@@ -12,6 +12,8 @@ class Settings:
     width: int = 1024
     height: int = 768
     """Of the view, in CSS pixels."""
+    is_phone: bool = False
+    """Lay pages out as on a phone, and take touches instead of a mouse."""
     quiet_ms: int = 40
     """A page is quiet when its document has not changed for so long and no request is open."""
     cap_ms: int = 4_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +28,8 @@ _LOAD_MS = 4_000
 """How long a document may take to arrive before it is shown as it is."""
 _LEAVE_S = 0.25
 """How long to wait for a request when a page said that it is about to be left."""
+_FINGER_S = 0.01
+"""Between two places that a finger passes."""
 _GONE = ("context with specified id", "context was destroyed", "Inspected target navigated")
 
 
@@ -169,6 +171,13 @@ class Tab:
         """Return the value of ``expression`` in the page's own world. Never of an agent's text."""
         return (await self._evaluate(expression, world=None)).get("value")
 
+    async def can_go_back(self) -> bool:
+        """Say whether a page was open here before this one."""
+        assert self._session is not None
+        history = await self.within(self._session.send("Page.getNavigationHistory"))
+        before = history["entries"][: history["currentIndex"]]
+        return bool(before) and before[-1]["url"] != "about:blank"
+
     async def upload(self, mark: int, paths: list[str]) -> bool:
         """Put files into the file field ``mark``; False when it is none."""
         found = await self._evaluate(
@@ -184,6 +193,42 @@ class Tab:
                 return False
             raise
         return True
+
+    async def touch(self, path: Sequence[tuple[float, float]], *, hold_s: float = 0.0) -> None:
+        """Put a finger down at the first place of ``path``, move it through the rest and lift it.
+
+        Args:
+            path: Places in the view, in CSS pixels.
+            hold_s: Wait before lifting it, so that a page is not flung on.
+        """
+        session = self._session
+        assert session is not None
+
+        async def send(kind: str, *places: tuple[float, float]) -> None:
+            points = [{"x": x, "y": y} for x, y in places]
+            await session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        async def move() -> None:
+            await send("touchStart", path[0])
+            for place in path[1:]:
+                await send("touchMove", place)
+                await asyncio.sleep(_FINGER_S)
+            await asyncio.sleep(hold_s)
+            await send("touchEnd")
+
+        await self.within(move())
+
+    async def press_long(self, x: float, y: float, *, hold_s: float) -> None:
+        """Hold a finger at a place until the page's context menu would open.
+
+        Chromium without a window takes the press for a long one and opens no menu; the right
+        mouse button then gives the page the ``contextmenu`` event that it gets on a phone.
+        """
+        session = self._session
+        assert session is not None
+        held = {"x": x, "y": y, "duration": round(hold_s * 1000), "gestureSourceType": "touch"}
+        await self.within(session.send("Input.synthesizeTapGesture", held))
+        await self.within(self.page.mouse.click(x, y, button="right"))
 
     async def within(self, work: Coroutine[Any, Any, T], seconds: float = _ANSWER_S) -> T:
         """Return what ``work`` on the page gives.

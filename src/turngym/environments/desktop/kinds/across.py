@@ -6,10 +6,11 @@ from collections.abc import Callable
 from random import Random
 
 from turngym.environments.actions import Action
-from turngym.environments.desktop.jobs import Desk, Files, Job, Step, click, key, typed
+from turngym.environments.desktop.jobs import Desk, Files, Job
 from turngym.environments.desktop.kinds.sheets import workbook
 from turngym.environments.desktop.kinds.words import file_name, file_names, lines, words
 from turngym.environments.desktop.observation import View
+from turngym.environments.desktop.scripts import Step, click, key, typed
 
 _NAME = "totals.gnumeric"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.desktop.jobs import Job, Step, click, key
+from turngym.environments.desktop.jobs import Job
+from turngym.environments.desktop.scripts import Step, click, key
 
 
 def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) -> Job:

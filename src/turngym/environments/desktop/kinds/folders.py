@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.desktop.jobs import Files, Job, Step, click, key, typed
+from turngym.environments.desktop.jobs import Files, Job
 from turngym.environments.desktop.kinds.words import file_name, file_names, lines, words
+from turngym.environments.desktop.scripts import Step, click, key, typed
 
 
 def _job(goal: str, before: Files, after: Files, script: tuple[Step, ...]) -> Job:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.desktop.jobs import Desk, Job, Step, key, typed
+from turngym.environments.desktop.jobs import Desk, Job
 from turngym.environments.desktop.kinds.words import file_name, lines, sentence, words
+from turngym.environments.desktop.scripts import Step, key, typed
 
 
 def _edit(

@@ -8,9 +8,10 @@ from random import Random
 from xml.etree import ElementTree
 
 from turngym.environments.actions import Action
-from turngym.environments.desktop.jobs import Desk, Job, Step, click, key, typed
+from turngym.environments.desktop.jobs import Desk, Job
 from turngym.environments.desktop.kinds.words import file_name, lines
 from turngym.environments.desktop.observation import View
+from turngym.environments.desktop.scripts import Step, click, key, typed
 
 _OPENBOX = ".config/openbox/rc.xml"
 _XML = "{http://openbox.org/3.4/rc}"

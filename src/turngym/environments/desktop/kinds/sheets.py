@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from xml.sax.saxutils import escape
 
-from turngym.environments.desktop.jobs import Desk, Job, Step, key, typed
+from turngym.environments.desktop.jobs import Desk, Job
 from turngym.environments.desktop.kinds.words import TOPICS, words
+from turngym.environments.desktop.scripts import Step, key, typed
 
 Row = list[str | int]
 Rows = Sequence[Sequence[str | int]]

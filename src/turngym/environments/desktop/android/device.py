@@ -1,0 +1,277 @@
+"""An Android phone or emulator as a ``Device``, over adb."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import ClassVar
+
+from turngym.environments.desktop.android.hierarchy import read_hierarchy
+from turngym.environments.desktop.android.keys import KEYCODES
+from turngym.environments.desktop.android.wire import Wire
+from turngym.environments.desktop.device import MAX_TYPED
+from turngym.environments.desktop.observation import Element, View, marked
+from turngym.environments.spaces import Image
+from turngym.errors import EnvironmentFault
+
+_DUMP = "/data/local/tmp/turngym.xml"
+_DUMPS = 3
+"""Times that a screen is asked for which does not keep still."""
+_AGAIN_S = 0.3
+_LONG_MS, _SWIPE_MS = 900, 400
+_CHUNK = 400
+"""Characters of one ``input text``."""
+_MAX_ENTRIES = 2_000
+_FOCUS = re.compile(r"mCurrentFocus=Window\{\S+ \S+ (.+?)\}")
+_TROUBLE = {
+    "Application Not Responding: ": "does not answer.",
+    "Application Error: ": "has crashed.",
+}
+"""How the system calls the dialogs that it shows about programs, and what the agent is told."""
+
+
+class AndroidDevice:
+    """A phone that adb lists, from now to ``close``. One at a time holds it. See ``Device``.
+
+    Args:
+        serial: As ``adb devices`` lists it.
+        host: Where the adb server runs.
+        port: Its port.
+        home: Folder on the device below which files are written and read.
+
+    Raises:
+        MissingExtraError: ``adbutils`` is not installed.
+        EnvironmentFault: The device is not there, or somebody else of this process holds it.
+    """
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _held: ClassVar[set[tuple[str, int, str]]] = set()
+
+    def __init__(
+        self,
+        serial: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 5037,
+        home: str = "/sdcard/Documents/turngym",
+    ) -> None:
+        self._wire = Wire(serial, host, port)
+        self._home = home.rstrip("/")
+        self._launched: list[str] = []
+        self._place = (host, port, serial)
+        with self._lock:
+            if self._place in self._held:
+                raise EnvironmentFault(f"android: device {serial} is in use by another environment")
+            self._held.add(self._place)
+        self._is_open = True
+        try:
+            self.width, self.height = self._size()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def look(self) -> View:
+        """Return what is on the screen, once it keeps still for the system's own idle time."""
+        focus = self.state("window") or ""
+        notes = [
+            f"{focus.removeprefix(words)} {what}"
+            for words, what in _TROUBLE.items()
+            if focus.startswith(words)
+        ]
+        for attempt in range(_DUMPS):
+            command = f"uiautomator dump {_DUMP} >/dev/null 2>&1 && cat {_DUMP}; rm -f {_DUMP}"
+            said = self._wire.execute(command).decode(errors="replace")
+            try:
+                elements = read_hierarchy(said[said.find("<?xml") :].strip())
+            except ValueError:
+                if attempt < _DUMPS - 1:
+                    time.sleep(_AGAIN_S)
+                continue
+            shown = marked(elements, self.width, self.height)
+            return View(active=focus, notes=tuple(notes), elements=shown)
+        notes.append("The screen does not keep still, so its parts are not listed.")
+        return View(active=focus, notes=tuple(notes))
+
+    def pixels(self) -> Image:
+        """Return the screen as it is now."""
+        from turngym.environments.web.pictures import decode
+
+        picture = self._wire.execute("screencap -p")
+        if not picture.startswith(b"\x89PNG"):
+            raise EnvironmentFault(
+                f"android: screencap of {self._wire.serial} gave no picture: {picture[:80]!r}"
+            )
+        return decode(picture, self.width, self.height)
+
+    def reveal(self, element: Element) -> None:
+        """Do nothing: on a phone nothing lies over the window that is read."""
+
+    def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
+        """Tap; the right button presses long."""
+        if problem := self._outside(x, y):
+            return problem
+        tap = f"input tap {x} {y}"
+        held = f"input swipe {x} {y} {x} {y} {_LONG_MS}"
+        self._wire.execute(held if button == "right" else " && ".join([tap] * times))
+        return None
+
+    def move(self, x: int, y: int) -> str | None:
+        """Say that there is no pointer."""
+        return self._outside(x, y) or "A phone has no pointer to move."
+
+    def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
+        """Swipe from one place to another."""
+        problem = self._outside(*start) or self._outside(*end)
+        if problem is None:
+            self._swipe(start, end)
+        return problem
+
+    def scroll(self, x: int, y: int, *, up: bool) -> str | None:
+        """Swipe over a place by a third of the screen; ``up`` shows what is above."""
+        if problem := self._outside(x, y):
+            return problem
+        reach = self.height // 6
+        high, low = max(0, y - reach), min(self.height - 1, y + reach)
+        self._swipe((x, high if up else low), (x, low if up else high))
+        return None
+
+    def type_text(self, text: str) -> str | None:
+        """Type ASCII at the focus, which is what Android's ``input`` knows; a line end is Enter."""
+        if len(text) > MAX_TYPED:
+            return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
+        odd = next((c for c in text if not (" " <= c <= "~" or c == "\n")), None)
+        if odd is not None:
+            return f"{odd!r} cannot be typed; adb types ASCII only."
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self._wire.execute(f"input keyevent {KEYCODES['enter']}")
+            for piece in _pieces(line):
+                self._wire.execute(f"input text {shlex.quote(piece.replace(' ', '%s'))}")
+        return None
+
+    def press(self, keys: str) -> str | None:
+        """Press a key; a chord needs Android 13 or later."""
+        names = [name.lower() for name in keys.replace(" ", "").split("+")]
+        codes = [KEYCODES.get(name) for name in names]
+        if None in codes or len(codes) > 4:
+            return f"Unknown key {keys[:40]!r}; keys are such as back, home, enter, a or ctrl+a."
+        words = " ".join(map(str, codes))
+        if len(codes) == 1:
+            self._wire.execute(f"input keyevent {words}")
+            return None
+        said = self._wire.ask("sh", "-c", f"input keycombination {words} 2>&1")
+        return f"This device takes no chords: {said[:80]}" if said else None
+
+    def launch(self, *command: str) -> None:
+        """Start an application by package, an activity by component, or a link by its address.
+
+        Raises:
+            EnvironmentFault: It cannot be started.
+        """
+        target = command[0]
+        if "://" in target:
+            words = ["am", "start", "-W", "-a", "android.intent.action.VIEW", "-d", target]
+        elif "/" in target:
+            words = ["am", "start", "-W", "-n", target]
+        else:
+            words = ["monkey", "-p", target, "-c", "android.intent.category.LAUNCHER", "1"]
+        said = self._wire.execute(f"{shlex.join([*words, *command[1:]])} 2>&1").decode()
+        if "Error" in said or "No activities found" in said:
+            raise EnvironmentFault(f"android: {target} cannot be started: {said.strip()[-200:]}")
+        if "://" not in target:
+            self._launched.append(target.split("/")[0])
+
+    def run(self, *command: str) -> int | None:
+        """Run a command of the device's shell to its end."""
+        return self._wire.status(*command)
+
+    def write_files(self, files: Mapping[str, bytes | None]) -> None:
+        """Write files below home; None makes a folder."""
+        for path, data in files.items():
+            folder = path if data is None else path.rpartition("/")[0]
+            self._wire.ask("mkdir", "-p", f"{self._home}/{folder}".rstrip("/"))
+            if data is not None:
+                self._wire.push(f"{self._home}/{path}", data)
+
+    def read_file(self, path: str) -> bytes | None:
+        """Return a file below home."""
+        return None if ".." in path.split("/") else self._wire.pull(f"{self._home}/{path}")
+
+    def tree(self) -> dict[str, bytes | None]:
+        """Return every file below home that is not hidden."""
+        found: dict[str, bytes | None] = {}
+        folders = [""]
+        while folders:
+            prefix = folders.pop()
+            for name, mode in self._wire.entries(f"{self._home}/{prefix}".rstrip("/")):
+                if name.startswith(".") or len(found) >= _MAX_ENTRIES:
+                    continue
+                path = prefix + name
+                found[path] = self.read_file(path) if stat.S_ISREG(mode) else None
+                if stat.S_ISDIR(mode):
+                    folders.append(f"{path}/")
+        return found
+
+    def clipboard(self) -> str | None:
+        """Return None: since Android 10 only the program in front may read it."""
+        return None
+
+    def state(self, query: str) -> str | None:
+        """Return one of ``window``, ``setting NAMESPACE KEY``, ``property KEY``, ``dump SERVICE``.
+
+        They come from ``dumpsys window``, ``settings get``, ``getprop`` and ``dumpsys``.
+        """
+        match query.split():
+            case ["window"]:
+                found = _FOCUS.findall(self._wire.ask("dumpsys", "window", "displays"))
+                return found[-1] if found else None
+            case ["setting", namespace, key]:
+                value = self._wire.ask("settings", "get", namespace, key)
+                return None if value == "null" else value
+            case ["property", key]:
+                return self._wire.ask("getprop", key) or None
+            case ["dump", service]:
+                return self._wire.ask("dumpsys", service) or None
+        return None
+
+    def close(self) -> None:
+        """End what was launched, go to the home screen and let the device go."""
+        if not self._is_open:
+            return
+        with suppress(EnvironmentFault):  # it may be unplugged
+            for package in dict.fromkeys(self._launched):
+                self._wire.ask("am", "force-stop", package)
+            self.press("home")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_open = False
+        with self._lock:
+            self._held.discard(self._place)
+
+    def _size(self) -> tuple[int, int]:
+        said = self._wire.ask("wm", "size")
+        found = re.findall(r"size: (\d+)x(\d+)", said)
+        if not found:
+            raise EnvironmentFault(f"android: {self._wire.serial} tells no screen size: {said!r}")
+        width, height = map(int, found[-1])  # an override comes after the physical size
+        return width, height
+
+    def _swipe(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        self._wire.execute(f"input swipe {start[0]} {start[1]} {end[0]} {end[1]} {_SWIPE_MS}")
+
+    def _outside(self, x: int, y: int) -> str | None:
+        if 0 <= x < self.width and 0 <= y < self.height:
+            return None
+        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
+
+
+def _pieces(line: str) -> list[str]:
+    """Cut a line for ``input text``, which reads ``%s`` as a blank: never leave one whole."""
+    parts = re.split(r"(?<=%)(?=s)", line)
+    return [part[i : i + _CHUNK] for part in parts for i in range(0, len(part), _CHUNK)]

@@ -1,0 +1,1 @@
+"""A phone-shaped browser with small applications; see ``docs/desktop.md``."""

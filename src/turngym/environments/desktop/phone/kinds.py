@@ -1,0 +1,289 @@
+"""Tasks on the phone, judged on what its applications keep."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from turngym.environments.actions import Action
+from turngym.environments.desktop.kinds.words import NOUNS, TOPICS, lines, sentence
+from turngym.environments.desktop.observation import View
+from turngym.environments.desktop.phone.site import State
+from turngym.environments.desktop.scripts import Step, click, find, key, typed
+from turngym.environments.text.base import split_of
+from turngym.errors import ConfigError
+from turngym.tasks.base import Split
+
+_NAMES = (
+    "Ada", "Bela", "Carla", "Dana", "Edgar", "Fay", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lena",
+    "Milo", "Nora", "Otto", "Pia", "Rosa", "Sven", "Tara", "Uwe", "Vera", "Willa", "Yann", "Zoe",
+)  # fmt: skip
+_SWITCHES = (
+    "Airplane mode", "Automatic updates", "Bluetooth", "Dark theme", "Data saver",
+    "Do not disturb", "Hotspot", "Location", "Touch sounds", "Wi-Fi",
+)  # fmt: skip
+_CHOICES = {
+    "Language": ("Deutsch", "English", "Espanol", "Francais", "Polski"),
+    "Ringtone": ("Bells", "Chime", "Harp", "Marimba", "Whistle"),
+    "Screen timeout": ("15 seconds", "1 minute", "5 minutes", "30 minutes"),
+    "Text size": ("Small", "Normal", "Large"),
+}
+_DRAWS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhoneJob:
+    """One problem on the phone."""
+
+    goal: str
+    start: State
+    """What the applications keep at first."""
+    wanted: State
+    """What they must keep in the end, all of it."""
+    script: tuple[Step, ...]
+    """What an expert does; it scrolls down where what it looks for is not on the screen."""
+    truth: str | None = None
+    """The answer, where one is asked for."""
+
+
+def draw(kind: str, rng: Random, split: Split) -> PhoneJob:
+    """Return the first problem of ``kind`` that belongs to ``split``, which its content decides."""
+    for _ in range(_DRAWS):
+        start = _start(rng)
+        wanted = copy.deepcopy(start)
+        goal, script, truth = TEMPLATES[kind](rng, wanted)
+        if split_of(f"{goal}\n{start}") == split:
+            return PhoneJob(goal=goal, start=start, wanted=wanted, script=script, truth=truth)
+    raise ConfigError(f"{kind}: no problem of split {split!r} in {_DRAWS} draws")
+
+
+Made = tuple[str, tuple[Step, ...], str | None]
+"""Goal, script and answer; the template changes the state to what is wanted."""
+
+
+def _start(rng: Random) -> State:
+    names = sorted(rng.sample(_NAMES, 14))
+    return {
+        "clock": [{"time": time, "on": rng.random() < 0.5} for time in _times(rng, 4)],
+        "contacts": [{"name": name, "number": _number(rng)} for name in names],
+        "messages": {
+            name: [{"mine": False, "text": f"Please {sentence(rng)}."}]
+            for name in rng.sample(names, 6)
+        },
+        "notes": [{"title": topic, "text": sentence(rng)} for topic in rng.sample(TOPICS, 5)],
+        "settings": {
+            "switches": {name: rng.random() < 0.5 for name in _SWITCHES},
+            "choices": {
+                name: {"value": rng.choice(options), "options": list(options)}
+                for name, options in _CHOICES.items()
+            },
+        },
+        "shopping": [{"item": noun, "bought": rng.random() < 0.3} for noun in rng.sample(NOUNS, 6)],
+    }
+
+
+def _times(rng: Random, n: int) -> list[str]:
+    found: set[str] = set()
+    while len(found) < n:
+        found.add(f"{rng.randint(0, 23):02}:{rng.choice(range(0, 60, 5)):02}")
+    return sorted(found)
+
+
+def _number(rng: Random) -> str:
+    return f"0{rng.randint(10, 99)} {rng.randint(100_000, 999_999)}"
+
+
+# Words of scripts.
+
+
+def _open(app: str) -> tuple[Step, ...]:
+    return click(app, "link")
+
+
+def _fill(name: str, text: str, *, clear: bool = False) -> tuple[Step, ...]:
+    return (*click(name, "textbox"), *(key("ctrl+a") if clear else ()), *typed(text))
+
+
+def _hold(name: str) -> tuple[Step, ...]:
+    return click(name, "button", action="right_click")
+
+
+def _swipe_away(name: str) -> tuple[Step, ...]:
+    def step(view: View) -> Action:
+        x, y = find(view, name, "checkbox").center
+        ends = {"x": x + 300, "y": y, "to_x": x, "to_y": y}
+        return Action(name="drag_at", arguments=ends)
+
+    return (step,)
+
+
+# Kinds.
+
+
+def alarm_add(rng: Random, state: State) -> Made:
+    """Set another alarm."""
+    taken = {one["time"] for one in state["clock"]}
+    time = next(one for one in _times(rng, 5) if one not in taken)
+    hour, minute = time.split(":")
+    state["clock"].append({"time": time, "on": True})
+    steps = (*_open("Clock"), *click("New alarm"), *_fill("Hour", hour), *_fill("Minute", minute))
+    return f"Set a new alarm for {time}.", (*steps, *click("Save")), None
+
+
+def alarm_switch(rng: Random, state: State) -> Made:
+    """Turn an alarm on or off."""
+    alarm = rng.choice(state["clock"])
+    alarm["on"] = not alarm["on"]
+    goal = f"Turn the alarm at {alarm['time']} {'on' if alarm['on'] else 'off'}."
+    return goal, (*_open("Clock"), *click(f"Alarm {alarm['time']}")), None
+
+
+def contact_add(rng: Random, state: State) -> Made:
+    """Add somebody."""
+    name = rng.choice([n for n in _NAMES if n not in {one["name"] for one in state["contacts"]}])
+    number = _number(rng)
+    state["contacts"].append({"name": name, "number": number})
+    steps = (*_open("Contacts"), *click("New contact"), *_fill("Name", name))
+    goal = f'Add the contact "{name}" with the number "{number}".'
+    return goal, (*steps, *_fill("Number", number), *click("Save")), None
+
+
+def contact_change(rng: Random, state: State) -> Made:
+    """Give somebody another number."""
+    person, number = rng.choice(state["contacts"]), _number(rng)
+    person["number"] = number
+    name = person["name"]
+    steps = (*_open("Contacts"), *click(name), *click("Edit"))
+    goal = f'Change the number of {name} to "{number}".'
+    return goal, (*steps, *_fill("Number", number, clear=True), *click("Save")), None
+
+
+def contact_delete(rng: Random, state: State) -> Made:
+    """Delete somebody."""
+    person = rng.choice(state["contacts"])
+    state["contacts"].remove(person)
+    name = person["name"]
+    return f"Delete the contact {name}.", (*_open("Contacts"), *click(name), *click("Delete")), None
+
+
+def contact_find(rng: Random, state: State) -> Made:
+    """Tell somebody's number."""
+    person = rng.choice(state["contacts"])
+    goal = f"Find the number of {person['name']}, and answer with it."
+    return goal, (*_open("Contacts"), *click(person["name"])), person["number"]
+
+
+def message_number(rng: Random, state: State) -> Made:
+    """Send one person the number of another."""
+    to = rng.choice(list(state["messages"]))
+    person = rng.choice([one for one in state["contacts"] if one["name"] != to])
+    state["messages"][to].append({"mine": True, "text": person["number"]})
+    steps = (*_open("Contacts"), *click(person["name"]), *key("home"), *_open("Messages"))
+    goal = f"Look up the number of {person['name']}, and send it to {to} as a message."
+    return goal, (*steps, *click(to), *_fill("Message", person["number"]), *click("Send")), None
+
+
+def message_send(rng: Random, state: State) -> Made:
+    """Send a message."""
+    to, text = rng.choice(list(state["messages"])), sentence(rng)
+    state["messages"][to].append({"mine": True, "text": text})
+    steps = (*_open("Messages"), *click(to), *_fill("Message", text), *click("Send"))
+    return f'Send "{text}" to {to}.', steps, None
+
+
+def note_add(rng: Random, state: State) -> Made:
+    """Write a note of two lines."""
+    title = rng.choice([t for t in TOPICS if t not in {one["title"] for one in state["notes"]}])
+    first, second = lines(rng, 2)
+    state["notes"].append({"title": title, "text": f"{first}\n{second}"})
+    steps = (*_open("Notes"), *click("New note"), *_fill("Title", title))
+    goal = f'Write a note with the title "{title}" and two lines: "{first}" and "{second}".'
+    return goal, (*steps, *_fill("Text", f"{first}\n{second}"), *click("Save")), None
+
+
+def note_change(rng: Random, state: State) -> Made:
+    """Write something else into a note."""
+    note, text = rng.choice(state["notes"]), sentence(rng)
+    note["text"] = text
+    steps = (*_open("Notes"), *click(note["title"]), *_fill("Text", text, clear=True))
+    goal = f'Replace the text of the note "{note["title"]}" with "{text}".'
+    return goal, (*steps, *click("Save")), None
+
+
+def note_delete(rng: Random, state: State) -> Made:
+    """Delete a note, which takes a long press."""
+    note = rng.choice(state["notes"])
+    state["notes"].remove(note)
+    steps = (*_open("Notes"), *_hold(note["title"]), *click("Delete note"))
+    return f'Delete the note "{note["title"]}". Holding a note shows what can be done.', steps, None
+
+
+def setting_choose(rng: Random, state: State) -> Made:
+    """Choose another value of a setting."""
+    name, choice = rng.choice(list(state["settings"]["choices"].items()))
+    old, new = choice["value"], rng.choice([o for o in choice["options"] if o != choice["value"]])
+    choice["value"] = new
+    steps = (*_open("Settings"), *click(f"{name}: {old}"), *click(new, "radio"))
+    return f'Set "{name}" to "{new}".', steps, None
+
+
+def setting_switch(rng: Random, state: State) -> Made:
+    """Turn two settings."""
+    switches = state["settings"]["switches"]
+    names = sorted(rng.sample(list(switches), 2))
+    for name in names:
+        switches[name] = not switches[name]
+    one, two = (f'"{name}" {"on" if switches[name] else "off"}' for name in names)
+    steps = tuple(step for name in names for step in click(name, "switch"))
+    return f"Turn {one} and {two}.", (*_open("Settings"), *steps), None
+
+
+def shopping_add(rng: Random, state: State) -> Made:
+    """Put two things on the list."""
+    taken = {one["item"] for one in state["shopping"]}
+    items = rng.sample([noun for noun in NOUNS if noun not in taken], 2)
+    state["shopping"] += [{"item": item, "bought": False} for item in items]
+    steps = tuple(
+        step for item in items for step in (*_fill("New item", item), *click("Add", "button"))
+    )
+    goal = f'Put "{items[0]}" on the shopping list, and then "{items[1]}".'
+    return goal, (*_open("Shopping"), *steps), None
+
+
+def shopping_check(rng: Random, state: State) -> Made:
+    """Mark something as bought, or no longer."""
+    item = rng.choice(state["shopping"])
+    item["bought"] = not item["bought"]
+    words = "Mark" if item["bought"] else "Remove the mark from"
+    goal = f"{words} {item['item']} on the shopping list{' as bought' * item['bought']}."
+    return goal, (*_open("Shopping"), *click(item["item"], "checkbox")), None
+
+
+def shopping_remove(rng: Random, state: State) -> Made:
+    """Remove something, which takes a swipe."""
+    item = rng.choice(state["shopping"])
+    state["shopping"].remove(item)
+    steps = (*_open("Shopping"), *_swipe_away(item["item"]))
+    return f"Remove {item['item']} from the shopping list.", steps, None
+
+
+TEMPLATES: dict[str, Callable[[Random, State], Made]] = {
+    "alarm-add": alarm_add,
+    "alarm-switch": alarm_switch,
+    "contact-add": contact_add,
+    "contact-change": contact_change,
+    "contact-delete": contact_delete,
+    "contact-find": contact_find,
+    "message-number": message_number,
+    "message-send": message_send,
+    "note-add": note_add,
+    "note-change": note_change,
+    "note-delete": note_delete,
+    "setting-choose": setting_choose,
+    "setting-switch": setting_switch,
+    "shopping-add": shopping_add,
+    "shopping-check": shopping_check,
+    "shopping-remove": shopping_remove,
+}

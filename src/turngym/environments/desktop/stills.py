@@ -1,0 +1,109 @@
+"""Screens to point at: what an application shows right after its start, taken once per process.
+
+Pointing changes nothing, so an episode needs no application of its own: the desktop is closed as
+soon as its screen was taken, and every episode finds the screen as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from turngym.environments.desktop.kinds.words import NOUNS
+from turngym.environments.desktop.observation import Element, View
+from turngym.environments.desktop.x11_device import X11Device
+from turngym.environments.spaces import Image
+from turngym.environments.text.base import split_of
+from turngym.tasks.base import Split
+
+APPS: Mapping[str, tuple[str, ...]] = {
+    "calculator": ("galculator",),
+    "editor": ("mousepad",),
+    "files": ("pcmanfm",),
+    "sheet": ("gnumeric",),
+    "windows": ("obconf",),
+}
+"""Name in environment ids, and what is started."""
+FOLDERS: Mapping[Split, int] = {"train": 8, "test": 4}
+"""Different folders that the file manager shows; no name is in folders of both splits."""
+_ENTRIES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Still:
+    """What a screen showed at one moment. Shared by episodes: nobody writes to ``pixels``."""
+
+    view: View
+    pixels: Image
+    """uint8 [height, width, 3]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Which screen."""
+
+    app: str
+    """Whose, see ``APPS``."""
+    split: Split = "train"
+    folder: int = 0
+    """What the file manager shows; the other applications have one scene."""
+
+    @classmethod
+    def of(cls, app: str, split: Split, seed: int) -> Scene:
+        """Return the scene of a task."""
+        if app != "files":
+            return cls(app=app)
+        return cls(app=app, split=split, folder=seed % FOLDERS[split])
+
+
+_taken: dict[tuple[Scene, int, int], Still] = {}
+_lock = threading.Lock()
+
+
+def known_still(scene: Scene, size: tuple[int, int]) -> Still | None:
+    """Return the screen when it was taken already."""
+    return _taken.get((scene, *size))
+
+
+def take_still(scene: Scene, size: tuple[int, int]) -> Still:
+    """Return a screen; the first call of a process starts the application.
+
+    Args:
+        scene: Which.
+        size: Width and height of the screen, in pixels.
+
+    Raises:
+        EnvironmentFault: The desktop or the application could not be started.
+    """
+    key = (scene, *size)
+    with _lock:
+        if key not in _taken:
+            _taken[key] = _take(scene, size)
+        return _taken[key]
+
+
+def _take(scene: Scene, size: tuple[int, int]) -> Still:
+    device = X11Device(*size)
+    try:
+        if scene.app == "files":
+            device.write_files(dict.fromkeys(folder_names(scene.split, scene.folder)))
+        device.launch(*APPS[scene.app])
+        device.rest()
+        view, pixels = device.look(), device.pixels()
+        pixels.setflags(write=False)
+        return Still(view=view, pixels=pixels)
+    finally:
+        device.close()
+
+
+def folder_names(split: Split, folder: int) -> list[str]:
+    """Return what the file manager shows in a folder of ``split``."""
+    rng = Random(f"{split} {folder}")
+    names: set[str] = set()
+    while len(names) < _ENTRIES:
+        name = "-".join(rng.sample(NOUNS, 2))
+        if split_of(Element(role="cell", name=name).line_without_mark) == split:
+            names.add(name)
+    return sorted(names)

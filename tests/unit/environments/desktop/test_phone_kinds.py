@@ -1,0 +1,47 @@
+"""Tasks of the phone differ and repeat, and its site keeps what it is told and nothing else."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from urllib.parse import quote
+
+import pytest
+
+from turngym import registry
+from turngym.environments.desktop.names import PHONE_KINDS
+from turngym.environments.desktop.phone.kinds import TEMPLATES, draw
+from turngym.environments.desktop.phone.site import APPS, PhoneSite
+
+
+def test_every_kind_is_registered():
+    assert set(PHONE_KINDS) == set(TEMPLATES)
+    assert {one.short_name for one in registry.match("phone/*")} == {
+        f"phone/{kind}" for kind in PHONE_KINDS
+    }
+
+
+@pytest.mark.parametrize("kind", PHONE_KINDS)
+def test_a_seed_names_a_problem_and_splits_share_none(kind):
+    def problems(split):
+        jobs = [draw(kind, Random(seed), split) for seed in range(12)]
+        assert all(job.wanted != job.start or job.truth for job in jobs)
+        return [(job.goal, str(job.start)) for job in jobs]
+
+    train, test = problems("train"), problems("test")
+    assert train == problems("train")
+    assert len(set(train)) == 12
+    assert not set(train) & set(test)
+
+
+def test_the_site_keeps_what_its_applications_save_and_nothing_else():
+    start = draw("note-add", Random(0), "train").start
+    site = PhoneSite(start)
+    assert json.loads(site("/state").body) == start
+    assert site(f"/save?app=notes&value={quote(json.dumps([{'title': 'a & b'}]))}").status == 200
+    assert site.state["notes"] == [{"title": "a & b"}]
+    assert start["notes"] != site.state["notes"]
+    for path in ("/save?app=passwords&value=1", "/save?app=notes&value={", "/save?app=notes"):
+        assert site(path).status == 400
+    assert site("/../site.py").status == 404
+    assert {site(f"/{app}").status for app in (*APPS, "", "phone.js", "phone.css")} == {200}
