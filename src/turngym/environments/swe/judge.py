@@ -10,7 +10,7 @@ results were forged, and nothing counts.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 
@@ -97,18 +97,12 @@ async def verdict_on(
         others = bench.examinable(kept, delta)
         sample = SystemRandom().sample(others, min(len(others), _CROSS_EXAMINED))
         examined = [*bench.examinable(passed, delta), *sample]
-        forged = []
-        if examined:
-            forged = await bench.cross_examine(delta, examined, timeout_s=timeout_s)
-        if forged:
-            return Verdict(
-                is_resolved=False,
-                fixed=0.0,
-                kept=0.0,
-                is_forged=True,
-                problem=f"{forged[0]} was made to fail and does not: results were forged",
-                failures=(*fix, *keep),
-            )
+        if not examined:
+            problem = "none of the tests that passed can be made to fail, so nothing is believed"
+            return _nothing(problem, (*fix, *keep))
+        if forged := await bench.cross_examine(delta, examined, timeout_s=timeout_s):
+            problem = f"{forged[0]} was made to fail and does not: results were forged"
+            return replace(_nothing(problem, (*fix, *keep)), is_forged=True)
     return Verdict(
         is_resolved=len(passed) == len(fix) and len(kept) == len(keep) and bool(fix),
         fixed=len(passed) / len(fix) if fix else 0.0,
@@ -116,3 +110,7 @@ async def verdict_on(
         problem=run.problem,
         failures=tuple(one for one in (*fix, *keep) if run.outcomes.get(one) != "passed"),
     )
+
+
+def _nothing(problem: str, failures: tuple[str, ...]) -> Verdict:
+    return Verdict(is_resolved=False, fixed=0.0, kept=0.0, problem=problem, failures=failures)

@@ -7,6 +7,7 @@ it away. The failure is an assertion of two unequal numbers, at the start or at 
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Literal
@@ -66,7 +67,9 @@ def can_fail(text: str) -> set[str]:
 
 def _functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():  # a strange escape is no error, whatever the process says
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return []
     return [
