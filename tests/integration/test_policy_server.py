@@ -174,7 +174,7 @@ async def test_wrong_key_is_refused() -> None:
     async with served(key="right-key") as (url, _):
         config = ChatConfig(model="tiny", base_url=url)
         with pytest.raises(ConfigError, match="the key is refused"):
-            await play(ChatAgent(RemoteChat(config)))
+            await play(ChatAgent(RemoteChat(config)), episodes=1)
 
 
 async def test_stop_text_ends_the_answer_and_is_not_part_of_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.fresh import Waiting
+from turngym.environments.web.fresh import Waiting, kind_of
 from turngym.environments.web.session import MAX_DIALOGS
 from turngym.environments.web.settings import Settings
 
@@ -292,10 +292,12 @@ async def test_nothing_is_left_of_an_earlier_episode(open_page):
 
 
 async def test_a_context_made_ahead_is_given_once_and_never_one_that_died(open_page, browser):
-    def waiting():
-        return [one for one in browser.kept if isinstance(one, Waiting)]
-
     first, _ = await open_page("/plain")
+    kind = kind_of(first.session._settings)
+
+    def waiting():  # the browser is shared: others keep contexts of other kinds
+        return [one for one in browser.kept if isinstance(one, Waiting) and one.kind == kind]
+
     (ahead,) = waiting()
     second, _ = await open_page("/plain")
     assert ahead not in waiting()

@@ -90,7 +90,7 @@ class Waiting:
     """A context that is made, or waits to be taken. In the host's loop."""
 
     def __init__(self, host: BrowserHost, settings: Settings) -> None:
-        self.kind = _kind(settings)
+        self.kind = kind_of(settings)
         self._gate = Gate({})
         self._making = asyncio.get_running_loop().create_task(
             make_fresh(host, settings, None, self._gate)
@@ -119,18 +119,23 @@ class Waiting:
 async def take_fresh(host: BrowserHost, settings: Settings) -> Fresh | None:
     """Return the context that waits for a session with ``settings``; None when there is none."""
     for one in host.kept:
-        if isinstance(one, Waiting) and one.kind == _kind(settings):
+        if isinstance(one, Waiting) and one.kind == kind_of(settings):
             host.kept.remove(one)
             return await one.take()
     return None
 
 
-def keep_fresh(host: BrowserHost, settings: Settings) -> None:
-    """Begin to make a context for the next session with ``settings``."""
+async def keep_fresh(host: BrowserHost, settings: Settings) -> None:
+    """Begin to make a context for the next session with ``settings``; the oldest gives way."""
     waiting = [one for one in host.kept if isinstance(one, Waiting)]
-    if len(waiting) < _MOST_WAITING and _kind(settings) not in [one.kind for one in waiting]:
-        host.kept.append(Waiting(host, settings))
+    if kind_of(settings) in [one.kind for one in waiting]:
+        return
+    host.kept.append(Waiting(host, settings))
+    for oldest in waiting[: len(waiting) + 1 - _MOST_WAITING]:
+        host.kept.remove(oldest)
+        await oldest.stop()
 
 
-def _kind(settings: Settings) -> Kind:
+def kind_of(settings: Settings) -> Kind:
+    """Return what contexts of sessions with ``settings`` share."""
     return settings.width, settings.height, settings.is_phone, settings.init_script

@@ -82,7 +82,7 @@ class WebSession(Acting):
         self._listen(fresh.tab.page)
         self._show(fresh.tab)
         if can_wait:
-            keep_fresh(self._host, self._settings)
+            await keep_fresh(self._host, self._settings)
         await self._goto(url)
 
     async def close(self, trace: Path | None = None) -> None:
