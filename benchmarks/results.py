@@ -76,7 +76,7 @@ its validation tasks; then GRPO takes over, with the verdict of the tests as its
     "desktop": Study(
         configs={"grounding": "grounding"},
         text="""\
-A model of a third of a million parameters imitates a noisy expert until it finds about a quarter of
+A model of a third of a million parameters imitates a noisy expert until it finds three in ten of
 the elements it is told to click; then GRPO takes over. Chance is one in six.""",
         page=ROOT / "docs" / "desktop.md",
         section="grounding",
@@ -196,7 +196,7 @@ target on validation tasks. Wall minutes are those of a machine with other work 
 
 | run | warm start | before, sampled | after, sampled | before, greedy | after, greedy | updates |
 | --- | --- | --- | --- | --- | --- | --- |
-{chr(10).join(run_row(run, out) for run in runs)}""".strip()
+{chr(10).join(run_row(run, out) for run in runs)}""".strip("\n")
 
 
 def mean_row(game: str, runs: list[Training], out: Path) -> str:
