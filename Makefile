@@ -104,10 +104,10 @@ bench: ## Measure speed
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 results: ## Train again what the published tables and plots show
-	@$(BOOTSTRAP) core train lora desktop sandboxes $(WEB)
+	@$(BOOTSTRAP) core train lora desktop sandboxes
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
-learning: ## Compare credit assignment at equal episodes, five seeds each; about an hour
+learning: ## Compare credit assignment at equal episodes, five seeds each; some hours
 	@$(BOOTSTRAP) core train search
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
 

@@ -36,8 +36,8 @@ def put_section(page: Path, name: str, text: str) -> None:
     old = page.read_text(encoding="utf-8") if page.exists() else "# Results\n"
     before, mark, rest = old.partition(begin)
     after = rest.partition(end)[2] if mark else "\n"
-    separator = "" if mark else "\n"
-    content = f"{before}{separator}{begin}\n\n{text.strip()}\n\n{end}{after}"
+    separator, body = "" if mark else "\n", text.strip("\n")  # the first line may be indented
+    content = f"{before}{separator}{begin}\n\n{body}\n\n{end}{after}"
     page.write_text(content, encoding="utf-8")
     print(f"wrote {os.path.relpath(page)}", file=sys.stderr)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -90,6 +90,23 @@ def choose(name: str, option: str, *, after: str = "") -> Stage:
 def reply(text: str) -> Stage:
     """Answer."""
     return lambda scene: ("answer", {"text": text})
+
+
+def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Job:
+    """Return the job of finding something out and changing nothing.
+
+    Args:
+        data: The application as it is.
+        goal: What is asked.
+        answer: What is right.
+        look: How an expert finds it out.
+    """
+    return Job(
+        goal=f"{goal} Change nothing.",
+        wanted=data.copy(),
+        answer=answer,
+        expert=script(*look, reply(answer)),
+    )
 
 
 def _find(scene: Scene, name: str, roles: tuple[str, ...], after: str) -> Element | None:

@@ -13,7 +13,7 @@ from turngym.environments.web.sites.jobs import (
     enter,
     press,
     press_above,
-    reply,
+    question,
     script,
 )
 
@@ -335,27 +335,18 @@ def _signature(data: Data, rng: Random) -> Job:
     return Job(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _asked(data: Data, goal: str, answer: str, look: list[Stage]) -> Job:
-    return Job(
-        goal=f"{goal} Change nothing.",
-        wanted=data.copy(),
-        answer=answer,
-        expert=script(*look, reply(answer)),
-    )
-
-
 def _last(data: Data, rng: Random) -> Job:
     topic = _topic(data, rng)
     posts = data.all("posts", topic=topic["subject"])
     goal = f'Who wrote the last post in the topic "{topic["subject"]}"? Answer with the name.'
-    return _asked(data, goal, posts[-1]["poster"], _to(topic))
+    return question(data, goal, posts[-1]["poster"], _to(topic))
 
 
 def _count(data: Data, rng: Random) -> Job:
     forum, user = rng.choice(_FORUMS), rng.choice(("ada", "ben", "cleo", "dan", "eva"))
     number = len(data.all("topics", forum=forum, poster=user))
     goal = f"How many topics of the forum {forum} were started by {user}? Answer with the number."
-    return _asked(data, goal, str(number), [press(forum, "link")])
+    return question(data, goal, str(number), [press(forum, "link")])
 
 
 def _compare(data: Data, rng: Random) -> Job:
@@ -369,7 +360,7 @@ def _compare(data: Data, rng: Random) -> Job:
     names = ", ".join(f'"{topic["subject"]}"' for topic in topics)
     goal = f"Which of the topics {names} has the most replies? Answer with its subject."
     look = [stage for one in topics for stage in (press("Forum index"), press(one["forum"]))]
-    return _asked(data, goal, best, look)
+    return question(data, goal, best, look)
 
 
 TEMPLATES: dict[str, Template] = {

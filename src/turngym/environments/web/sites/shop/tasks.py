@@ -13,7 +13,7 @@ from turngym.environments.web.sites.jobs import (
     choose,
     enter,
     press,
-    reply,
+    question,
     script,
 )
 
@@ -428,25 +428,16 @@ def _as_other(data: Data, rng: Random) -> Job:
     return Job(goal=goal, wanted=wanted, expert=script(*do), signed_in=False)
 
 
-def _asked(data: Data, goal: str, answer: str, look: list[Stage]) -> Job:
-    return Job(
-        goal=f"{goal} Change nothing.",
-        wanted=data.copy(),
-        answer=answer,
-        expert=script(*look, reply(answer)),
-    )
-
-
 def _price(data: Data, rng: Random) -> Job:
     row = rng.choice(data.all("products"))
     goal = f"What does the {row['product']} cost? Answer with the number alone, as in 12.50."
-    return _asked(data, goal, f"{float(row['price']):.2f}", _category(row))
+    return question(data, goal, f"{float(row['price']):.2f}", _category(row))
 
 
 def _stock(data: Data, rng: Random) -> Job:
     row = _product(data, rng, fresh=False)
     goal = f"How many pieces of {row['product']} are available? Answer with the number."
-    return _asked(data, goal, str(row["stock"]), _page(row))
+    return question(data, goal, str(row["stock"]), _page(row))
 
 
 def _compare(data: Data, rng: Random) -> Job:
@@ -456,7 +447,7 @@ def _compare(data: Data, rng: Random) -> Job:
     best = min(rows, key=lambda row: float(row["price"]))["product"]
     names = ", ".join(row["product"] for row in rows)
     goal = f"Which of these is the cheapest: {names}? Answer with its name."
-    return _asked(data, goal, best, [stage for row in rows for stage in _category(row)])
+    return question(data, goal, best, [stage for row in rows for stage in _category(row)])
 
 
 def _spent(data: Data, rng: Random) -> Job:
@@ -467,7 +458,7 @@ def _spent(data: Data, rng: Random) -> Job:
         "alone, as in 12.50."
     )
     look = [*_account("Order History"), press(line["number"], "link")]
-    return _asked(data, goal, f"{float(total):.2f}", look)
+    return question(data, goal, f"{float(total):.2f}", look)
 
 
 TEMPLATES: dict[str, Template] = {

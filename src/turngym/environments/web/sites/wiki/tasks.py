@@ -14,7 +14,7 @@ from turngym.environments.web.sites.jobs import (
     Template,
     enter,
     press,
-    reply,
+    question,
     script,
 )
 
@@ -323,29 +323,20 @@ def _as_other(data: Data, rng: Random) -> Job:
     return Job(goal=goal, wanted=wanted, expert=expert, signed_in=False)
 
 
-def _asked(data: Data, goal: str, answer: str, look: list[Stage]) -> Job:
-    return Job(
-        goal=f"{goal} Change nothing.",
-        wanted=data.copy(),
-        answer=answer,
-        expert=script(*look, reply(answer)),
-    )
-
-
 def _mayor(data: Data, rng: Random) -> Job:
     row = rng.choice(_villages(data))
     goal = f"Who is the mayor of {row['title']}? Answer with the name."
-    return _asked(data, goal, _value(row, "Mayor"), [_look_up(row["title"])])
+    return question(data, goal, _value(row, "Mayor"), [_look_up(row["title"])])
 
 
 def _last_editor(data: Data, rng: Random) -> Job:
     row = _any(data, rng)
     goal = f'Who made the last edit of the page "{row["title"]}"? Answer with the user name.'
     look = [_look_up(row["title"]), _action("history")]
-    return _asked(data, goal, row["editor"], look)
+    return question(data, goal, row["editor"], look)
 
 
-def _most(rows: Callable[[Data], list[Row]], value: str, question: str) -> Template:
+def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Template:
     """Return the template that compares a number on three pages."""
 
     def template(data: Data, rng: Random) -> Job:
@@ -353,8 +344,8 @@ def _most(rows: Callable[[Data], list[Row]], value: str, question: str) -> Templ
         numbers = [int(_value(row, value)) for row in three]
         best = three[numbers.index(max(numbers))]["title"]
         names = ", ".join(row["title"] for row in three)
-        goal = f"{question}: {names}? Answer with its name."
-        return _asked(data, goal, best, [_look_up(row["title"]) for row in three])
+        goal = f"{asked}: {names}? Answer with its name."
+        return question(data, goal, best, [_look_up(row["title"]) for row in three])
 
     return template
 
