@@ -226,8 +226,8 @@ class Screen:
                 for one in self._events(timeout_s)
             )
 
-    def activate(self, window: int) -> None:
-        """Ask the window manager to raise ``window`` and give it the focus."""
+    def activate(self, window: int, timeout_s: float = 2.0) -> None:
+        """Have the window manager raise ``window`` and give it the focus; wait until it has."""
         with self._border():
             target = self._display.create_resource_object("window", window)
             kind, from_pager = self._atoms["_NET_ACTIVE_WINDOW"], 2
@@ -236,6 +236,11 @@ class Screen:
             mask = X.SubstructureRedirectMask | X.SubstructureNotifyMask
             self._root.send_event(message, event_mask=mask, onerror=_ignore)
             self._display.sync()
+            until = time.monotonic() + timeout_s
+            while time.monotonic() < until:
+                if list(self._property(self._root, "_NET_ACTIVE_WINDOW"))[:1] == [window]:
+                    return
+                time.sleep(0.005)
 
     def place(self, window: int, x: int, y: int, width: int, height: int) -> None:
         """Move and size ``window``, frame not counted."""
