@@ -59,6 +59,7 @@ class WebSession(Acting):
         self._notes: list[str] = []
         self._dialogs = 0
         self._expects_page = False
+        self._is_next_wanted = False
         self._clipboard = ""
         """One per episode; the browser's own is shared by all of them."""
         self.folder = Path(tempfile.mkdtemp(prefix="turngym-web-"))
@@ -71,9 +72,9 @@ class WebSession(Acting):
             BrowserGone: There is no browser to be had.
         """
         fresh = None
-        can_wait = self._storage is None and not self._settings.trace
-        if can_wait:
+        if self._storage is None and not self._settings.trace:
             fresh = await take_fresh(self._host, self._settings)
+            self._is_next_wanted = True
         if fresh is None:
             fresh = await make_fresh(self._host, self._settings, self._storage, self._gate)
         fresh.gate.serve(self._sites, self._settings.allow)
@@ -81,8 +82,6 @@ class WebSession(Acting):
         self._context.on("page", self._page_opened)
         self._listen(fresh.tab.page)
         self._show(fresh.tab)
-        if can_wait:
-            await keep_fresh(self._host, self._settings)
         await self._goto(url)
 
     async def close(self, trace: Path | None = None) -> None:
@@ -129,6 +128,9 @@ class WebSession(Acting):
     async def look(self) -> PageView:
         """Return the page once it is quiet, with what happened since the last look."""
         s = self._settings
+        if self._is_next_wanted:  # now, since the wait for the page to become quiet is idle time
+            self._is_next_wanted = False
+            await keep_fresh(self._host, s)
         for _ in range(MAX_TABS + 1):
             await self._settle_arrivals()
             try:

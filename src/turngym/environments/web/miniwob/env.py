@@ -65,14 +65,11 @@ _START = """new Promise((resolve) => {{
       key = digest(core.getUtterance() + document.getElementById("wrap").innerHTML);
       if ((key & 1) === {parity}) break;
     }}
-    resolve(key);
+    const end = () => WOB_TASK_READY ? resolve([key, core.getUtterance()]) : setTimeout(end, 3);
+    end();
   }};
   go();
 }})"""
-_READY = """new Promise((resolve) => {
-  const go = () => WOB_TASK_READY === false ? setTimeout(go, 3) : resolve(core.getUtterance());
-  go();
-})"""
 _STATE = "[WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_REWARD_GLOBAL, WOB_REWARD_REASON]"
 _SETTINGS = Settings(
     width=332,
@@ -171,8 +168,7 @@ class MiniWobEnv(WebEnv):
             seeds=json.dumps(seeds[:1] if self._miniwob_task.startswith("flight.") else seeds),
             parity=int(task.split == "test"),
         )
-        self._key = await self._asked(start)
-        goal = await self._asked(_READY)
+        self._key, goal = await self._asked(start)
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
 
     async def judge(self, action: Action) -> Outcome | None:
