@@ -139,15 +139,8 @@ class Bench:
         A run that breaks off, or tells nothing of a test, is no failure: a forger could end it so.
         """
         rng = rng or SystemRandom()
-        texts = self._texts_with(delta)
-        own = {test_file(one) for one in ids}
-        names = {test_name(one) for one in ids}
-        twins = twin({p: t for p, t in texts.items() if p in own}, names, rng, place)
-        here = [can_fail(texts[path]) for path in own if path in texts]
-        inherited = names.difference(*here)
-        if inherited:
-            others = {p: t for p, t in texts.items() if p not in own}
-            twins |= twin(others, inherited, rng, place)
+        # In every file, because a test may be inherited from a class of another one.
+        twins = twin(self._texts_with(delta), map(test_name, ids), rng, place)
         changed = {**delta, **{path: text.encode() for path, text in twins.items()}}
         outcomes = (await self.run(changed, ids, timeout_s=timeout_s)).outcomes
         return [one for one in ids if outcomes.get(one) not in ("failed", "error")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from turngym.environments.swe.parsing import parse
+
 
 def without_tests(text: str, names: Iterable[str]) -> str:
     """Return ``text`` without the test functions and methods called ``names``.
@@ -12,9 +14,8 @@ def without_tests(text: str, names: Iterable[str]) -> str:
     A class that would be left empty keeps a ``pass``.
     """
     unwanted = {name for name in names if name in text}
-    try:
-        tree = ast.parse(text) if unwanted else ast.Module([], [])
-    except (SyntaxError, ValueError):
+    tree = parse(text) if unwanted else None
+    if tree is None:
         return text
     lines = text.splitlines(keepends=True)
     spans: list[tuple[int, int, str]] = []

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Self
 
+from turngym.environments.swe.parsing import parse
 from turngym.errors import ConfigError
 
 Span = tuple[int, int, int, int]
@@ -250,9 +251,8 @@ OPERATORS: Mapping[str, Operator] = {
 
 def proposals(path: str, text: str) -> list[tuple[Edit, str]]:
     """Return every edit of a file that leaves it valid Python, and what it puts in."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parse(text)
+    if tree is None:
         return []
     found: list[tuple[Edit, str]] = []
     seen: dict[tuple[str, Span], int] = {}

@@ -7,10 +7,11 @@ it away. The failure is an assertion of two unequal numbers, at the start or at 
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Literal
+
+from turngym.environments.swe.parsing import parse
 
 Place = Literal["start", "end"]
 PLACES: tuple[Place, ...] = ("start", "end")
@@ -66,15 +67,9 @@ def can_fail(text: str) -> set[str]:
 
 
 def _functions(text: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    try:
-        with warnings.catch_warnings():  # a strange escape is no error, whatever the process says
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return []
-    return [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    tree = parse(text)
+    nodes = () if tree is None else ast.walk(tree)
+    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def _line(function: ast.FunctionDef | ast.AsyncFunctionDef, place: Place) -> int | None:
