@@ -28,6 +28,8 @@
     observer.observe(root, { subtree: true, childList: true, attributes: true, characterData: true });
   };
   watch(document);
+  // What pages do once they are loaded, they do in timers of their own: their silence begins here.
+  addEventListener("load", () => { changed = performance.now(); });
   addEventListener("beforeunload", () => { leaving = true; });
 
   const markOf = (element) => {
