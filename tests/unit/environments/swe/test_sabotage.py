@@ -110,3 +110,19 @@ def test_edits_lead_to_the_repair(found, wanted):
             assert text.count(action.arguments["old"]) == 1
             text = text.replace(action.arguments["old"], action.arguments["new"])
     assert text == wanted
+
+
+def test_changes_that_lie_close_are_one_edit():
+    text = "".join(f"line {n}\n" for n in range(60))
+    wanted = (
+        text.replace("line 10\n", "A\n").replace("line 14\n", "B\n").replace("line 50\n", "C\n")
+    )
+    first = next_edit("p", text.encode(), wanted.encode()).arguments
+    assert (first["old"].count("\n"), first["new"].split("\n")[0]) == (4, "A")
+    left = text.replace(first["old"], first["new"])
+    assert next_edit("p", left.encode(), wanted.encode()).arguments == {
+        "path": "p", "old": "line 50", "new": "C",
+    }  # fmt: skip
+    many = "".join(f"{'line' if n % 10 else 'X'} {n}\n" for n in range(200)).encode()
+    all_lines = "".join(f"line {n}\n" for n in range(200)).encode()
+    assert next_edit("p", all_lines, many).name == "create"
