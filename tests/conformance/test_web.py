@@ -124,6 +124,15 @@ async def test_the_expert_speaks_in_tool_calls():
     assert all(turn.action.content.startswith("{") for turn in episode.turns)
 
 
+@pytest.mark.parametrize(("reward", "earned"), [("own", -1.0), ("success", 0.0)])
+async def test_a_failure_costs_only_where_it_should(reward, earned):
+    env = MiniWobEnv(task="click-test-2", reward=reward)
+    await env.reset(seed=0)
+    _, got, terminated, _, info = await env.step("click 2")
+    assert (terminated, got, info["raw_reward"], info["score"]) == (True, earned, -1.0, 0.0)
+    await env.close()
+
+
 async def test_the_own_time_limit_ends_an_episode_and_pays_less():
     env = MiniWobEnv(task="click-test", time_limit=1.5)
     await env.reset(seed=0)

@@ -89,6 +89,8 @@ class MiniWobEnv(WebEnv):
             policies, and pays the raw reward. ``"own"`` keeps it, and with it the reward that
             falls as time passes; a number is another limit in seconds. Then an episode is no
             longer the same each time.
+        reward: ``"own"`` is the task's, -1 for a failure; with ``"success"`` a failure earns 0, as
+            it does to go on until the turns are spent.
         max_chars: As ``WebEnv``.
         screenshot: As ``WebEnv``.
         action_style: As ``WebEnv``.
@@ -98,7 +100,7 @@ class MiniWobEnv(WebEnv):
 
     Action: clicking, typing, choosing, dragging, by mark or by pixel; no addresses and no tabs.
     Observation: the task's own instruction and the page; text has marks too.
-    Reward: the task's own at its end, in [-1, 1]; else 0.
+    Reward: the task's own at its end, in [-1, 1] or clipped at 0; else 0.
     Start: the page, with the task's seed.
     End: when the page ends the episode; the score is the raw reward, or 0 where that is negative.
     """
@@ -114,6 +116,7 @@ class MiniWobEnv(WebEnv):
         *,
         task: str | Sequence[str],
         time_limit: float | Literal["own"] | None = None,
+        reward: Literal["own", "success"] = "own",
         max_chars: int = 6_000,
         screenshot: Literal["none", "plain", "marks"] = "none",
         action_style: ActionStyle = "commands",
@@ -127,6 +130,8 @@ class MiniWobEnv(WebEnv):
                 raise unknown_name("MiniWoB task", name, TASKS)
         if isinstance(time_limit, str) and time_limit != "own":
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
+        if reward not in ("own", "success"):
+            raise unknown_name("MiniWoB reward", reward, ("own", "success"))
         super().__init__(
             settings=replace(_SETTINGS, trace=trace),
             max_chars=max_chars,
@@ -139,6 +144,7 @@ class MiniWobEnv(WebEnv):
         self._miniwob_task = tasks[0]
         """Of the running episode."""
         self._time_limit = time_limit
+        self._is_clipped = reward == "success"
         self.name = f"miniwob-{'+'.join(tasks)}"
         pages()  # complains at once
         self._raw_reward: float | None = None
@@ -178,6 +184,7 @@ class MiniWobEnv(WebEnv):
             return None
         self._raw_reward = float(raw)
         reward = self._raw_reward if self._time_limit is None else float(timed)
+        reward = max(0.0, reward) if self._is_clipped else reward
         words = "done." if raw >= 1 else "partly done." if raw > 0 else "failed."
         info = {"raw_reward": self._raw_reward}
         return Outcome(
