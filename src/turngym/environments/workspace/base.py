@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.actions import Action, ActionFormat
+from turngym.environments.actions import Action, ActionFormat, InvalidAction
 from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.budget import Budget
@@ -264,6 +264,10 @@ class WorkEnv(AsyncTurnEnv):
         for path, data in self.current.items():
             digest.update(repr((path, data)).encode())
         return digest.hexdigest()[:16]
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        self._turns += 1
+        return self._within_budget(super()._not_understood(problem))
 
     def _within_budget(self, outcome: Outcome) -> Outcome:
         """End the episode when its turns are spent, extend it, or say how many are left."""
