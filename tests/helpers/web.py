@@ -49,6 +49,9 @@ PAGES = {
     "<button id=b hidden>Second</button>",
     "/covered": "<button onclick='document.title = 1'>Under</button>"
     "<div style='position:fixed; inset:0; background:#ccc'>Cover</div>",
+    "/rim": "<style>button { position:absolute; left:20px; width:40px; height:40px }</style>"
+    "<button style='top:20px' onclick='document.title = 1'>Under</button>"
+    "<button style='top:23px' onclick='document.title = 2'>Over</button>",
     "/frame": "<h1>Outside</h1><iframe src='/form' width=300 height=200></iframe>",
     "/shadow": "<div id=host></div><script>host.attachShadow({mode: 'open'}).innerHTML ="
     '"<button onclick=\\"document.title = 7\\">Inside</button>"</script>',

@@ -137,6 +137,13 @@ async def test_what_lies_above_an_element_gets_the_click_and_is_told(open_page):
     assert "invalid_action" not in info
 
 
+async def test_an_element_of_which_only_the_rim_shows_is_clicked_there(open_page):
+    env, _ = await open_page("/rim")
+    text, _ = await say(env, "click 1")
+    assert "Page: 1 " in text
+    assert "covered" not in text
+
+
 async def test_frames_and_shadow_trees_are_part_of_the_page(open_page):
     env, text = await open_page("/frame")
     assert '  [1] textbox "Name"' in text

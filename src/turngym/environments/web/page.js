@@ -414,8 +414,10 @@
       const boxes = [...element.getClientRects()].filter((box) => box.width && box.height);
       const box = boxes.length > 1 ? boxes[0] : rect;
       const [dx, dy] = offsetOf(element);
+      const ex = Math.min(.5, 1.5 / box.width), ey = Math.min(.5, 1.5 / box.height);
+      const places = [[.5, .5], [.25, .5], [.75, .5], [.5, .2], [.5, .8], [.1, .1], [.9, .9]];
       let top = null;
-      for (const [fx, fy] of [[.5, .5], [.25, .5], [.75, .5], [.5, .2], [.5, .8], [.1, .1], [.9, .9]]) {
+      for (const [fx, fy] of [...places, [.5, ey], [.5, 1 - ey], [ex, .5], [1 - ex, .5]]) {  // last, its rims
         const x = box.x + box.width * fx, y = box.y + box.height * fy, hit = hits(element, x, y);
         if (hit === true) return { x: x + dx, y: y + dy, covered: "" };
         top = top || hit;
