@@ -49,6 +49,7 @@ def main(project: Path) -> None:
     env = open_environment(str(project))
     env.config.set("trac", "default_dateinfo_format", "absolute")
     env.config.set("trac", "default_handler", "WikiModule")
+    env.config.set("trac", "auto_preview_timeout", "0")  # it comes by the clock
     env.config.set("ticket", "default_component", "account")
     env.config.set("ticket", "default_milestone", "")
     env.config.set("ticket", "restrict_owner", "false")
