@@ -163,6 +163,8 @@ class Gate:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # Not in the task: one that is cancelled before it starts would leave the connection open.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -171,8 +173,6 @@ class Gate:
                     break
         except (OSError, ValueError, asyncio.LimitOverrunError):
             pass  # the browser went away in the middle, or does not speak HTTP
-        finally:
-            writer.close()
 
     async def _counted(
         self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -207,3 +208,13 @@ def test_unknown_settings_are_refused_at_once():
         MiniWobEnv(task="click-test", reward="sucess")
     with pytest.raises(ConfigError, match="screenshot"):
         MiniWobEnv(task="click-test", screenshot="big")
+
+
+async def test_a_gate_that_closes_leaves_no_connection_open_not_even_one_that_just_came():
+    gate = Gate({})
+    await gate.open()
+    closed = []
+    writer = SimpleNamespace(close=lambda: closed.append(True))
+    gate._connected(asyncio.StreamReader(), writer)
+    await gate.close()
+    assert closed == [True]
