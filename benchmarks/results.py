@@ -28,8 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """97.5 % points of Student's t by degrees of freedom."""
-PART_EPISODES = 40
-"""Held-out episodes for each of the tasks that one policy learned."""
 CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before", "after"))
 
 
@@ -49,8 +47,6 @@ class Study:
     """Also run seed 0 of the first config with learning rate 0."""
     chance: float | None = None
     """Success of choosing blindly."""
-    parts: tuple[str, ...] = ()
-    """Environments that one policy learned together, on each of which it is then evaluated."""
 
 
 STUDIES = {
@@ -76,19 +72,6 @@ its validation tasks; then GRPO takes over, with the verdict of the tests as its
         page=ROOT / "docs" / "swe.md",
         section="learning",
         plot="swe-learning.png",
-    ),
-    "web": Study(
-        configs={"miniwob": "miniwob"},
-        text="""\
-A model of a third of a million parameters imitates a noisy expert on three MiniWoB tasks, clicking
-and typing in a real Chromium, until it solves about a third of them; then GRPO takes over, paid for
-success alone. The last rows are the trained policy on each task, sampled.""",
-        page=ROOT / "docs" / "web.md",
-        section="WEB LEARNING",
-        plot="web-learning.png",
-        parts=tuple(
-            f"web/miniwob-{task}" for task in ("click-color", "enter-text", "focus-text-2")
-        ),
     ),
     "desktop": Study(
         configs={"grounding": "grounding"},
@@ -145,20 +128,6 @@ class Training:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return summary
 
-    def success_on(self, parts: tuple[str, ...], out: Path) -> dict[str, float]:
-        """Return environment to success of the trained policy, measured once."""
-        path = self.folder(out) / "parts.json"
-        if not path.exists():
-            command = [sys.executable, "-m", "turngym", "eval", *parts, "--agent"]
-            command += [f"run:{self.folder(out)}", "--episodes", str(PART_EPISODES), "--seed", "0"]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            found = subprocess.run(
-                [*command, "--json"], capture_output=True, text=True, env=environment, check=True
-            ).stdout
-            path.write_text(found, encoding="utf-8")
-        measured = json.loads(path.read_text(encoding="utf-8"))
-        return {part: measured[part]["success"] for part in parts}
-
 
 def main() -> int:
     """Train what is missing, then write the pages."""
@@ -202,12 +171,6 @@ def section(name: str, runs: list[Training], out: Path, *, seeds: int, jobs: int
     study = STUDIES[name]
     config = list(study.configs.values())[-1]
     means = [mean_row(game, runs, out) for game in study.configs]
-    if study.parts:
-        found = [run.success_on(study.parts, out) for run in runs]
-        means += [
-            f"| `{part}` | | {interval([one[part] for one in found])} | | | | |"
-            for part in study.parts
-        ]
     number = "two runs" if jobs == 2 else f"{jobs} runs" if jobs > 1 else "one run"
     control = ", the dashed line is the control" if study.control else ""
     chance = ", the dotted line is chance" if study.chance is not None else ""
