@@ -101,8 +101,9 @@ def render(lines: list[dict[str, Any]]) -> str:
     return (
         "Episodes solved, on held-out tasks; silence says nothing until the turns are over, chance "
         f"picks from the menu of actions. {faults} episodes ended by a fault.\n\n"
-        "    python benchmarks/desktop_table.py && "
-        "python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
+        "    python benchmarks/desktop_table.py --agents oracle\n"
+        "    python benchmarks/desktop_table.py --agents noop,random --episodes 1\n"
+        "    python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
         + "\n".join(rows)
         + f"\n\n{note}"
     )

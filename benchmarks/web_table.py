@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--agents", default="oracle,noop,random")
     parser.add_argument("--only", default="*", help="pattern of names such as miniwob-click-*")
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/web_table.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/web_table.jsonl")
     parser.add_argument("--render", action="store_true")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -227,7 +227,11 @@ class Screen:
             )
 
     def activate(self, window: int, timeout_s: float = 2.0) -> None:
-        """Have the window manager raise ``window`` and give it the focus; wait until it has."""
+        """Have the window manager raise ``window`` and give it the focus.
+
+        Waits until it has, but no longer than ``timeout_s``: a window that is just closing never
+        gets it, and whoever looks next sees so.
+        """
         with self._border():
             target = self._display.create_resource_object("window", window)
             kind, from_pager = self._atoms["_NET_ACTIVE_WINDOW"], 2

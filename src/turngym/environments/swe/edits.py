@@ -8,6 +8,7 @@ from turngym.environments.actions import Action
 
 _CONTEXT = 3
 _MOST_HUNKS = 10
+"""With more of them a file is written anew: every edit costs a turn."""
 
 
 def next_edit(path: str, found: bytes | None, wanted: bytes) -> Action:

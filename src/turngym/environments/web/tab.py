@@ -172,11 +172,9 @@ class Tab:
         return (await self._evaluate(expression, world=None)).get("value")
 
     async def can_go_back(self) -> bool:
-        """Say whether a page was open here before this one."""
-        assert self._session is not None
-        history = await self.within(self._session.send("Page.getNavigationHistory"))
-        before = history["entries"][: history["currentIndex"]]
-        return bool(before) and before[-1]["url"] != "about:blank"
+        """Say whether ``go_back`` leads anywhere."""
+        _, here = await self._history()
+        return here > self._begin or bool(self.earlier)
 
     async def upload(self, mark: int, paths: list[str]) -> bool:
         """Put files into the file field ``mark``; False when it is none."""
