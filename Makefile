@@ -104,11 +104,11 @@ bench: ## Measure speed
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
 results: ## Train again what the published tables and plots show
-	@$(BOOTSTRAP) core train lora desktop sandboxes
+	@$(BOOTSTRAP) core train lora desktop sandboxes $(WEB)
 	@$(BIN)/python benchmarks/results.py $(ARGS)
 
 learning: ## Compare credit assignment at equal episodes, five seeds each; some hours
-	@$(BOOTSTRAP) core train search
+	@$(BOOTSTRAP) core train
 	@$(BIN)/python benchmarks/learning.py $(ARGS)
 
 extras: ## Install every optional part

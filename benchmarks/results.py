@@ -15,7 +15,7 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,17 @@ T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 
 CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before", "after"))
 
 
+MINIWOB = ("click-test-2", "focus-text-2", "enter-text")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """One or more configs, what they show, and where that is told."""
 
     configs: dict[str, str]
     """Name in the table to name of the config."""
+    settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name in the table to what is set on top of its config, as ``key.path=value``."""
     text: str
     page: Path
     section: str
@@ -72,6 +77,18 @@ its validation tasks; then GRPO takes over, with the verdict of the tests as its
         page=ROOT / "docs" / "swe.md",
         section="learning",
         plot="swe-learning.png",
+    ),
+    "web": Study(
+        configs=dict.fromkeys(MINIWOB, "miniwob"),
+        settings={task: (f"env.id=web/miniwob-{task}",) for task in MINIWOB},
+        text="""\
+A model of a third of a million parameters imitates a noisy expert in a real Chromium until it
+solves three in ten of its validation tasks, or more if it learns that fast; then GRPO takes over,
+paid for success alone. Pages that it clicks: `click-test-2`, `focus-text-2`; that it types into and
+submits: `enter-text`.""",
+        page=ROOT / "docs" / "web.md",
+        section="WEB LEARNING",
+        plot="web-learning.png",
     ),
     "desktop": Study(
         configs={"grounding": "grounding"},
@@ -112,6 +129,7 @@ class Training:
         target.parent.mkdir(parents=True, exist_ok=True)
         config = ROOT / "configs" / f"{STUDIES[self.study].configs[self.name]}.toml"
         command = [sys.executable, "-m", "turngym", "train", str(config), f"run.seed={self.seed}"]
+        command += STUDIES[self.study].settings.get(self.name, ())
         command += ["learner.lr=0"] * self.is_control + ["--out", str(target)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with target.with_suffix(".log").open("a") as log:
@@ -169,7 +187,8 @@ def trainings(name: str, seeds: int) -> list[Training]:
 def section(name: str, runs: list[Training], out: Path, *, seeds: int, jobs: int) -> str:
     """Return the text, the table over seeds, and the table of single runs."""
     study = STUDIES[name]
-    config = list(study.configs.values())[-1]
+    last, config = list(study.configs.items())[-1]
+    words = " ".join([f"configs/{config}.toml", *study.settings.get(last, ()), "run.seed=3"])
     means = [mean_row(game, runs, out) for game in study.configs]
     number = "two runs" if jobs == 2 else f"{jobs} runs" if jobs > 1 else "one run"
     control = ", the dashed line is the control" if study.control else ""
@@ -177,7 +196,7 @@ def section(name: str, runs: list[Training], out: Path, *, seeds: int, jobs: int
     return f"""{study.title.format(seeds=seeds)}
 
     make results ARGS="--studies {name}"
-    turngym train configs/{config}.toml run.seed=3        # any run alone
+    turngym train {words}        # any run alone
 
 Measured on {date.today().isoformat()}: {platform.machine()}, {os.cpu_count()} cores, {number} at a
 time, one torch thread each, no GPU, Python {platform.python_version()}. Means over {seeds} seeds

@@ -4,7 +4,8 @@
     spine.py --only a,d      some of them
     spine.py --repeats 1     a quick look
     spine.py --clock cpu     processor time in b and c, for a machine that is busy
-    spine.py --publish       also rewrite benchmarks/results/spine.json and docs/benchmarks.md
+    spine.py --publish       also put these parts into benchmarks/results/spine.json and
+                             docs/benchmarks.md; the other parts there stay as they are
 
     a  turns.py          microseconds per turn of a trivial environment, beside GEM and Gymnasium
     b  generation.py     tokens per second of the local engine, beside transformers generate
@@ -66,21 +67,28 @@ PARTS = {
 def main(argv: Sequence[str]) -> int:
     """Run the chosen parts and report."""
     arguments = _parse(argv)
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    report: Record = {"date": date, "machine": machine(), "parts": []}
+    here = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "machine": machine()}
+    records: list[Record] = []
     broken = False
     for letter in arguments.only:
         print(f"part {letter}: {PARTS[letter].title} ...", file=sys.stderr, flush=True)
         record, failed = _run(letter, arguments.repeats, arguments.clock)
-        report["parts"].append(record)
+        records.append(here | record)
         broken |= failed
-    text = as_markdown(report)
-    print(text)
-    _write(arguments.out, report)
+    print(as_markdown(records))
+    _write(arguments.out, {"parts": records})
     if arguments.publish and not broken:
-        _write(RESULTS / "spine.json", report)
-        put_section(DOCS, "results", text)
+        published = RESULTS / "spine.json"
+        records = _merged(json.loads(published.read_text())["parts"], records)
+        _write(published, {"parts": records})
+        put_section(DOCS, "results", as_markdown(records))
     return 1 if broken else 0
+
+
+def _merged(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
+    """Return the newer record of each part, by letter."""
+    found = {record["part"]: record for record in (*old, *new)}
+    return [found[letter] for letter in sorted(found)]
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -95,8 +103,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.repeats is not None and arguments.repeats < 1:
         parser.error(f"--repeats {arguments.repeats}: wanted 1 or more")
-    if arguments.publish and arguments.only != list(PARTS):
-        parser.error("--publish writes one table for all parts; leave --only out")
     return arguments
 
 
@@ -146,14 +152,10 @@ def _not_run(letter: str, reason: str, remedy: str) -> Record:
     return {"part": letter, "title": title, "measurements": [], "goals": [], "not_run": [note]}
 
 
-def as_markdown(report: Record) -> str:
-    """Return the report as Markdown tables."""
-    here = report["machine"]
-    lines = [
-        f"{report['date']}, {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, "
-        f"{here['system']}, Python {here['python']}, commit {here['commit']}."
-    ]
-    for record in report["parts"]:
+def as_markdown(records: Sequence[Record]) -> str:
+    """Return the parts as Markdown tables."""
+    lines: list[str] = []
+    for record in records:
         lines += ["", f"### {record['part']}. {record['title']}", "", *_conditions(record)]
         if record["goals"]:
             lines += ["", "| promise | wanted | found | quartiles | |", "|---|---|---|---|---|"]
@@ -166,14 +168,19 @@ def as_markdown(report: Record) -> str:
                 "",
                 f"NOT RUN: {note['name']}: {note['reason']}. To run it: `{note['remedy']}`",
             ]
-    return "\n".join(lines)
+    return "\n".join(lines).strip("\n")
 
 
 def _conditions(record: Record) -> list[str]:
     if not record["measurements"]:
         return []
-    settings, load = record["settings"], record["load_average"]
-    found = [f"{name} {version}" for name, version in record["versions"].items()]
+    settings, load, here = record["settings"], record["load_average"], record["machine"]
+    where = (
+        f"{record['date']}, {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, "
+        f"{here['system']}, Python {here['python']}, commit {here['commit']}"
+    )
+    found = [where]
+    found += [f"{name} {version}" for name, version in record["versions"].items()]
     found += [f"{settings['repeats']} repeats", f"{settings['clock']} clock"]
     found.append(f"load average {load[0]} before and {load[1]} after")
     if load[0] > BUSY_LOAD:

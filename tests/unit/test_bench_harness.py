@@ -81,7 +81,9 @@ def test_the_tables_say_what_was_missed_and_what_did_not_run(
     )
     here = dict.fromkeys(("cpu", "cores", "memory_gib", "system", "python", "commit"), "?")
 
-    text = spine.as_markdown({"date": "2026-01-01", "machine": here, "parts": [result.to_json()]})
+    text = spine.as_markdown([{"date": "2026-01-01", "machine": here, **result.to_json()}])
+
+    assert text.startswith("### a. Turns\n\n2026-01-01, ?")
 
     assert "| seconds | at most 1 | 2 |  | **missed** |" in text
     assert "| bare | 2 | 1.5 to 2.5 | us |" in text
@@ -89,9 +91,15 @@ def test_the_tables_say_what_was_missed_and_what_did_not_run(
     assert "**the machine was busy**" in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--only", "a,x"], ["--repeats", "0"], ["--only", "a", "--publish"]]
-)
+def test_publishing_a_part_keeps_the_others(spine: ModuleType) -> None:
+    old = [{"part": "a", "n": 1}, {"part": "c", "n": 1}]
+
+    merged = spine._merged(old, [{"part": "b", "n": 2}, {"part": "c", "n": 2}])
+
+    assert [(record["part"], record["n"]) for record in merged] == [("a", 1), ("b", 2), ("c", 2)]
+
+
+@pytest.mark.parametrize("arguments", [["--only", "a,x"], ["--repeats", "0"]])
 def test_a_wrong_argument_ends_with_2(spine: ModuleType, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         spine.main(arguments)
