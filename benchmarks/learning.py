@@ -3,8 +3,8 @@
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--tasks maze --seeds 2"
 
-Every comparison is one ``turngym compare configs/credit_<task>.toml``, so any of it can be made
-again alone; the command stands above each table.
+Every comparison is one ``turngym compare configs/credit_<task>.toml`` with the settings that its
+report lists, and has a section of its own on the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,8 @@ class Comparison:
     algos: tuple[str, ...]
     settings: tuple[str, ...] = ()
     """``NAME:key=value``, as ``turngym compare --set`` takes it."""
+    text: str = ""
+    """What the figures say, beside them on the page."""
 
     def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
         """Return what stands behind ``turngym``."""
@@ -57,43 +58,50 @@ ARCHER = (
     "algo.advantage.critic.value_actions=played",
     "algo.advantage.critic.warmup_updates=8",
 )
-SPA = (
-    # Half a point for every action that can be carried out would make long episodes worth more
-    # than success. Its estimator, too, learns from nothing, and the policy waits for it.
-    "algo.rewards.0.grounding_weight=0",
-    "algo.rewards.0.lr=3e-4",
+# Half a point for every action that can be carried out would make long episodes worth more than
+# success. The estimator, too, learns from nothing, and the policy waits for it.
+SPA = ("algo.rewards.0.grounding_weight=0", "algo.rewards.0.lr=3e-4")
+SPA_SHORT = (
+    *SPA,
     "algo.rewards.0.steps_per_update=16",
     "algo.rewards.0.batch_episodes=16",
     "algo.rewards.0.warmup_updates=4",
 )
-# As the paper defines the gain, compared together with the outcome.
-IGPO_PROB = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.pool=joint")
-# In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
-# to nothing at the higher one.
-FAST = ("learner.lr=7e-4",)
-# Its episodes are five times as long, so the estimator takes fewer steps, after a longer wait.
+# Episodes of the long maze are five times as long: fewer steps on fewer of them, a longer wait.
 SPA_LONG = (
     *SPA,
     "algo.rewards.0.steps_per_update=8",
     "algo.rewards.0.batch_episodes=8",
     "algo.rewards.0.warmup_updates=6",
 )
+# The same, and the outcome is paid as well.
+SPA_OUTCOME = (
+    'algo.rewards=[{"type": "progress", "grounding_weight": 0, "lr": 3e-4, "steps_per_update": 8, '
+    '"batch_episodes": 8, "warmup_updates": 6}, {"type": "env"}]',
+    'algo.advantage.rewards=["progress", "env"]',
+)
+# In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
+# to nothing at the higher one.
+FAST = ("learner.lr=7e-4",)
 # While most attempts fail, the penalty for invalid actions is all that its pools see.
 GIGPO = ("algo.rewards.1.penalty=0",)
 
 
 def _for(name: str, *settings: str) -> tuple[str, ...]:
-    return tuple(f"{name}:{setting}" for setting in settings)
+    """Return the settings of one algorithm; of two values the later holds."""
+    values = dict(setting.split("=", 1) for setting in settings)
+    return tuple(f"{name}:{key}={value}" for key, value in values.items())
 
 
 COMPARISONS = {
     "maze": Comparison(
         config="credit_maze",
         episodes=384,
-        algos=("grpo", "ppo", "potential", "gigpo", "spa", "archer"),
+        algos=("grpo", "ppo", "potential", "gigpo", "spa", "spa-outcome=spa", "archer"),
         settings=(
             *_for("archer", *ARCHER),
             *_for("spa", *SPA_LONG),
+            *_for("spa-outcome", *SPA_OUTCOME),
             *_for("gigpo", *GIGPO),
             *_for("potential", *FAST),
             *_for("ppo", *FAST),
@@ -101,30 +109,9 @@ COMPARISONS = {
     ),
     "city": Comparison(
         config="credit_city",
-        episodes=2560,
-        algos=(
-            "grpo",
-            "ppo",
-            "igpo",
-            "igpo-prob=igpo",
-            "igpo-shuffled=igpo",
-            "infopo",
-            "spa",
-            "archer",
-        ),
-        settings=(
-            *_for(
-                "igpo-prob", "algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.pool=joint"
-            ),
-            *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
-            *_for("spa", *SPA),
-            *_for(
-                "archer",
-                *ARCHER,
-                "algo.advantage.critic.max_tokens=96",
-                "algo.advantage.critic.warmup_updates=4",
-            ),
-        ),
+        episodes=1536,
+        algos=("grpo", "ppo", "igpo", "igpo-shuffled=igpo", "infopo"),
+        settings=_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
     ),
     "ablations": Comparison(
         config="credit_ablations",
@@ -141,15 +128,23 @@ COMPARISONS = {
             *_for("archer", *ARCHER),
             *_for("archer-no-warmup", *ARCHER, "algo.advantage.critic.warmup_updates=0"),
             *_for("archer-no-replay", *ARCHER, "algo.advantage.replay=false"),
-            *_for("spa", *SPA),
-            *_for("spa-constant", *SPA, "algo.rewards.0.constant=true"),
+            *_for("spa", *SPA_SHORT),
+            *_for("spa-constant", *SPA_SHORT, "algo.rewards.0.constant=true"),
         ),
     ),
 }
 
 
+OPENING = """## Turn-level credit at equal episodes
+
+    make learning
+
+One torch thread for each run, no GPU. Within a seed all methods begin with one model and meet the
+same training tasks in the same order. Minutes are those of a machine with other work to do."""
+
+
 def main() -> int:
-    """Train what is missing, then write the section."""
+    """Train what is missing, then write the sections."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
@@ -157,7 +152,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning")
     parser.add_argument("--no-page", action="store_true", help="train, write no page")
     arguments = parser.parse_args()
-    sections = []
+    if not arguments.no_page:
+        put_section(PAGE, "credit", OPENING)
     for task in arguments.tasks:
         comparison, out = COMPARISONS[task], arguments.out / task
         command = comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs)
@@ -169,35 +165,27 @@ def main() -> int:
         ).returncode
         if code:
             return code
-        sections.append(section(comparison, out, arguments.seeds))
-    if not arguments.no_page:
-        put_section(PAGE, "credit", "\n\n".join([opening(arguments.jobs), *sections]))
+        if not arguments.no_page:
+            put_section(PAGE, f"credit-{task}", section(task, out))
     return 0
 
 
-def opening(jobs: int) -> str:
-    """Return what stands before the tables."""
-    return f"""## Turn-level credit at equal episodes
-
-    make learning
-
-Measured on {date.today().isoformat()}: {platform.machine()}, {os.cpu_count()} cores, {jobs} runs at
-a time, one torch thread each, no GPU. Within a seed all methods begin with one model and meet the
-same training tasks in the same order."""
-
-
-def section(comparison: Comparison, out: Path, seeds: int) -> str:
+def section(task: str, out: Path) -> str:
     """Return the report of one comparison with its command; copy its plot to the docs."""
     report = (out / "report.md").read_text(encoding="utf-8")
-    body = report[report.index("\n## ") :].strip().replace("\n## ", "\n### ", 1)
-    body = "#" + body if body.startswith("## ") else body
+    body = report[report.index("\n## ") :].strip()
     for plot in out.glob("*.png"):
         name = f"credit-{plot.name}"
         shutil.copy(plot, PAGE.parent / "assets" / name)
         body = body.replace(f"]({plot.name})", f"](assets/{name})")
     title, _, rest = body.partition("\n")
-    command = shlex.join(["turngym", *comparison.arguments(seeds, f"runs/{comparison.config}")])
-    return f"{title}\n\n    {command}\n{rest}".rstrip()
+    where = f"{date.today().isoformat()}, {platform.machine()}, {os.cpu_count()} cores."
+    return f"""#{title}
+
+    make learning ARGS="--tasks {task}"
+
+{where} {COMPARISONS[task].text}
+{rest}""".rstrip()
 
 
 if __name__ == "__main__":
