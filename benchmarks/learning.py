@@ -58,6 +58,15 @@ ARCHER = (
     "algo.advantage.critic.value_actions=played",
     "algo.advantage.critic.warmup_updates=8",
 )
+# The same for 8 episodes an update instead of 32, a quarter of the work in each. With 32 the newest
+# batch alone is enough for the critic: without replay the first seed ended at 69 instead of 67 %.
+ARCHER_8 = (
+    *ARCHER,
+    "rollout.groups_per_step=1",
+    "algo.advantage.actor_turns=32",
+    "algo.advantage.critic.steps_per_update=25",
+    "algo.advantage.critic.warmup_updates=32",
+)
 # Half a point for every action that can be carried out would make long episodes worth more than
 # success. The estimator, too, learns from nothing, and the policy waits for it.
 SPA = ("algo.rewards.0.grounding_weight=0", "algo.rewards.0.lr=3e-4")
@@ -120,14 +129,16 @@ COMPARISONS = {
             "grpo",
             "archer",
             "archer-no-warmup=archer",
-            "archer-no-replay=archer",
+            "archer-8=archer",
+            "archer-8-no-replay=archer",
             "spa",
             "spa-constant=spa",
         ),
         settings=(
             *_for("archer", *ARCHER),
             *_for("archer-no-warmup", *ARCHER, "algo.advantage.critic.warmup_updates=0"),
-            *_for("archer-no-replay", *ARCHER, "algo.advantage.replay=false"),
+            *_for("archer-8", *ARCHER_8),
+            *_for("archer-8-no-replay", *ARCHER_8, "algo.advantage.replay=false"),
             *_for("spa", *SPA_SHORT),
             *_for("spa-constant", *SPA_SHORT, "algo.rewards.0.constant=true"),
         ),

@@ -268,11 +268,18 @@ def _contender_config(
     except ConfigError as error:
         lines = (f"{contender.name}: {line}" for line in str(error).splitlines())
         raise type(error)("\n".join(lines)) from error
-    per_step = config.rollout.groups_per_step * config.rollout.group_size
+    per_step = _episodes_per_update(config)
     steps = budget_episodes // per_step
     if steps < 1:
         raise ConfigError(
             f"--budget-episodes {budget_episodes}: one update of {contender.name!r} takes "
             f"{per_step} episodes (rollout.groups_per_step * rollout.group_size)"
         )
-    return load_config(TrainConfig, [config.model_dump(mode="json"), {"run": {"steps": steps}}])
+    # All are evaluated after as many episodes, as nearly as their updates allow.
+    every = max(1, round(own.evaluation.every * _episodes_per_update(own) / per_step))
+    changes = {"run": {"steps": steps}, "evaluation": {"every": every}}
+    return load_config(TrainConfig, [config.model_dump(mode="json"), changes])
+
+
+def _episodes_per_update(config: TrainConfig) -> int:
+    return config.rollout.groups_per_step * config.rollout.group_size

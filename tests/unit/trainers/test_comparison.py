@@ -66,13 +66,14 @@ def test_all_begin_with_one_model_and_play_as_many_episodes(tmp_path: Path, sett
     }
 
 
-def test_an_algorithm_may_have_another_group_size_and_the_same_budget(
+def test_an_algorithm_may_have_another_group_size_at_the_same_budget_and_evaluations(
     tmp_path: Path, settings: str
 ) -> None:
     big = Contender(name="big", algo="grpo", settings=("rollout.group_size=4",))
-    [heat, *_] = planned(tmp_path, settings, contenders=[GRPO, big], budget_episodes=40)
-    steps = {run.name: run.config.run.steps for run in heat.runs}
-    assert steps == {"grpo": 10, "big": 5}
+    sources = [settings, "evaluation.every=4"]
+    [heat, *_] = planned(tmp_path, *sources, contenders=[GRPO, big], budget_episodes=40)
+    found = {run.name: (run.config.run.steps, run.config.evaluation.every) for run in heat.runs}
+    assert found == {"grpo": (10, 4), "big": (5, 2)}
 
 
 def test_settings_survive_the_way_through_a_file(tmp_path: Path, settings: str) -> None:
