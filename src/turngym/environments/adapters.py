@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeGuard, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -377,6 +377,14 @@ def as_sync(
     if isinstance(env, gymnasium.Env):
         return cast("gymnasium.Env[Observation, str]", env)
     return SyncAdapter(env)
+
+
+def waits(env: object) -> TypeGuard[gymnasium.Env[Any, Any]]:
+    """Return True when ``env`` is made of coroutines, so that its calls wait more than they work.
+
+    One that plays in this very thread is cheaper called than sent to another.
+    """
+    return isinstance(env, gymnasium.Env) and isinstance(env.unwrapped, SyncAdapter)
 
 
 async def _made(source: Callable[[], AsyncTurnEnv]) -> AsyncTurnEnv:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from turngym.agents.base import Policy
+from turngym.environments.adapters import as_async, waits
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import AnyEnv, EpisodeSpec, faulted, rollout
 from turngym.seeding import derive_seed
@@ -53,7 +54,8 @@ async def collect(
 ) -> list[Trajectory]:
     """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
 
-    Environments are made once per slot and used again. An episode that breaks is returned with its
+    Environments are made once per slot and used again; those that wait for a browser, a sandbox or
+    a desktop do so in threads, beside each other. An episode that breaks is returned with its
     ``error_*`` stop reason and holds up no other. Its environment is replaced, and so is one whose
     episode ran out of time, because a call may have been cut off in its middle.
 
@@ -81,7 +83,7 @@ async def collect(
         try:
             for index, spec in todo:
                 try:
-                    env = env if env is not None else make_env()
+                    env = env if env is not None else _beside_others(make_env())
                 except ConfigError:
                     raise
                 except Exception as error:  # noqa: BLE001 - the border where faults are attributed
@@ -117,6 +119,10 @@ def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGro
         TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
         for (_, task_id, seed), members in groups.items()
     ]
+
+
+def _beside_others(env: AnyEnv) -> AnyEnv:
+    return as_async(env) if waits(env) else env
 
 
 def _must_replace(stop: StopReason) -> bool:

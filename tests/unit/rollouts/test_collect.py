@@ -1,4 +1,6 @@
 import asyncio
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -6,6 +8,7 @@ import pytest
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import OraclePolicy, RandomPolicy
+from turngym.environments.adapters import as_sync
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs, group_trajectories
 from turngym.rollouts.episode import EpisodeSpec
@@ -100,6 +103,22 @@ async def test_an_episode_does_not_depend_on_how_many_are_alive():
     alone = await collect(Maker(slip=0.4), RandomPolicy(), specs(9), concurrency=1)
     together = await collect(Maker(slip=0.4), RandomPolicy(), specs(9), concurrency=9)
     assert alone == together
+
+
+async def test_environments_that_wait_do_so_beside_each_other():
+    meeting = threading.Barrier(2, timeout=10)
+
+    class Meeting(AsyncLadderEnv):
+        async def reset(self, **kwargs: Any) -> Any:
+            await asyncio.to_thread(meeting.wait)
+            return await super().reset(**kwargs)
+
+    def make() -> Any:
+        return as_sync(partial(Meeting, slip=0.0, top=3))
+
+    found = await collect(make, OraclePolicy(), specs(4), concurrency=2)
+
+    assert [t.stop_reason for t in found] == [StopReason.TERMINATED] * 4
 
 
 async def test_nothing_asked_is_nothing_made():
