@@ -41,7 +41,6 @@ MINIWOB = {
         "learner.lr=7e-4",
         "learner.num_minibatches=4",
         "rollout.groups_per_step=16",
-        "rollout.group_size=4",
     ),
 }
 """Pages of MiniWoB++ to what is set for them beside ``env.id``."""

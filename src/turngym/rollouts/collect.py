@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+import gymnasium
 
 from turngym.agents.base import Policy
 from turngym.environments.adapters import as_async, waits
@@ -19,6 +22,10 @@ from turngym.types import StopReason, Trajectory, TrajectoryGroup
 MakeEnv = Callable[[], AnyEnv]
 OnEpisode = Callable[[Trajectory], None]
 Play = Callable[[AnyEnv, Policy, EpisodeSpec], Awaitable[Trajectory]]
+
+CALLS_PER_CORE = 8
+"""Calls to environments in processes of their own that run at a time, for each core of the machine:
+more would only make all of them slow, and some too slow for the limits that they stand under."""
 
 
 def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
@@ -54,10 +61,11 @@ async def collect(
 ) -> list[Trajectory]:
     """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
 
-    Environments are made once per slot and used again; those that wait for a browser, a sandbox or
-    a desktop do so in threads, beside each other. An episode that breaks is returned with its
-    ``error_*`` stop reason and holds up no other. Its environment is replaced, and so is one whose
-    episode ran out of time, because a call may have been cut off in its middle.
+    Environments are made once per slot and used again. Those that wait for a browser, a sandbox or
+    a desktop do so in threads, ``CALLS_PER_CORE`` beside each other on each core. An episode that
+    breaks is returned with its ``error_*`` stop reason and holds up no other. Its environment is
+    replaced, and so is one whose episode ran out of time, because a call may have been cut off in
+    its middle.
 
     Args:
         make_env: Makes one environment; called at most ``concurrency`` times plus once per fault.
@@ -77,13 +85,14 @@ async def collect(
     play = play or partial(rollout, timeout_s=timeout_s)
     results: list[Trajectory | None] = [None] * len(specs)
     todo = iter(enumerate(specs))
+    turns = asyncio.Semaphore(CALLS_PER_CORE * (os.cpu_count() or 1))
 
     async def work() -> None:
         env: AnyEnv | None = None
         try:
             for index, spec in todo:
                 try:
-                    env = env if env is not None else _beside_others(make_env())
+                    env = env if env is not None else _beside_others(make_env(), turns)
                 except ConfigError:
                     raise
                 except Exception as error:  # noqa: BLE001 - the border where faults are attributed
@@ -121,8 +130,30 @@ def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGro
     ]
 
 
-def _beside_others(env: AnyEnv) -> AnyEnv:
-    return as_async(env) if waits(env) else env
+class _Queued:
+    """An environment whose calls run in threads, and begin when it is their turn."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], turns: asyncio.Semaphore) -> None:
+        self._env = as_async(env)
+        self._turns = turns
+
+    async def reset(self, **kwargs: Any) -> Any:
+        async with self._turns:
+            return await self._env.reset(**kwargs)
+
+    async def step(self, action: str) -> Any:
+        async with self._turns:
+            return await self._env.step(action)
+
+    async def close(self) -> None:
+        await self._env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def _beside_others(env: AnyEnv, turns: asyncio.Semaphore) -> AnyEnv:
+    return _Queued(env, turns) if waits(env) else env
 
 
 def _must_replace(stop: StopReason) -> bool:
