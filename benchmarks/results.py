@@ -31,19 +31,7 @@ T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 
 CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before", "after"))
 
 
-MINIWOB = {
-    "click-test-2": (),
-    "focus-text-2": (),
-    # To copy a word takes more steps than to choose an element.
-    "enter-text": (
-        "warm_start.evaluate_from=100",
-        "warm_start.evaluate_every=10",
-        "learner.lr=7e-4",
-        "learner.num_minibatches=4",
-        "rollout.groups_per_step=16",
-    ),
-}
-"""Pages of MiniWoB++ to what is set for them beside ``env.id``."""
+MINIWOB = ("click-test-2", "focus-text-2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +80,11 @@ its validation tasks; then GRPO takes over, with the verdict of the tests as its
     ),
     "web": Study(
         configs=dict.fromkeys(MINIWOB, "miniwob"),
-        settings={task: (f"env.id=web/miniwob-{task}", *MINIWOB[task]) for task in MINIWOB},
+        settings={task: (f"env.id=web/miniwob-{task}",) for task in MINIWOB},
         text="""\
 A model of a third of a million parameters imitates a noisy expert in a real Chromium until it
 solves three in ten of its validation tasks, or more if it learns that fast; then GRPO takes over,
-paid for success alone. Pages that it clicks: `click-test-2`, `focus-text-2`; that it types into and
-submits: `enter-text`.""",
+paid for success alone.""",
         page=ROOT / "docs" / "web.md",
         section="WEB LEARNING",
         plot="web-learning.png",
