@@ -130,9 +130,9 @@ Twenty moves and more, paid at the door alone; a tenth of the attempts succeed a
 estimator sees 12 to 31 successes in a run, its predictions say nothing of the outcomes (correlation
 -0.15 to 0.2 in the second half), and every turn is given the same small share (spread below 0.01).
 Such a share is pay for staying: all episodes come to end at the limit of 36 turns. `spa-outcome`
-is paid the outcome as well, and learns. In the small maze below the estimator sees 58 to 252 successes, and its
-predictions correlate with the outcomes by 0.7. `archer` has the same want of successes: its critic
-starts from nothing, and for the first third of the episodes only it learns.""",
+is paid the outcome as well, and learns. In the small maze below the estimator sees 58 to 252
+successes, and its predictions correlate with the outcomes by 0.7. `archer` has the same want of
+successes: its critic starts from nothing, and for the first third of the episodes only it learns.""",
     ),
     "city": Comparison(
         config="credit_city",
