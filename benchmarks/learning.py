@@ -132,7 +132,7 @@ estimator sees 12 to 31 successes in a run, its predictions say nothing of the o
 Such a share is pay for staying: all episodes come to end at the limit of 36 turns. `spa-outcome`
 is paid the outcome as well, and learns. In the small maze below the estimator sees 58 to 252
 successes, and its predictions correlate with the outcomes by 0.7. `archer` has the same want of
-successes: its critic starts from nothing, and for the first third of the episodes only it learns.""",
+successes: its critic starts from nothing, and learns alone for the first third of the episodes.""",
     ),
     "city": Comparison(
         config="credit_city",
