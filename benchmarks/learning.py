@@ -168,7 +168,7 @@ nats, correlation with the outcome 0.1) only add noise to the turns before it.""
 Every part does its work: without replay, without the critic's warm-up and with a constant in place
 of the estimator success is lower; between `spa` and its constant the intervals overlap for sampled
 success, not for greedy. With replay, ArCHer can take its steps after 8 episodes where the others
-wait for 32, and ends above GRPO. IGPO with shuffled gains is in the table above.""",
+wait for 32, and ends above GRPO.""",
     ),
 }
 
