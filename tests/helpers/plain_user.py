@@ -6,8 +6,10 @@ namespace in which such a folder is replaced by one that holds only what is need
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -20,10 +22,13 @@ def command(argv: list[str], cache: str | None = None, *, before: str = ":") -> 
 
     Args:
         argv: The command; its first word may be ``sys.executable``.
-        cache: Folder for TURNGYM_CACHE, made and handed over; None for a new one.
+        cache: Folder for TURNGYM_CACHE, made and handed over; None for a new one, which goes with
+            this process.
         before: Shell commands that run first, still as root, in the mount namespace.
     """
-    cache = cache or tempfile.mkdtemp(prefix="turngym-plain-")
+    if cache is None:
+        cache = tempfile.mkdtemp(prefix="turngym-plain-")
+        atexit.register(shutil.rmtree, cache, ignore_errors=True)
     source = Path(__file__).resolve().parents[2]
     steps = ["set -e", f"mkdir -p {cache}", f"chown -R {UID}:{UID} {cache}", *_openings(source)]
     environment = ["env", f"TURNGYM_CACHE={cache}", f"HOME={cache}", f"PYTHONPATH={source}/src"]

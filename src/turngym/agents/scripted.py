@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,23 +49,35 @@ class OraclePolicy:
 
     Args:
         noise: Probability in [0, 1] of a random legal action instead of the expert's.
+        noise_commands: First words of the legal actions that are drawn, where there are any; empty
+            for all. An expert that asks at random but answers well has ``["ask"]``.
     """
 
-    def __init__(self, noise: float = 0.0) -> None:
+    def __init__(self, noise: float = 0.0, noise_commands: Collection[str] = ()) -> None:
         if not 0.0 <= noise <= 1.0:
             raise ConfigError(f"OraclePolicy: noise must lie in [0, 1], got {noise}")
         self._noise = noise
+        self._noise_commands = frozenset(noise_commands)
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that asks the environment's oracle."""
-        oracle, noise = context.oracle, self._noise
+        """Return a session that asks the environment's oracle.
+
+        Raises:
+            ConfigError: There is no oracle, or, at the first turn, no legal action to draw from.
+        """
+        oracle, noise, commands = context.oracle, self._noise, self._noise_commands
         if oracle is None:
             raise ConfigError(f"environment {context.env_id!r} has no oracle")
         rng = np.random.default_rng(context.seed)
+        is_first = True
 
         def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+            nonlocal is_first
+            if is_first and commands:
+                _check_commands(commands, info, context.env_id)
+            is_first = False
             if noise and rng.random() < noise:
-                return _random_action(rng, info, context.env_id)
+                return _random_action(rng, info, context.env_id, commands)
             return oracle()
 
         return _FunctionSession(act)
@@ -113,8 +125,28 @@ class _HumanSession:
         return None
 
 
-def _random_action(rng: np.random.Generator, info: Mapping[str, Any], env_id: str) -> str:
+def _random_action(
+    rng: np.random.Generator,
+    info: Mapping[str, Any],
+    env_id: str,
+    commands: Collection[str] = (),
+) -> str:
     legal = info.get("legal_actions")
     if not legal:
         raise ConfigError(f"environment {env_id!r} lists no legal actions to draw from")
+    if commands:
+        legal = [text for text in legal if _first_word(text) in commands] or legal
     return str(legal[int(rng.integers(len(legal)))])
+
+
+def _check_commands(commands: Collection[str], info: Mapping[str, Any], env_id: str) -> None:
+    words = {_first_word(text) for text in info.get("legal_actions", ())}
+    if not words & set(commands):
+        raise ConfigError(
+            f"noise_commands: no legal action of {env_id!r} begins with {sorted(commands)}; "
+            f"they begin with {sorted(words)}"
+        )
+
+
+def _first_word(action: str) -> str:
+    return action.partition(" ")[0]

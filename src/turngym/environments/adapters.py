@@ -43,6 +43,8 @@ Executor = Literal["thread", "pinned-thread", "process"]
 EXECUTORS: tuple[Executor, ...] = ("thread", "pinned-thread", "process")
 
 _JOIN_TIMEOUT_S = 10.0
+_INTERRUPT_TIMEOUT_S = 5.0
+"""How long a call that was broken off may take to end."""
 
 
 class AsyncAdapter:
@@ -52,8 +54,9 @@ class AsyncAdapter:
     ``legal_actions``, ``instructions``, ``observation_space`` ...) are those of the environment
     and its wrappers; they answer at once, and raise ``EnvironmentFault`` while a call runs.
 
-    When a call is cancelled in a thread, the thread goes on and the next call waits for it; in a
-    process the child is killed, and the next ``reset`` starts a new one.
+    When a call is cancelled in a thread, the thread goes on and the next call waits for it, but the
+    coroutine of an environment that came through ``as_sync`` is cancelled as well; in a process the
+    child is killed, and the next ``reset`` starts a new one.
     """
 
     def __init__(self, source: MakeEnv, executor: Executor) -> None:
@@ -122,8 +125,11 @@ class AsyncAdapter:
         future = self._runner.start(self._home.close, after=running)
         self._runner.stop()
         if ends_soon:
-            try:
-                await asyncio.shield(_settling(future))  # goes on when we are cancelled
+            limit = None if running is None else _JOIN_TIMEOUT_S
+            try:  # closing goes on when we are cancelled
+                done, _ = await asyncio.wait([_settling(future)], timeout=limit)
+                for closed in done:
+                    closed.result()
             finally:
                 if future.done():
                     self._runner.join()
@@ -156,8 +162,8 @@ class AsyncAdapter:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if not future.done():
-                self._home.interrupt()
+            if not future.done() and self._home.interrupt():
+                await asyncio.wait([_settling(future)], timeout=_INTERRUPT_TIMEOUT_S)
             raise
 
     def _call_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -267,6 +273,7 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         )
         self._thread.start()
         self._finalizer = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._task: asyncio.Task[Any] | None = None
         self._inner = source if isinstance(source, AsyncTurnEnv) else self._run(_made(source))
         self.metadata = self._inner.metadata
         self.render_mode = self._inner.render_mode
@@ -325,6 +332,14 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         made.spec = self.spec
         return made
 
+    def interrupt_call(self) -> bool:
+        """Cancel the call that another thread waits for; return whether there is one."""
+        task = self._task
+        if task is None:
+            return False
+        self._loop.call_soon_threadsafe(task.cancel)
+        return True
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the async environment."""
         if name.startswith("_"):
@@ -357,12 +372,20 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         if self._thread is None:
             work.close()
             raise EnvironmentFault("the environment is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._told(work), self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # when it is we who are interrupted
             raise
+
+    async def _told(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` where ``interrupt_call`` finds it."""
+        self._task = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._task = None
 
 
 def as_sync(

@@ -91,8 +91,9 @@ class LocalHome:
         return perform(self._env, name, args, kwargs)
 
     def interrupt(self) -> bool:
-        """Return False: a thread cannot be broken off."""
-        return False
+        """Break off coroutines in their loop (``SyncAdapter``); a thread itself cannot be."""
+        break_off = getattr(self._env and self._env.unwrapped, "interrupt_call", None)
+        return break_off is not None and bool(break_off())
 
     def close(self) -> None:
         """Close the environment."""

@@ -112,7 +112,8 @@ async def _expert_episodes(
         return []
     file = folder.trajectories / "expert.jsonl"
     if not file.exists():
-        expert = OraclePolicy(noise=config.warm_start.oracle_noise)
+        start = config.warm_start
+        expert = OraclePolicy(start.oracle_noise, start.noise_commands)
         write_trajectories(file, await arena.expert_episodes(expert, count=count))
     return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
 

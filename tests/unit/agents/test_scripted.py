@@ -16,10 +16,10 @@ from turngym.rollouts.collect import collect, group_specs
 from turngym.types import Trajectory
 
 
-def play(policy: Policy, *, episodes: int = 1) -> list[Trajectory]:
-    task = turngym.make("text/maze").unwrapped.task("test", 0)
-    specs = group_specs("text/maze", task, seed=1, group_size=episodes)
-    return asyncio.run(collect(lambda: turngym.make("text/maze"), policy, specs, concurrency=2))
+def play(policy: Policy, *, env: str = "text/maze", episodes: int = 1) -> list[Trajectory]:
+    task = turngym.make(env).unwrapped.task("test", 0)
+    specs = group_specs(env, task, seed=1, group_size=episodes)
+    return asyncio.run(collect(lambda: turngym.make(env), policy, specs, concurrency=2))
 
 
 def actions(trajectory: Trajectory) -> list[str]:
@@ -32,6 +32,21 @@ def test_oracle_solves_and_noise_makes_it_err() -> None:
     assert clean.is_success
     assert len({tuple(actions(t)) for t in noisy}) > 1
     assert not all(t.is_success for t in noisy)
+
+
+def test_noise_may_be_kept_to_some_commands() -> None:
+    played = play(OraclePolicy(0.9, ["ask"]), env="text/guesscity", episodes=16)
+    guesses = [a for t in played for a in actions(t) if not a.startswith("ask")]
+    assert guesses
+    assert sum(t.is_success for t in played) == len(guesses)  # none was drawn, so all are right
+    assert min(len(t.turns) for t in played) < max(len(t.turns) for t in played)
+
+
+def test_noise_of_a_command_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"begins with \['say'\]; they begin with \['ask', 'guess'\]"
+    ):
+        play(OraclePolicy(0.5, ["say"]), env="text/guesscity")
 
 
 def test_random_actions_are_legal_and_follow_the_policy_seed() -> None:

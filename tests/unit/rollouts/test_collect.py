@@ -178,6 +178,20 @@ async def test_an_environment_that_was_cut_off_in_a_call_is_replaced():
     assert len(maker.made) == 2
 
 
+async def test_one_that_hangs_in_its_thread_is_cut_off_and_holds_up_no_other():
+    def make() -> Any:
+        return as_sync(partial(AsyncLadderEnv, slip=0.0, top=3))
+
+    policy = BreakingIn([0], "break hang", "jump 3")
+    made = await collect(make, policy, specs(4), concurrency=2, timeout_s=1.0)
+    assert [m.stop_reason for m in made] == [
+        StopReason.TRUNCATED_TIME,
+        StopReason.TERMINATED,
+        StopReason.TERMINATED,
+        StopReason.TERMINATED,
+    ]
+
+
 async def test_a_broken_environment_that_does_not_close_holds_up_nothing():
     class Clinging(LadderEnv):
         def close(self):
