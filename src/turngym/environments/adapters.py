@@ -43,8 +43,8 @@ Executor = Literal["thread", "pinned-thread", "process"]
 EXECUTORS: tuple[Executor, ...] = ("thread", "pinned-thread", "process")
 
 _JOIN_TIMEOUT_S = 10.0
-_INTERRUPT_TIMEOUT_S = 5.0
-"""How long a call that was broken off may take to end."""
+_INTERRUPT_TIMEOUT_S = 1.0
+"""How long a call that was broken off is waited for."""
 
 
 class AsyncAdapter:

@@ -192,6 +192,36 @@ async def test_close_does_not_wait_for_a_cancelled_call_that_still_runs(executor
     assert await asyncio.to_thread(plain.is_closed.wait, 30)  # closed when the call was done
 
 
+async def test_a_cancelled_call_ends_the_coroutine_behind_a_sync_adapter():
+    env = as_async(TurnLimit(as_sync(partial(AsyncLadderEnv, slip=0.0)), 20))
+    await env.reset(seed=1)
+    await env.step("up")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(env.step("break hang"), 0.05)
+    assert env.score() == pytest.approx(1 / 6)  # answers at once: no call runs any more
+    await env.close()
+
+
+async def test_a_coroutine_that_blocks_its_loop_is_closed_when_it_is_done():
+    gate = threading.Event()
+
+    class Blocking(AsyncLadderEnv):
+        async def turn(self, action):
+            gate.wait(30)
+            return await super().turn(action)
+
+    env = as_async(as_sync(Blocking))
+    await env.reset(seed=1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(env.step("up"), 0.05)
+    with pytest.raises(EnvironmentFault, match="busy with 'step'"):
+        env.score()
+    closing = asyncio.create_task(env.close())
+    await asyncio.sleep(0.05)
+    gate.set()
+    await closing
+
+
 async def test_close_breaks_off_a_process_that_is_busy():
     env = as_async(make_ladder, executor="process")
     await env.reset(seed=1)
