@@ -1,9 +1,11 @@
-"""Say what the model that a comparison begins with does in each kind of turn of guesscity.
+"""Say what the models of a comparison do in each kind of turn of guesscity.
 
     python benchmarks/city_turns.py             # after make learning ARGS="--tasks city"
     python benchmarks/city_turns.py --run igpo  # what became of it
+    python benchmarks/city_turns.py --run random
 
-Which part of the game is still to be learned decides whether credit for questions can help.
+Which part of the game is still to be learned decides whether credit for questions can help. Turns
+count from the first answer on.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from turngym.agents.base import Policy
+from turngym.agents.scripted import OraclePolicy
 from turngym.config import load_config
 from turngym.trainers.arena import Arena
 from turngym.trainers.config import TrainConfig
@@ -32,7 +36,11 @@ def main() -> None:
     """Play validation tasks with each seed's model and print shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning" / "city")
-    parser.add_argument("--run", default="warm-start", help="folder of the model below each seed")
+    parser.add_argument(
+        "--run",
+        default="warm-start",
+        help="folder of the model below each seed; random for questions drawn at random",
+    )
     parser.add_argument("--episodes", type=int, default=200, help="for each seed")
     arguments = parser.parse_args()
     counts: Counter[str | tuple[str, str]] = Counter()
@@ -40,12 +48,16 @@ def main() -> None:
     for folder in folders:
         size = f"evaluation.validation_tasks={arguments.episodes}"
         arena = Arena(load_config(TrainConfig, [CONFIG, f"run.seed={folder.name[5:]}", size]))
-        policy = load_policy(folder / arguments.run, greedy=False)
+        if arguments.run == "random":
+            policy: Policy = OraclePolicy(1.0, ["ask"])
+        else:
+            policy = load_policy(folder / arguments.run, greedy=False)
         counts += count(asyncio.run(arena.validation_episodes(policy, "turns")))
         arena.close()
     for what, of in (
         ("success", "episodes"),
         (USEFUL, "questions while several are left"),
+        ("guesses", "turns with several left"),
         ("guesses", "turns with one left"),
         ("right guesses", "guesses with one left"),
     ):
@@ -66,8 +78,10 @@ def count(episodes: Iterable[Trajectory]) -> Counter[str | tuple[str, str]]:
         for turn in episode.turns:
             seen = turn.observation[-1].content
             verb, _, rest = turn.action.content.partition(" ")
-            if (left := LEFT.search(seen)) and verb == "ask":
-                add(USEFUL, "questions while several are left", rest in left[2].split())
+            if left := LEFT.search(seen):
+                add("guesses", "turns with several left", verb == "guess")
+                if verb == "ask":
+                    add(USEFUL, "questions while several are left", rest in left[2].split())
             if only := ONLY.search(seen):
                 add("guesses", "turns with one left", verb == "guess")
                 if verb == "guess":

@@ -97,13 +97,14 @@ SPA_OUTCOME = (
     '"batch_episodes": 8, "warmup_updates": 6}, {"type": "env"}]',
     'algo.advantage.rewards=["progress", "env"]',
 )
-# In the game of cities, whose updates hold four times as many episodes.
+# In the game of cities, whose updates hold 128 episodes.
 SPA_CITY = (
     *SPA,
     "algo.rewards.0.steps_per_update=64",
     "algo.rewards.0.batch_episodes=16",
     "algo.rewards.0.warmup_updates=1",
 )
+# There, with 32 episodes an update, and half of the critic's steps in each.
 ARCHER_CITY = (
     *ARCHER,
     "rollout.groups_per_step=4",
@@ -142,12 +143,13 @@ COMPARISONS = {
         config="credit_city",
         episodes=1920,
         algos=(
-            *("grpo", "ppo", "igpo", "igpo-paper=igpo", "igpo-shuffled=igpo", "infopo"),
-            *("gigpo", "spa", "archer"),
+            *("grpo", "ppo", "igpo", "igpo-shuffled=igpo", "igpo-paper=igpo"),
+            *("igpo-paper-shuffled=igpo", "infopo", "gigpo", "spa", "archer"),
         ),
         settings=(
-            *_for("igpo-paper", *IGPO_PAPER),
             *_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
+            *_for("igpo-paper", *IGPO_PAPER),
+            *_for("igpo-paper-shuffled", *IGPO_PAPER, "algo.rewards.1.shuffled=true"),
             *_for("gigpo", *GIGPO),
             *_for("spa", *SPA_CITY),
             *_for("archer", *ARCHER_CITY),

@@ -51,20 +51,23 @@ class OraclePolicy:
         noise: Probability in [0, 1] of a random legal action instead of the expert's.
         noise_commands: First words of the legal actions that are drawn, where there are any; empty
             for all. An expert that asks at random but answers well has ``["ask"]``.
+
+    An environment without an oracle is refused, and so is one that, at the first turn, has no legal
+    action that begins with each of ``noise_commands``.
     """
 
     def __init__(self, noise: float = 0.0, noise_commands: Collection[str] = ()) -> None:
         if not 0.0 <= noise <= 1.0:
             raise ConfigError(f"OraclePolicy: noise must lie in [0, 1], got {noise}")
+        if isinstance(noise_commands, str):
+            raise ConfigError(
+                f"OraclePolicy: noise_commands must be a list, got {noise_commands!r}"
+            )
         self._noise = noise
         self._noise_commands = frozenset(noise_commands)
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that asks the environment's oracle.
-
-        Raises:
-            ConfigError: There is no oracle, or, at the first turn, no legal action to draw from.
-        """
+        """Return a session that asks the environment's oracle."""
         oracle, noise, commands = context.oracle, self._noise, self._noise_commands
         if oracle is None:
             raise ConfigError(f"environment {context.env_id!r} has no oracle")
@@ -131,21 +134,26 @@ def _random_action(
     env_id: str,
     commands: Collection[str] = (),
 ) -> str:
-    legal = info.get("legal_actions")
-    if not legal:
-        raise ConfigError(f"environment {env_id!r} lists no legal actions to draw from")
+    legal = _legal(info, env_id)
     if commands:
         legal = [text for text in legal if _first_word(text) in commands] or legal
     return str(legal[int(rng.integers(len(legal)))])
 
 
 def _check_commands(commands: Collection[str], info: Mapping[str, Any], env_id: str) -> None:
-    words = {_first_word(text) for text in info.get("legal_actions", ())}
-    if not words & set(commands):
+    words = {_first_word(text) for text in _legal(info, env_id)}
+    if unknown := set(commands) - words:
         raise ConfigError(
-            f"noise_commands: no legal action of {env_id!r} begins with {sorted(commands)}; "
+            f"noise_commands: no legal action of {env_id!r} begins with {sorted(unknown)}; "
             f"they begin with {sorted(words)}"
         )
+
+
+def _legal(info: Mapping[str, Any], env_id: str) -> list[str]:
+    legal = info.get("legal_actions")
+    if not legal:
+        raise ConfigError(f"environment {env_id!r} lists no legal actions to draw from")
+    return list(legal)
 
 
 def _first_word(action: str) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import pickle
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, Literal, Self, TypeGuard, TypeVar, cast
 
@@ -38,13 +40,15 @@ from turngym.environments.workers import (
 )
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Executor = Literal["thread", "pinned-thread", "process"]
 EXECUTORS: tuple[Executor, ...] = ("thread", "pinned-thread", "process")
 
 _JOIN_TIMEOUT_S = 10.0
 _INTERRUPT_TIMEOUT_S = 1.0
-"""How long a call that was broken off is waited for."""
+_INTERRUPTS = 20
+"""How long a call that was broken off is waited for, and how often it is told meanwhile."""
 
 
 class AsyncAdapter:
@@ -55,8 +59,8 @@ class AsyncAdapter:
     and its wrappers; they answer at once, and raise ``EnvironmentFault`` while a call runs.
 
     When a call is cancelled in a thread, the thread goes on and the next call waits for it, but the
-    coroutine of an environment that came through ``as_sync`` is cancelled as well; in a process the
-    child is killed, and the next ``reset`` starts a new one.
+    coroutine of an environment that came through ``as_sync`` is cancelled as well, and waited for a
+    moment; in a process the child is killed, and the next ``reset`` starts a new one.
     """
 
     def __init__(self, source: MakeEnv, executor: Executor) -> None:
@@ -114,7 +118,8 @@ class AsyncAdapter:
         """Close the environment and end its threads and process. Safe to call twice.
 
         A thread whose call was cancelled and still runs is not waited for: it closes the
-        environment when it is done.
+        environment when it is done. A coroutine or process that was broken off is given ten
+        seconds, and then left to end in the same way, with a warning.
         """
         if self._closed:
             return
@@ -127,9 +132,11 @@ class AsyncAdapter:
         if ends_soon:
             limit = None if running is None else _JOIN_TIMEOUT_S
             try:  # closing goes on when we are cancelled
-                done, _ = await asyncio.wait([_settling(future)], timeout=limit)
+                done, late = await asyncio.wait([_settling(future)], timeout=limit)
                 for closed in done:
                     closed.result()
+                if late:
+                    logger.warning("an environment is still closing after %g s", limit)
             finally:
                 if future.done():
                     self._runner.join()
@@ -162,9 +169,15 @@ class AsyncAdapter:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if not future.done() and self._home.interrupt():
-                await asyncio.wait([_settling(future)], timeout=_INTERRUPT_TIMEOUT_S)
+            await self._break_off(future)
             raise
+
+    async def _break_off(self, future: CallFuture) -> None:
+        """Interrupt a call, which may not have begun yet, and wait a moment for its end."""
+        for _ in range(_INTERRUPTS):
+            if future.done() or not self._home.interrupt():
+                return
+            await asyncio.wait([_settling(future)], timeout=_INTERRUPT_TIMEOUT_S / _INTERRUPTS)
 
     def _call_now(self, name: str, *args: Any, **kwargs: Any) -> Any:
         what = str(args[0])
@@ -274,6 +287,7 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         self._thread.start()
         self._finalizer = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._task: asyncio.Task[Any] | None = None
+        self._broken_off: asyncio.Task[Any] | None = None
         self._inner = source if isinstance(source, AsyncTurnEnv) else self._run(_made(source))
         self.metadata = self._inner.metadata
         self.render_mode = self._inner.render_mode
@@ -332,13 +346,16 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         made.spec = self.spec
         return made
 
-    def interrupt_call(self) -> bool:
-        """Cancel the call that another thread waits for; return whether there is one."""
+    def interrupt_call(self) -> None:
+        """Cancel the coroutine of the call that another thread waits for, if there is one.
+
+        That thread gets an ``EnvironmentFault``. A coroutine is cancelled once, so that telling it
+        again does not break off what it does to end.
+        """
         task = self._task
-        if task is None:
-            return False
-        self._loop.call_soon_threadsafe(task.cancel)
-        return True
+        if task is not None and task is not self._broken_off:
+            self._broken_off = task
+            self._loop.call_soon_threadsafe(task.cancel)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the async environment."""
@@ -375,17 +392,20 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         future = asyncio.run_coroutine_threadsafe(self._told(work), self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()  # when it is we who are interrupted
+            if isinstance(error, CancelledError):
+                raise EnvironmentFault("the call was broken off") from error
             raise
 
     async def _told(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` where ``interrupt_call`` finds it."""
-        self._task = asyncio.current_task()
+        task = self._task = asyncio.current_task()
         try:
             return await work
         finally:
-            self._task = None
+            if self._task is task:
+                self._task = None
 
 
 def as_sync(

@@ -93,7 +93,10 @@ class LocalHome:
     def interrupt(self) -> bool:
         """Break off coroutines in their loop (``SyncAdapter``); a thread itself cannot be."""
         break_off = getattr(self._env and self._env.unwrapped, "interrupt_call", None)
-        return break_off is not None and bool(break_off())
+        if break_off is None:
+            return False
+        break_off()
+        return True
 
     def close(self) -> None:
         """Close the environment."""

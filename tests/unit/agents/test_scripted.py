@@ -46,7 +46,9 @@ def test_noise_of_a_command_that_there_is_not_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"begins with \['say'\]; they begin with \['ask', 'guess'\]"
     ):
-        play(OraclePolicy(0.5, ["say"]), env="text/guesscity")
+        play(OraclePolicy(0.5, ["ask", "say"]), env="text/guesscity")
+    with pytest.raises(ConfigError, match="must be a list, got 'ask'"):
+        OraclePolicy(0.5, "ask")
 
 
 def test_random_actions_are_legal_and_follow_the_policy_seed() -> None:

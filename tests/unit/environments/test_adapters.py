@@ -20,6 +20,7 @@ from helpers.envs import (
     make_ladder,
     registered,
 )
+from turngym.environments import adapters
 from turngym.environments.adapters import EXECUTORS, as_async, as_sync
 from turngym.environments.wrappers import TurnLimit
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
@@ -192,34 +193,84 @@ async def test_close_does_not_wait_for_a_cancelled_call_that_still_runs(executor
     assert await asyncio.to_thread(plain.is_closed.wait, 30)  # closed when the call was done
 
 
-async def test_a_cancelled_call_ends_the_coroutine_behind_a_sync_adapter():
+class Held(AsyncLadderEnv):
+    """Every turn blocks its event loop until it is let go on."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    async def turn(self, action):
+        self.gate.wait(30)
+        return await super().turn(action)
+
+
+class Tidy(AsyncLadderEnv):
+    """Every turn goes on for ever, and takes its time to end."""
+
+    tidied = 0
+
+    async def turn(self, action):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            self.tidied += 1
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05])
+async def test_a_cancelled_call_ends_the_coroutine_behind_a_sync_adapter(after):
     env = as_async(TurnLimit(as_sync(partial(AsyncLadderEnv, slip=0.0)), 20))
     await env.reset(seed=1)
     await env.step("up")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(env.step("break hang"), 0.05)
+        await asyncio.wait_for(env.step("break hang"), after or 1e-9)
     assert env.score() == pytest.approx(1 / 6)  # answers at once: no call runs any more
     await env.close()
 
 
-async def test_a_coroutine_that_blocks_its_loop_is_closed_when_it_is_done():
+async def test_a_coroutine_that_is_broken_off_may_end_in_order(monkeypatch):
+    monkeypatch.setattr(adapters, "_INTERRUPT_TIMEOUT_S", 0.05)
+    made = Tidy()
+    env = as_async(as_sync(made))
+    await env.reset(seed=1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(env.step("up"), 0.05)
+    assert made.tidied == 0  # longer than the cancelled caller waits, but close does
+    await env.close()
+    assert (made.tidied, made.closed) == (1, 1)
+
+
+async def test_who_waits_for_a_call_that_close_breaks_off_is_told():
+    env = as_async(as_sync(AsyncLadderEnv))
+    await env.reset(seed=1)
+    step = asyncio.create_task(env.step("break hang"))
+    await asyncio.sleep(0.05)
+    await env.close()
+    with pytest.raises(EnvironmentFault, match="the call was broken off"):
+        await step
+
+
+async def test_a_coroutine_that_blocks_its_loop_is_closed_when_it_is_done(monkeypatch, caplog):
+    monkeypatch.setattr(adapters, "_INTERRUPT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(adapters, "_JOIN_TIMEOUT_S", 0.05)
     gate = threading.Event()
-
-    class Blocking(AsyncLadderEnv):
-        async def turn(self, action):
-            gate.wait(30)
-            return await super().turn(action)
-
-    env = as_async(as_sync(Blocking))
+    made = Held(gate)
+    env = as_async(as_sync(made))
     await env.reset(seed=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.step("up"), 0.05)
     with pytest.raises(EnvironmentFault, match="busy with 'step'"):
         env.score()
-    closing = asyncio.create_task(env.close())
-    await asyncio.sleep(0.05)
+    await env.close()
+    assert "still closing" in caplog.text
+    assert made.closed == 0
     gate.set()
-    await closing
+    for _ in range(500):
+        await asyncio.sleep(0.01)
+        if made.closed:
+            break
+    assert made.closed == 1
 
 
 async def test_close_breaks_off_a_process_that_is_busy():
