@@ -132,6 +132,8 @@ class AsyncAdapter:
         if ends_soon:
             limit = None if running is None else _JOIN_TIMEOUT_S
             try:  # closing goes on when we are cancelled
+                if running is not None:
+                    await self._break_off(running)
                 done, late = await asyncio.wait([_settling(future)], timeout=limit)
                 for closed in done:
                     closed.result()
