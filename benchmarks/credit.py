@@ -9,7 +9,7 @@ same numbers, which is checked here, and stand side by side in one process.
 Second, the share of credit in a training step (rollout, credit, update) of every preset: a few
 real updates on one game, all from one warm start, as the trainer itself writes them to
 ``timings.jsonl``. Updates in which a critic warms up are left out. A preset that needs more than
-the game gives is not run.
+the game gives is run on the next one, and says so.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ BUDGET = 16384
 WANTED = {10: 3.0}
 """How many times the time of one pass the others should need at least, by turns."""
 
-GAME = "text/twentyquestions-easy"
+GAMES = ("text/twentyquestions-easy", "text/maze-easy")
+"""A preset is run on the first that gives what it needs."""
 UPDATES = 6
 GROUPS, ATTEMPTS = 8, 8
 WARM_START = [
@@ -90,7 +91,7 @@ def measure(repeats: int, clock: Clock) -> PartResult:
             "tokens_of": {"opening": OPENING, "observation": OBSERVATION, "action": ACTION},
             "answer_tokens": ANSWER,
             "tokens_per_pass": BUDGET,
-            "game": GAME,
+            "games": GAMES,
             "episodes_per_update": GROUPS * ATTEMPTS,
             "threads": 1,
         },
@@ -178,35 +179,52 @@ def _check_equal(found: dict[str, list[TreeScores]]) -> None:
 def _add_shares(result: PartResult) -> None:
     """Train every preset for a few updates and add the share of credit in a step."""
     with tempfile.TemporaryDirectory(prefix="turngym-bench-") as folder:
-        start = Path(folder) / "start"
-        train(
-            load_config(TrainConfig, [f"env.id={GAME}", *WARM_START, *SIZES, "run.steps=0"]), start
-        )
-        model = ["model.type=pretrained", f"model.path={find_model(start)}", "model.context=512"]
+        starts = {game: Path(folder) / f"start-{number}" for number, game in enumerate(GAMES)}
+        for game, start in starts.items():
+            words = [f"env.id={game}", *WARM_START, *SIZES, "run.steps=0"]
+            train(load_config(TrainConfig, words), start)
         assert AlgoConfig.preset_folder is not None
         names = sorted(path.name for path in AlgoConfig.preset_folder.iterdir())
         for name in (name.removesuffix(".toml") for name in names if name.endswith(".toml")):
-            sources = [f"env.id={GAME}", f"algo={name}", *SIZES, *model]
-            sources += ["warm_start.episodes=0", f"run.steps={UPDATES}"]
             try:
-                config = load_config(TrainConfig, sources)
-                if "expert_match" in needs_of(config.algo.rewards, config.algo.advantage):
-                    config = load_config(TrainConfig, [*sources, "env.expert_match=true"])
-                check_needs(config)
+                game, config = _fitting(name, starts)
             except ConfigError as error:
                 remedy = f"turngym train env.id=ENV algo={name}"
                 result.not_run.append(NotRun(name=name, reason=str(error), remedy=remedy))
                 continue
-            print(f"preset {name} ...", file=sys.stderr, flush=True)
+            print(f"preset {name} on {game} ...", file=sys.stderr, flush=True)
             train(config, Path(folder) / name)
-            found = _shares(name, Path(folder) / name)
+            found = _shares(name, Path(folder) / name, note="" if game == GAMES[0] else game)
             result.measurements += found
             if not found:
                 reason = f"none of its {UPDATES} updates trained the policy"
                 result.not_run.append(NotRun(name=name, reason=reason, remedy="raise UPDATES"))
 
 
-def _shares(name: str, run: Path) -> list[Measurement]:
+def _fitting(preset: str, starts: dict[str, Path]) -> tuple[str, TrainConfig]:
+    """Return the first game that gives what ``preset`` needs, and the run on it.
+
+    Raises:
+        ConfigError: None of them does.
+    """
+    refused: ConfigError | None = None
+    for game, start in starts.items():
+        words = [f"env.id={game}", f"algo={preset}", *SIZES, "warm_start.episodes=0"]
+        words += ["model.type=pretrained", f"model.path={find_model(start)}", "model.context=512"]
+        words += [f"run.steps={UPDATES}"]
+        try:
+            config = load_config(TrainConfig, words)
+            if "expert_match" in needs_of(config.algo.rewards, config.algo.advantage):
+                config = load_config(TrainConfig, [*words, "env.expert_match=true"])
+            check_needs(config)
+        except ConfigError as error:
+            refused = refused or error
+        else:
+            return game, config
+    raise refused or ConfigError(f"{preset}: no game")
+
+
+def _shares(name: str, run: Path, *, note: str) -> list[Measurement]:
     """Return credit's share of the steps that trained the policy, and its seconds."""
     trained = {
         row["step"] for row in _rows(run / "metrics.jsonl") if row.get("train/tokens", 0) > 0
@@ -220,8 +238,8 @@ def _shares(name: str, run: Path) -> list[Measurement]:
     whole = [row["rollout_s"] + row["credit_s"] + row["update_s"] for row in steps]
     shares = tuple(100 * c / w for c, w in zip(credit, whole, strict=True))
     return [
-        Measurement(name=f"{name}: credit's share of a step", unit="%", values=shares),
-        Measurement(name=f"{name}: credit", unit="s/update", values=tuple(credit)),
+        Measurement(name=f"{name}: credit's share of a step", unit="%", values=shares, note=note),
+        Measurement(name=f"{name}: credit", unit="s/update", values=tuple(credit), note=note),
     ]
 
 
