@@ -45,6 +45,11 @@ def main() -> None:
     arguments = parser.parse_args()
     counts: Counter[str | tuple[str, str]] = Counter()
     folders = sorted((arguments.out / "text-guesscity").glob("seed-*"))
+    if not folders:
+        parser.error(
+            f"{arguments.out}: holds no comparison of text/guesscity; run make learning "
+            'ARGS="--tasks city" first, or give its folder with --out'
+        )
     for folder in folders:
         size = f"evaluation.validation_tasks={arguments.episodes}"
         arena = Arena(load_config(TrainConfig, [CONFIG, f"run.seed={folder.name[5:]}", size]))

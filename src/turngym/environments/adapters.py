@@ -394,10 +394,10 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         future = asyncio.run_coroutine_threadsafe(self._told(work), self._loop)
         try:
             return future.result()
-        except BaseException as error:
+        except CancelledError as error:
+            raise EnvironmentFault("the call was broken off") from error
+        except BaseException:
             future.cancel()  # when it is we who are interrupted
-            if isinstance(error, CancelledError):
-                raise EnvironmentFault("the call was broken off") from error
             raise
 
     async def _told(self, work: Coroutine[Any, Any, T]) -> T:

@@ -22,12 +22,6 @@ def test_without_a_future_a_turn_is_worth_its_own_reward() -> None:
     assert_allclose(rewards_to_go(rewards, LAST, gamma=0.0), rewards)
 
 
-def test_a_turn_that_is_paid_nothing_is_still_a_turn() -> None:
-    """IGPO's zero edge: turns are told by their numbers, not by rewards that differ from zero."""
-    found = rewards_to_go(np.array([0.5, 0, 1]), np.array([False, False, True]), gamma=0.5)
-    assert_allclose(found, [0.75, 0.5, 1.0])
-
-
 def test_nothing_passes_back_over_a_turn_that_disagrees_with_the_expert() -> None:
     """UI-S1's own example: the second attempt's middle turn is patched."""
     scores = np.array([1, 1, 1, 1, 0.55, 1])
