@@ -15,7 +15,7 @@ from gymnasium.error import ResetNeeded
 
 from helpers.envs import AsyncLadderEnv, Ladder, LadderEnv, ReplayLadderEnv
 from turngym.environments.actions import Action, Commands, InvalidAction
-from turngym.environments.base import Outcome
+from turngym.environments.base import Outcome, TurnEnv
 from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
 
@@ -216,6 +216,62 @@ class SplitsOverlap(LadderEnv):
         same = Task(id=task.id, seed=int(task.id.rsplit("/", 1)[1]))
         self.ladder = Ladder(same, self.top)
         return Outcome(text=self.ladder.describe())
+
+
+class OneProblem(LadderEnv):
+    """Has one problem, the same in train and test."""
+
+    def begin(self, task: Task) -> Outcome:
+        super().begin(Task(id=task.id, seed=5, split="train"))
+        return Outcome(text=self.ladder.describe())
+
+
+class Switch(TurnEnv):
+    """Sound: press the switch, then stop. A limit of turns judges as ``stop`` does."""
+
+    name = "switch"
+    rules = "Press the switch, then stop."
+    action_format = Commands({"press": "press", "stop": "stop"})
+
+    def begin(self, task: Task) -> Outcome:
+        self.is_pressed, self.judged = False, 0.0
+        return Outcome(text=f"switch {task.id}")
+
+    def turn(self, action: Action) -> Outcome:
+        if action.name == "stop":
+            return self.end()
+        self.is_pressed = True
+        return Outcome(text="pressed")
+
+    def end(self) -> Outcome:
+        self.judged = float(self.is_pressed)
+        return Outcome(text="the end", reward=self.judged, terminated=True)
+
+    def end_at_limit(self) -> Outcome | None:
+        return self.end()
+
+    def score(self) -> float:
+        return self.judged
+
+    def oracle_action(self) -> str:
+        return "stop" if self.is_pressed else "press"
+
+
+class PaysOnlyAtStop(Switch):
+    """Scores what is there at a limit, and pays nothing."""
+
+    def end_at_limit(self) -> Outcome | None:
+        return None
+
+    def score(self) -> float:
+        return float(self.is_pressed)
+
+
+class ScoresOnlyAtStop(Switch):
+    """Pays at a limit, and scores nothing."""
+
+    def end_at_limit(self) -> Outcome | None:
+        return Outcome(text="the end", reward=float(self.is_pressed))
 
 
 class LeaksTheTruth(LadderEnv):

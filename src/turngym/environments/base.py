@@ -23,6 +23,7 @@ from turngym.environments.core import (
     Outcome,
     Snapshot,
     SnapshotKind,
+    add_end,
 )
 from turngym.environments.info import Info
 from turngym.environments.spaces import Unicode, text_observation_space
@@ -88,6 +89,8 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         else:
             self._over = True  # stays so when the turn fails: only a reset helps then
             outcome = self.turn(parsed)
+        if outcome.truncated:
+            add_end(outcome, self.end_at_limit())
         return self._stepped(action, outcome)
 
     def snapshot(self) -> Snapshot:
@@ -163,6 +166,9 @@ class AsyncTurnEnv(EpisodeCore):
         """Carry out what the agent said, as ``TurnEnv.step``."""
         parsed = self._parse(action)
         outcome = parsed if isinstance(parsed, Outcome) else await self.turn(parsed)
+        if outcome.truncated:
+            end: Any = self.end_at_limit()
+            add_end(outcome, await end if inspect.isawaitable(end) else end)
         return self._stepped(action, outcome)
 
     async def close(self) -> None:

@@ -122,6 +122,15 @@ class EpisodeCore:
         """Return success in [0, 1] if the episode ended now; None when it cannot be judged."""
         return None
 
+    def end_at_limit(self) -> Outcome | None:
+        """Judge the state in which a limit ends the episode, as ``stop`` or ``submit`` would.
+
+        For environments in which the agent says when it is done: its reward is then paid with the
+        last turn, so that return and score agree. None: a limit pays nothing. May be a coroutine
+        in an ``AsyncTurnEnv``.
+        """
+        return None
+
     def legal_actions(self) -> list[str] | None:
         """Return the actions that would be carried out now, or None when they are endless."""
         return None
@@ -360,6 +369,25 @@ class EpisodeCore:
                 f"{self.name}: replay differs at turn {turn}: saw "
                 f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
             )
+
+
+def add_end(outcome: Outcome, end: Outcome | None) -> None:
+    """Add what ``end_at_limit`` gave to the ``outcome`` of the turn that reached the limit."""
+    if end is None:
+        return
+    outcome.text = f"{outcome.text}\n{end.text}"
+    outcome.reward += end.reward
+    outcome.info = joined_info(outcome.info or {}, end.info or {}, outcome.reward)
+
+
+def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
+    """Return both, with parts of the reward that sum to ``reward`` where one of them has some."""
+    joined = {**info, **more}
+    if "reward_parts" in joined:
+        parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
+        rest = reward - sum(parts.values())
+        joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
+    return joined
 
 
 def observation_of(outcome: Outcome) -> Observation:

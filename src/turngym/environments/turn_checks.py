@@ -17,6 +17,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from turngym.check_report import Broken, NotRun
+from turngym.environments.end_checks import must_agree, must_differ
 from turngym.environments.info import info_problems
 from turngym.environments.probes import (
     GARBAGE,
@@ -94,6 +95,7 @@ class TurnChecks:
             ("train and test are disjoint", self.disjoint_splits, False),
             ("ground truth is not shown", self.ground_truth, False),
             ("expert solves", self.expert, False),
+            ("return and score agree", self.agreement, False),
             ("close", self.close, True),
         ]
 
@@ -285,9 +287,10 @@ class TurnChecks:
             seen: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
             for split, task_id, observation, info in self._openings(env):
                 seen[split][_problem(env, observation, info)] = task_id
-        train, test = (seen[split] for split in SPLITS)
-        if len(train) <= 1 and self._num_tasks > 1:
-            raise NotRun("openings, anchors and ground truths do not tell the problems apart")
+            train, test = (seen[split] for split in SPLITS)
+            if self._num_tasks > 1 and len(train) == 1 and train.keys() == test.keys():
+                first, last = (self._few_ids(env, split) for split in SPLITS)
+                must_differ(env, first + last, max((e.actions for _, e in self._played), key=len))
         for problem in train.keys() & test.keys():
             raise Broken(f"{train[problem]} and {test[problem]} are the same problem")
 
@@ -329,6 +332,14 @@ class TurnChecks:
                     turns = len(episode.actions)
                     raise Broken(f"{episode.name}: score {score!r} after {turns} turns, wanted 1")
 
+    def agreement(self) -> None:
+        """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
+        with self._env() as env:
+            env.reset(seed=0)
+            if not _has_oracle(env):
+                raise NotRun("it has no oracle_action")
+            must_agree(env, [episode for _, episode in self._played])
+
     def close(self) -> None:
         """Close twice, at any time, and leave no thread and no process behind."""
         before = alive()
@@ -359,6 +370,16 @@ class TurnChecks:
     def _task_id_of(self, place: str) -> Any:
         name = place.rsplit(": ", 1)[0]
         return next(e.steps[0].info["task_id"] for _, e in self._played if e.name == name)
+
+    def _few_ids(self, env: AnyEnv, split: Split) -> list[str]:
+        """Return the ids of the first tasks of ``split``, three at most."""
+        found = []
+        for index in range(min(3, self._num_tasks)):
+            try:
+                found.append(str(env.get_wrapper_attr("task")(split, index).id))
+            except (ConfigError, IndexError):
+                break
+        return found
 
     def _openings(
         self, env: AnyEnv, limit: int | None = None

@@ -2,6 +2,8 @@
 
 A limit truncates: the observation of the last step stands, ``truncated`` is True and
 ``info["stop_reason"]`` names the limit. An end of the environment's own on the same step wins.
+Where the agent says when it is done (``end_at_limit``), the state is judged as if it had, and its
+reward is paid with the last step.
 Limits stack, and ``snapshot``, ``restore`` and ``fork`` carry their counts along.
 """
 
@@ -15,7 +17,8 @@ import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
 from turngym.environments.actions import Action
-from turngym.environments.base import Observation
+from turngym.environments.base import Observation, Outcome
+from turngym.environments.core import joined_info
 from turngym.environments.info import Info
 from turngym.errors import ConfigError
 from turngym.types import StopReason
@@ -48,8 +51,7 @@ class LimitWrapper(gymnasium.Wrapper[Observation, str, Observation, str], Record
         """Step, then truncate when the limit is reached."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if self.is_spent(action, observation, info) and not (terminated or truncated):
-            truncated = True
-            self._close_episode(info)
+            return self._closed(observation, cast("float", reward), info)
         return observation, cast("float", reward), terminated, truncated, info
 
     def restart(self, observation: Observation) -> None:
@@ -68,17 +70,29 @@ class LimitWrapper(gymnasium.Wrapper[Observation, str, Observation, str], Record
         """Take over what ``snapshot_state`` returned."""
         self.spent = state
 
-    def _close_episode(self, info: Info) -> None:
+    def _closed(self, observation: Observation, reward: float, info: Info) -> Step:
+        """Return the last step, judged where the environment does so at a limit."""
+        end: Outcome | None = None
+        if self.has_wrapper_attr("end_at_limit"):
+            end = self.get_wrapper_attr("end_at_limit")()
+        if end is not None:
+            reward += end.reward
+            info = joined_info(info, end.info or {}, reward)
         info["stop_reason"] = self.reason.value
         if "score" not in info:
             score = self.get_wrapper_attr("score")() if self.has_wrapper_attr("score") else None
             info["score"] = None if score is None else float(score)
         if "legal_actions" in info:
             info["legal_actions"] = []
+        return observation, reward, False, True, info
 
 
 class TurnLimit(LimitWrapper):
-    """Truncates after ``max_turns`` steps."""
+    """Truncates after ``max_turns`` steps, and says so at the end of the instructions.
+
+    An environment that counts turns itself gives its own limit as ``info["max_turns"]`` of the
+    reset; None there keeps limits from the agent.
+    """
 
     reason = StopReason.TRUNCATED_TURNS
 
@@ -92,6 +106,18 @@ class TurnLimit(LimitWrapper):
         """Steps taken in this episode."""
         return int(self.spent)
 
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Reset the environment and the count, and say how many turns there are."""
+        observation, info = super().reset(seed=seed, options=options)
+        inner = info.get("max_turns", self.max_turns)
+        if inner is not None and "instructions" in info:
+            rest = info["instructions"].removesuffix(_turns_line(inner))
+            info["max_turns"] = min(inner, self.max_turns)
+            info["instructions"] = rest + _turns_line(info["max_turns"])
+        return observation, info
+
     def step(self, action: str) -> Step:
         """Step, then truncate when the limit is reached."""
         result = cast("Step", self.env.step(action))
@@ -99,8 +125,7 @@ class TurnLimit(LimitWrapper):
         observation, reward, terminated, truncated, info = result
         if self.spent < self.max_turns or terminated or truncated:
             return result
-        self._close_episode(info)
-        return observation, reward, terminated, True, info
+        return self._closed(observation, reward, info)
 
 
 class WallClockLimit(LimitWrapper):
@@ -283,6 +308,14 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         info["reward_parts"] = {"expert_match": reward}
         return observation, reward, terminated, truncated, info
 
+    def end_at_limit(self) -> Outcome | None:
+        """Judge the end, and pay nothing for it."""
+        env = self.env
+        if not env.has_wrapper_attr("end_at_limit"):
+            return None
+        end: Outcome | None = env.get_wrapper_attr("end_at_limit")()
+        return end and Outcome(text=end.text)
+
     def agreement(self, action: str, expert: str) -> float:
         """Return how well two texts agree as actions, in [0, 1]."""
         parse = self.get_wrapper_attr("action_format").parse
@@ -293,6 +326,10 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
             return 1.0
         is_same_command = isinstance(wanted, Action) and own.name == wanted.name
         return 0.1 + 0.9 * (0.5 if is_same_command else 0.1)
+
+
+def _turns_line(turns: int) -> str:
+    return f"\nThe episode ends after {turns} turns at the latest."
 
 
 def _positive(what: str, value: _Number) -> _Number:

@@ -141,6 +141,12 @@ class DeviceEnv(ScreenEnv):
         """Act, wait until the screen is quiet, look and judge."""
         return await self._run(action.name, lambda: self._turn(action))
 
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
+        """Judge as at ``stop``, where there is that."""
+        if "stop" not in self.actions:
+            return None
+        return await self._run("judge", lambda: self.judge(Action(name="stop")))
+
     async def close(self) -> None:
         """End the device. Safe to call twice."""
         if self._thread is None:

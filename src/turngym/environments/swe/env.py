@@ -52,7 +52,7 @@ class SweEnv(WorkEnv):
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
     Reward: at ``submit``; see ``reward``, ``step_reward`` and ``gate``. Else 0.
     Start: the broken project, without the tests that are hidden.
-    End: ``submit``, or all turns are spent, which scores 0.
+    End: ``submit``, or all turns are spent, which is judged as ``submit`` is.
 
     Source: gated step rewards are G-RA, arXiv:2508.10548.
     """

@@ -38,7 +38,7 @@ class TerminalEnv(WorkEnv):
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
     Reward: at ``submit``, 1 when files and programs are as asked and nothing else was changed.
     Start: the job's files.
-    End: ``submit``, or all turns are spent, which scores 0.
+    End: ``submit``, or all turns are spent, which is judged as ``submit`` is.
     """
 
     rules = (

@@ -153,7 +153,7 @@ class WorkEnv(AsyncTurnEnv):
         self._score = 0.0
         self._box, text = await self.open_box(task)
         self._anchor = await self._digest()
-        return Outcome(text=text + self._told())
+        return Outcome(text=text + self._told(), info={"max_turns": self.budget.most})
 
     async def turn(self, action: Action) -> Outcome:
         """Carry out one tool call."""
@@ -166,6 +166,10 @@ class WorkEnv(AsyncTurnEnv):
         self._anchor = await self._digest()
         outcome = Outcome(text=done.text, invalid_action=done.problem)
         return self._within_budget(outcome)
+
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
+        """Judge as at ``submit``."""
+        return await self.judge()
 
     async def call(self, action: Action) -> actions.Done:
         """Carry out a call of a tool other than ``submit``."""

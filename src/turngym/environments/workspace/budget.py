@@ -14,7 +14,7 @@ from turngym.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Turns of one episode. An action that was not understood costs none of these."""
+    """Turns of one episode. An action that was not understood is a turn, too."""
 
     turns: int = 30
     is_told: bool = True
@@ -29,6 +29,11 @@ class Budget:
                 raise ConfigError(
                     f"budget.{name}: wanted at least {least}, got {getattr(self, name)}"
                 )
+
+    @property
+    def most(self) -> int | None:
+        """Turns with all extensions; None when they are not told."""
+        return self.turns + self.extensions * self.extension_turns if self.is_told else None
 
     def left(self, turns: int, extended: int) -> int:
         """Return the turns that are left after ``turns`` and so many extensions."""

@@ -37,7 +37,7 @@ class MiniEnv(TextGame):
     made in a sandbox that knows none of the numbers wanted.
     Start: a random project, and the file of its own function. Whether that or a library function
         is wrong, nothing says.
-    End: ``submit``.
+    End: ``submit``; a limit of turns judges as ``submit`` does.
     """
 
     name = "bugs-mini"
@@ -108,6 +108,10 @@ class MiniEnv(TextGame):
         if value == self.state.problem.wanted(call):
             return Outcome(text=f"{call} is {value}, right.")
         return Outcome(text=self._told(call, value))
+
+    def end_at_limit(self) -> Outcome:
+        """Judge as at ``submit``."""
+        return self._judge()
 
     def _judge(self) -> Outcome:
         problem = self.state.problem

@@ -64,10 +64,14 @@ class SiteEnv(WebEnv):
     Reward: 1 at ``stop`` or ``answer`` when the database is exactly as the goal wants it, and the
         answer right where one is asked for; anything else that was changed costs it. Else 0.
     Start: the start page, with the data as it was installed.
-    End: ``stop`` or ``answer``.
+    End: ``stop`` or ``answer``; a limit of turns judges as ``stop`` does.
     """
 
     snapshot_kind: ClassVar[SnapshotKind] = "fs"
+    rules = (
+        f"{WebEnv.rules} Say stop when the goal is reached and nothing else was changed, or give "
+        "the answer where one is asked for: either ends the episode, which is then judged."
+    )
     site: ClassVar[str]
     """Name in ids and in the address."""
     program: ClassVar[Program]
@@ -105,7 +109,7 @@ class SiteEnv(WebEnv):
         self.name = f"{self.site}-{kind}"
         self._slot: Slot | None = None
         self._job: Job | None = None
-        self._given: str | None = None
+        self._score = 0.0
         self._document: object = None
         self._on_page = 0
         """Actions since the document that is open was loaded."""
@@ -140,7 +144,7 @@ class SiteEnv(WebEnv):
         if self._slot is None:
             self._slot = self._take()
         await self.slot.reset()
-        self._given = None
+        self._score = 0.0
         before = self.data()
         self._job = self._draw(before, task)
         self.storage = self.signed_in if self._job.signed_in else None
@@ -158,17 +162,21 @@ class SiteEnv(WebEnv):
         """End the episode at ``stop`` or ``answer``."""
         if action.name not in ("stop", "answer"):
             return None
-        self._given = str(action.arguments.get("text", ""))
-        score = self.score()
-        return Outcome(text="done." if score else "failed.", reward=score, terminated=True)
+        job, given = self.job, str(action.arguments.get("text", ""))
+        is_answered = not job.answer or _said(given) == _said(job.answer)
+        self._score = float(is_answered and self.data() == job.wanted)
+        text = "done." if self._score else "failed."
+        return Outcome(text=text, reward=self._score, terminated=True)
+
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
+        """Judge as at ``stop``."""
+        if self._host is None:
+            raise EnvironmentFault(f"{self.name}: the environment is closed")
+        return await self._host.run(self.judge(Action(name="stop")))
 
     def score(self) -> float:
-        """Return 1 when the database is exactly as the goal wants it, and the answer right."""
-        if self._job is None:
-            return 0.0
-        if self._job.answer and _said(self._given or "") != _said(self._job.answer):
-            return 0.0
-        return float(self.data() == self._job.wanted)
+        """Return 1 when the goal was reached; 0 before the end was judged."""
+        return self._score
 
     def instance_key(self) -> str:
         """Return the goal, which holds all that was drawn."""
