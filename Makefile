@@ -28,7 +28,7 @@ help: ## List the targets
 
 demo: ## Train the small default policy and watch its success rise
 	@$(BOOTSTRAP) core train
-	@$(BIN)/turngym train configs/demo.toml --out runs/demo $(ARGS)
+	@$(BIN)/turngym train demo --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
 	@$(BOOTSTRAP) core dev $(EVERYTHING)

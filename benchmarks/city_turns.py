@@ -26,7 +26,7 @@ from turngym.trainers.opening import load_policy
 from turngym.types import Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "credit_city.toml"
+CONFIG = "credit_city"
 LEFT = re.compile(r"left (.+)\. differ (.+)\.")
 USEFUL = "questions that tell who is left apart"
 ONLY = re.compile(r"only (\w+)\.")

@@ -3,7 +3,7 @@
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--tasks maze --seeds 2"
 
-Every comparison is one ``turngym compare configs/credit_<task>.toml`` with the settings that its
+Every comparison is one ``turngym compare credit_<task>`` with the settings that its
 report lists, and has a section of its own on the page. What stands between the sections is written
 by hand and kept.
 """
@@ -38,7 +38,7 @@ class Comparison:
 
     def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
         """Return what stands behind ``turngym``."""
-        words = ["compare", f"configs/{self.config}.toml", "--algos", ",".join(self.algos)]
+        words = ["compare", self.config, "--algos", ",".join(self.algos)]
         for setting in self.settings:
             words += ["--set", setting]
         words += f"--seeds {seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()

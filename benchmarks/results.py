@@ -3,7 +3,7 @@
     make results                      # some hours on 2 cores; stop it any time, it resumes
     make results ARGS="--studies swe --seeds 2"
 
-Every run is ``turngym train configs/<config>.toml run.seed=S``, so any row can be made again alone.
+Every run is ``turngym train <config> run.seed=S``, so any row can be made again alone.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class Training:
         if (target / "summary.json").exists():
             return 0
         target.parent.mkdir(parents=True, exist_ok=True)
-        config = ROOT / "configs" / f"{STUDIES[self.study].configs[self.name]}.toml"
-        command = [sys.executable, "-m", "turngym", "train", str(config), f"run.seed={self.seed}"]
+        config = STUDIES[self.study].configs[self.name]
+        command = [sys.executable, "-m", "turngym", "train", config, f"run.seed={self.seed}"]
         command += STUDIES[self.study].settings.get(self.name, ())
         command += ["learner.lr=0"] * self.is_control + ["--out", str(target)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -196,7 +196,7 @@ def section(name: str, runs: list[Training], out: Path, *, seeds: int, jobs: int
     """Return the text, the table over seeds, and the table of single runs."""
     study = STUDIES[name]
     last, config = list(study.configs.items())[-1]
-    words = " ".join([f"configs/{config}.toml", *study.settings.get(last, ()), "run.seed=3"])
+    words = " ".join([config, *study.settings.get(last, ()), "run.seed=3"])
     means = [mean_row(game, runs, out) for game in study.configs]
     number = "two runs" if jobs == 2 else f"{jobs} runs" if jobs > 1 else "one run"
     control = ", the dashed line is the control" if study.control else ""

@@ -20,6 +20,8 @@ from turngym.errors import ConfigError, unknown_name
 ConfigT = TypeVar("ConfigT", bound="StrictModel")
 Tree = dict[str, Any]
 
+_RECIPES = Path("configs")
+"""Where a checkout once had them: ``configs/demo.toml`` still names the recipe ``demo``."""
 _OVERRIDE = re.compile(r"^(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -36,7 +38,12 @@ class StrictModel(BaseModel):
 
     preset_folder: ClassVar[Traversable | None] = None
     """Folder of TOML files; the bare name of one may stand for the whole block (``algo=grpo``), and
-    so may the path of a TOML file of one's own (``algo=mine.toml``)."""
+    so may the path of a TOML file of one's own (``algo=mine.toml``). Its table ``settings`` is for
+    the other blocks: what the preset cannot work without. It counts as if it stood just before."""
+    bare_key: ClassVar[str | None] = None
+    """A bare text stands for this key alone (``env=text/maze`` for ``env.id=text/maze``)."""
+    recipe_folder: ClassVar[Traversable | None] = None
+    """Folder of TOML files that may be named as a source, by name or as ``configs/NAME.toml``."""
 
 
 def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, Any]]) -> ConfigT:
@@ -48,8 +55,9 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
 
     Args:
         cls: The config type.
-        sources: Each is a TOML file, a mapping, or ``key.path=value``. A value that is valid JSON
-            is read as JSON, anything else is text, and the field's type decides what it means.
+        sources: Each is a TOML file, the name of a recipe, a mapping, or ``key.path=value``. A
+            value that is valid JSON is read as JSON, anything else is text, and the field's type
+            decides what it means.
 
     Raises:
         ConfigError: A source is malformed, a key is unknown or a value is out of range. One line
@@ -63,8 +71,12 @@ def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, 
             tree = _override(path, found["value"])
             raw_texts[path] = found["value"]
         else:
-            tree = dict(source) if isinstance(source, Mapping) else _read(Path(source))
-        _merge(merged, _expand(cls, tree))
+            tree = dict(source) if isinstance(source, Mapping) else _read_source(cls, source)
+        expanded = _expand(cls, tree)
+        for block in expanded.values():
+            if isinstance(block, _Replace):
+                _merge(merged, block.pop("settings", {}))
+        _merge(merged, expanded)
     _fill_types(cls, merged)
     return _validate(cls, merged, raw_texts)
 
@@ -93,6 +105,26 @@ def _override(path: Sequence[str], text: str) -> Tree:
     for key in reversed(path):
         value = {key: value}
     return dict(value)
+
+
+def _read_source(cls: type[StrictModel], source: str | Path) -> Tree:
+    """Return the file ``source``; where there is none, the recipe of that name."""
+    path = Path(source)
+    is_bare = path.parent == Path() and path.suffix != ".toml"
+    if cls.recipe_folder is None or path.is_file() or not (is_bare or path.parent == _RECIPES):
+        return _read(path)
+    recipes = toml_files(cls.recipe_folder)
+    if found := recipes.get(path.name.removesuffix(".toml")):
+        return tomllib.loads(found.read_text(encoding="utf-8"))
+    known = f"Known: {', '.join(sorted(recipes))}"
+    hint = f"{known}; or the path of a TOML file, or key.path=value"
+    raise unknown_name("recipe", str(source), recipes, hint=hint)
+
+
+def toml_files(folder: Traversable) -> dict[str, Traversable]:
+    """Return the TOML files of ``folder`` by their names without the ending."""
+    names = {file.name: file for file in folder.iterdir()}
+    return {n.removesuffix(".toml"): file for n, file in names.items() if n.endswith(".toml")}
 
 
 def _read(path: Path) -> Tree:
@@ -151,6 +183,8 @@ def _expand(cls: type[BaseModel], tree: Mapping[str, Any]) -> Tree:
         for model in _models(cls.model_fields[key].annotation) if key in cls.model_fields else ():
             if isinstance(value, str) and issubclass(model, StrictModel) and model.preset_folder:
                 expanded[key] = _Replace(_preset(key, value, model.preset_folder))
+            elif isinstance(value, str) and issubclass(model, StrictModel) and model.bare_key:
+                expanded[key] = {model.bare_key: value}
             elif isinstance(value, Mapping):
                 expanded[key] = _expand(model, value)
                 break
@@ -172,11 +206,7 @@ def _fill_types(cls: type[BaseModel], tree: Tree) -> None:
 def _preset(kind: str, name: str, folder: Traversable) -> Tree:
     if name.endswith(".toml"):
         return _read(Path(name))
-    files = {
-        file.name.removesuffix(".toml"): file
-        for file in folder.iterdir()
-        if file.name.endswith(".toml")
-    }
+    files = toml_files(folder)
     if name not in files:
         raise unknown_name(f"{kind} preset", name, files)
     return tomllib.loads(files[name].read_text(encoding="utf-8"))

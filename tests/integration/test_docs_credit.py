@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from helpers.cli import TINY_RUN
 from turngym.cli.main import main
-from turngym.config import load_config
+from turngym.config import load_config, toml_files
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.config import needs_of
 from turngym.trainers.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
-PRESETS = sorted(path.stem for path in (ROOT / "configs" / "algo").glob("*.toml"))
+PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))
 NEEDS = {"truth": "ground_truth", "expert": "expert_match"}
 """Short word of the page to name in the code, where they differ."""
 
@@ -48,8 +49,7 @@ def test_no_cell_is_empty() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_loads_and_needs_what_its_row_says(name: str) -> None:
-    sources = [str(ROOT / "configs" / "demo.toml"), "learner.num_minibatches=1", f"algo={name}"]
-    algo = load_config(TrainConfig, sources).algo
+    algo = load_config(TrainConfig, ["demo", f"algo={name}"]).algo
     assert algo.name == name
     said = [] if rows()[name][2] == "–" else rows()[name][2].split(", ")
     assert sorted(NEEDS.get(word, word) for word in said) == needs_of(algo.rewards, algo.advantage)
@@ -117,9 +117,3 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
     assert np.allclose(values_N, expected)
     early = import_attribute("function", "my_reward:early")
     assert np.allclose(early(turns), [0.1, 0.05, 0.1 / 3, 0.025, 0.1, 0.05])
-
-
-def test_the_shipped_settings_are_those_of_the_checkout() -> None:
-    inside = ROOT / "src" / "turngym" / "trainers" / "configs"
-    for path in inside.glob("*.toml"):
-        assert (ROOT / "configs" / path.name).read_text() == path.read_text()

@@ -37,7 +37,17 @@ class Algo(StrictModel):
     parts: tuple[Part, ...] = ()
 
 
+class Place(StrictModel):
+    bare_key: ClassVar[str | None] = "id"
+
+    id: str = "here"
+    size: int = 1
+
+
 class Run(StrictModel):
+    recipe_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
+
+    place: Place = Place()
     steps: int = Field(default=3, ge=1)
     lr: float = Field(default=1e-3, gt=0)
     label: str = ""
@@ -55,6 +65,45 @@ def presets(tmp_path: Path) -> Iterator[Path]:
     Algo.preset_folder = tmp_path
     yield tmp_path
     Algo.preset_folder = None
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "short.toml").write_text("steps = 2\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(Run, "recipe_folder", folder)
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+@pytest.mark.usefixtures("recipes")
+@pytest.mark.parametrize("source", ["short", "configs/short.toml", Path("short")])
+def test_a_recipe_is_named_without_a_path_wherever_one_stands(source: str | Path) -> None:
+    assert load_config(Run, [source, "label=x"]).steps == 2
+
+
+@pytest.mark.usefixtures("recipes")
+def test_a_file_that_is_there_comes_before_a_recipe() -> None:
+    Path("configs").mkdir()
+    Path("configs/short.toml").write_text("steps = 7\n")
+    assert load_config(Run, ["configs/short.toml"]).steps == 7
+
+
+@pytest.mark.usefixtures("recipes")
+def test_an_unknown_recipe_names_the_nearest_or_all() -> None:
+    with pytest.raises(UnknownNameError, match="unknown recipe 'shrot'. Did you mean 'short'"):
+        load_config(Run, ["shrot"])
+    with pytest.raises(UnknownNameError, match="Known: short; or the path of a TOML file"):
+        load_config(Run, ["configs/zzzzzzzz.toml"])
+    with pytest.raises(ConfigError, match=r"own/short.toml: cannot be read"):
+        load_config(Run, ["own/short.toml"])
+
+
+def test_a_bare_text_is_the_key_that_a_block_is_named_by() -> None:
+    found = load_config(Run, ["place.size=3", "place=there"])
+    assert found.place == Place(id="there", size=3)
 
 
 def complaint(*sources: str) -> str:
@@ -149,6 +198,17 @@ def test_a_preset_replaces_the_block_and_can_be_overridden() -> None:
 @pytest.mark.usefixtures("presets")
 def test_a_later_preset_leaves_nothing_of_an_earlier_one() -> None:
     assert load_config(Run, ["algo=bold", "algo=careful"]).algo == Algo(name="careful", clip=0.1)
+
+
+def test_a_preset_brings_what_it_needs_of_other_blocks(presets: Path) -> None:
+    (presets / "slow.toml").write_text(
+        'name = "slow"\n[settings]\nsteps = 1\n[settings.options]\na = 7'
+    )
+    assert load_config(Run, ["steps=9", "options.b=2", "algo=slow"]).steps == 1
+    assert load_config(Run, ["options.b=2", "algo=slow"]).options == {"a": 7, "b": 2}
+    assert load_config(Run, ["algo=slow"]).algo == Algo(name="slow")
+    assert load_config(Run, ["algo=slow", "steps=9"]).steps == 9, "later ones win"
+    assert load_config(Run, [{"algo": "slow", "steps": 9}]).steps == 9, "so does what stands beside"
 
 
 def test_a_preset_can_be_named_in_a_file(presets: Path) -> None:

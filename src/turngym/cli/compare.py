@@ -31,7 +31,7 @@ def compare(
     budget_episodes: Annotated[int, typer.Option(min=1, help="Training episodes of each run.")],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CONFIG.toml] [key.path=value]...", help=SOURCES_HELP),
+        typer.Argument(metavar="[RECIPE|FILE.toml] [key.path=value]...", help=SOURCES_HELP),
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(help="Environments, a,b or again and again.")
@@ -48,7 +48,7 @@ def compare(
 ) -> None:
     """Train algorithms from equal starts, at equal episodes, and write a table and plots.
 
-    The settings are those of CONFIG.toml, or the shipped ones for the environment. The same
+    The settings are those of the recipe or file, or the shipped ones for the environment. The same
     command again goes on with what was stopped. Exit code 1 when a run failed.
     """
     need_train_extra("'turngym compare'")

@@ -6,17 +6,23 @@ from typing import Annotated
 
 import typer
 
-from turngym.cli.output import print_json
+from turngym.cli.output import print_json, table
 
 app = typer.Typer(help="Look at the settings of runs.")
 
-SOURCES = "CONFIG.toml [key.path=value]..."
-SOURCES_HELP = "TOML files, and key.path=value to override; later ones win."
+SOURCES = "RECIPE|FILE.toml [key.path=value]..."
+SOURCES_HELP = (
+    "A recipe ('turngym config recipes' lists them) or TOML files, and key.path=value to override; "
+    "later ones win."
+)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep ``show`` a command of its own, though it is the only one."""
+@app.command()
+def recipes() -> None:
+    """List the training runs that ship: 'turngym train NAME' starts one."""
+    from turngym.trainers.config import recipes as shipped
+
+    print(table(["RECIPE", "WHAT IT TRAINS"], [list(row) for row in shipped().items()]))
 
 
 @app.command()

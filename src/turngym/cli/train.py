@@ -27,7 +27,7 @@ _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 def train(
     sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help=SOURCES_HELP)] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; runs/<name of the TOML> by default.")
+        Path | None, typer.Option(help="Folder of the run; runs/<name of the recipe or file> by default.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")
@@ -102,12 +102,12 @@ class Watcher:
 
 
 def _folder(sources: list[str], out: Path | None) -> Path:
-    """Return the folder of the run: the chosen one, or one named after the last TOML file."""
+    """Return the folder of the run: the chosen one, or one named after the last recipe or file."""
     if out is not None:
         return out
     files = [source for source in sources if "=" not in source]
     if not files:
-        raise ConfigError("train: no TOML file gives the run its name; set --out")
+        raise ConfigError("train: no recipe or TOML file gives the run its name; set --out")
     return _RUNS / Path(files[-1]).stem
 
 

@@ -16,7 +16,6 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from turngym.agents.models import PretrainedModelConfig
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.trainers.checkpoints import find_model
-from turngym.trainers.config import TrainConfig
+from turngym.trainers.config import TrainConfig, recipes
 from turngym.trainers.needs import check_needs
 from turngym.trainers.run_folder import check_same_run
 
@@ -156,12 +155,9 @@ def plan(
 def shipped_config(env: str) -> dict[str, Any]:
     """Return the shipped settings for ``env``, or those of the demo with ``env`` in them."""
     wanted = registry.find(env)
-    folder = files("turngym.trainers") / "configs"
-    with as_file(folder / "demo.toml") as path:
-        chosen = load_config(TrainConfig, [path])
-    for file in folder.iterdir():
-        with as_file(file) as path:
-            config = load_config(TrainConfig, [path])
+    chosen = load_config(TrainConfig, ["demo"])
+    for name in recipes():
+        config = load_config(TrainConfig, [name])
         found = registry.find(config.env.id)
         if (found.entry_point, found.kwargs) == (wanted.entry_point, wanted.kwargs):
             chosen = config

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from turngym.agents.models import ModelConfig, TinyModelConfig
-from turngym.config import StrictModel
+from turngym.config import StrictModel, toml_files
 from turngym.trainers.credit.config import AdvantageConfig, used_channels
 from turngym.trainers.credit.group_config import GroupRelative
 from turngym.trainers.credit.reward_config import EnvReward, OutcomeGate, RewardConfig
@@ -21,8 +21,11 @@ from turngym.trainers.selection.config import FixedBudget, Imitation, NoConditio
 class EnvConfig(StrictModel):
     """Where the agent acts."""
 
+    bare_key: ClassVar[str | None] = "id"
+
     id: str
-    """Environment, by id or short name, for example ``text/maze``."""
+    """Environment, by id or short name, for example ``text/maze``; a class or a file of one's own
+    as ``module:Class`` or ``games.py``."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment."""
     num_train_tasks: int | None = Field(default=None, ge=1)
@@ -169,6 +172,8 @@ class RunConfig(StrictModel):
 class TrainConfig(StrictModel):
     """One training run."""
 
+    recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
+
     env: EnvConfig
     model: ModelConfig = TinyModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
@@ -275,3 +280,13 @@ class TrainConfig(StrictModel):
                 "rollout.stale='drop' or rollout.admission='in_order'"
             )
         return self
+
+
+def recipes() -> dict[str, str]:
+    """Return the runs that ship, ``turngym train NAME``, each with its first line of comment."""
+    folder = TrainConfig.recipe_folder
+    found = {} if folder is None else toml_files(folder)
+    return {
+        name: file.read_text(encoding="utf-8").partition(".\n")[0].replace("\n#", "").lstrip("# ")
+        for name, file in sorted(found.items())
+    }

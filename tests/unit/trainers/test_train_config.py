@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from turngym.config import StrictModel, load_config, to_toml
+from turngym.config import StrictModel, load_config, to_toml, toml_files
 from turngym.errors import ConfigError
-from turngym.trainers.config import TrainConfig
+from turngym.trainers.config import TrainConfig, recipes
 from turngym.trainers.loss_config import PolicyGradient, PpoClip
 
-ROOT = Path(__file__).parents[3]
-CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
-PRESETS = sorted(p.stem for p in (ROOT / "configs" / "algo").glob("*.toml"))
+PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))
 
 
 def config(*overrides: str) -> TrainConfig:
@@ -31,12 +30,11 @@ SHIPPED = {"search": "igpo"}
 """What a shipped run trains with, where it is not GRPO."""
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("recipe", recipes())
 @pytest.mark.parametrize("algo", [None, *PRESETS])
-def test_every_shipped_run_loads_with_every_preset(path: Path, algo: str | None) -> None:
-    # One optimizer step per batch, because a plain policy gradient has no trust region for more.
-    sources = [str(path), "learner.num_minibatches=1"] + ([f"algo={algo}"] if algo else [])
-    assert load_config(TrainConfig, sources).algo.name == (algo or SHIPPED.get(path.stem, "grpo"))
+def test_every_shipped_run_loads_with_every_preset(recipe: str, algo: str | None) -> None:
+    sources = [recipe] + ([f"algo={algo}"] if algo else [])
+    assert load_config(TrainConfig, sources).algo.name == (algo or SHIPPED.get(recipe, "grpo"))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -135,7 +133,7 @@ def test_settings_are_read_without_torch() -> None:
     code = (
         "import sys\n"
         "from turngym.config import load_config\n"
-        "from turngym.trainers.config import TrainConfig\n"
+        "from turngym.trainers.config import TrainConfig, recipes\n"
         "load_config(TrainConfig, ['env.id=text/maze', 'algo=grpo'])\n"
         "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
     )

@@ -1,0 +1,60 @@
+"""``turngym train demo algo=NAME`` for every preset: one small update of the demo, or one clear line."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from turngym.cli.main import main
+from turngym.config import toml_files
+from turngym.trainers.metrics import read_metrics
+
+LACK = {
+    "igpo": "the true answer",
+    "sweet": "the true answer",
+    "ui_s1": "env.expert_match=true",
+}
+"""What the maze does not give three of the methods."""
+PRESETS = sorted(set(toml_files(files("turngym.trainers") / "presets")) - set(LACK))
+FEW = [
+    "rollout.groups_per_step=2",
+    "rollout.group_size=4",
+    "evaluation.validation_tasks=1",
+    "evaluation.held_out_tasks=1",
+    "run.tensorboard=false",
+]
+"""What keeps a run of the demo below a second; the method and its optimizer steps are as written."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Imitate for three steps; every method begins with this model."""
+    out = tmp_path_factory.mktemp("start")
+    tiny = ["model.hidden=16", "model.layers=1", "model.heads=1", "model.vocab_size=270"]
+    short = ["warm_start.episodes=8", "warm_start.max_steps=3", "run.steps=0"]
+    assert main(["train", "demo", *FEW, *tiny, *short, "--out", str(out)]) == 0
+    return next(out.glob("**/model.safetensors")).parent
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_demo_trains_with_the_preset_alone(name: str, start: Path, tmp_path: Path) -> None:
+    begin = ["model.type=pretrained", f"model.path={start}", "model.context=512"]
+    short = ["warm_start.episodes=0", "run.steps=1"]
+    command = ["train", "demo", f"algo={name}", *FEW, *begin, *short, "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["algo"]["name"] == name
+    assert any("rollout/turns_mean" in row for row in read_metrics(tmp_path / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("name", LACK)
+def test_what_the_demo_cannot_give_is_named_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "demo", f"algo={name}", "--out", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "'text/maze' does not give" in line
+    assert LACK[name] in line
+    assert not (tmp_path / "run").exists()
