@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning check format bench results extras docs lock clean
+.PHONY: help demo test conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning wheel check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -85,6 +85,11 @@ llm: ## SmolLM2 through the local engine and through a server: equal turns; and 
 drill: ## Kill a trainer 50 times at random, and 400 runs of random settings: the account stays right
 	@$(BOOTSTRAP) core dev
 	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py tests/property/test_staleness_bound.py $(PYTEST_ARGS)
+
+wheel: ## Build sdist and wheel into dist/, install the wheel from a registry where nothing else is, and use it
+	@$(BOOTSTRAP) core train dev
+	@rm -rf dist && $(BIN)/python -m hatchling build
+	@TURNGYM_WHEEL=full $(BIN)/python -m pytest --timeout 1800 tests/integration/test_wheel.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev

@@ -47,7 +47,6 @@ class Place(StrictModel):
 class Run(StrictModel):
     recipe_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
 
-    place: Place = Place()
     steps: int = Field(default=3, ge=1)
     lr: float = Field(default=1e-3, gt=0)
     label: str = ""
@@ -102,7 +101,10 @@ def test_an_unknown_recipe_names_the_nearest_or_all() -> None:
 
 
 def test_a_bare_text_is_the_key_that_a_block_is_named_by() -> None:
-    found = load_config(Run, ["place.size=3", "place=there"])
+    class Journey(StrictModel):
+        place: Place = Place()
+
+    found = load_config(Journey, ["place.size=3", "place=there"])
     assert found.place == Place(id="there", size=3)
 
 
