@@ -27,7 +27,8 @@ _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 def train(
     sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help=SOURCES_HELP)] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; runs/<name of the recipe or file> by default.")
+        Path | None,
+        typer.Option(help="Folder of the run; runs/<name of the recipe or file> by default."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")
