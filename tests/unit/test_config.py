@@ -92,7 +92,7 @@ def test_a_file_that_is_there_comes_before_a_recipe() -> None:
 
 @pytest.mark.usefixtures("recipes")
 def test_an_unknown_recipe_names_the_nearest_or_all() -> None:
-    with pytest.raises(UnknownNameError, match="unknown recipe 'shrot'. Did you mean 'short'"):
+    with pytest.raises(UnknownNameError, match=r"unknown recipe 'shrot'\. Did you mean 'short'"):
         load_config(Run, ["shrot"])
     with pytest.raises(UnknownNameError, match="Known: short; or the path of a TOML file"):
         load_config(Run, ["configs/zzzzzzzz.toml"])
