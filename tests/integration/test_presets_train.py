@@ -1,4 +1,4 @@
-"""``turngym train demo algo=NAME`` for every preset: one small update of the demo, or one clear line."""
+"""``turngym train demo algo=NAME`` for every preset: one small update, or one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEW = [
     "evaluation.held_out_tasks=1",
     "run.tensorboard=false",
 ]
-"""What keeps a run of the demo below a second; the method and its optimizer steps are as written."""
+"""Makes a run of the demo short; the method and its optimizer steps stay as they are."""
 
 
 @pytest.fixture(scope="module")
