@@ -11,16 +11,19 @@ import os
 import random
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers import plain_user
 from turngym.agents.scripted import OraclePolicy
 from turngym.environments.checks import check_fork, check_turn_env
 from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs
+from turngym.sandbox.launcher_client import SANDBOX_UID
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_SOAK = os.environ.get("TURNGYM_SOAK") == "full"
@@ -287,6 +290,76 @@ def test_a_desktop_sees_no_network_no_host_process_and_no_host_home():
         assert device.run("unshare", "--user", "true") not in (0, None)
         assert device.run("sh", "-c", "test $(ulimit -v) = 2000000 -a $(ulimit -c) = 0") == 0
         assert device.run("sh", "-c", "grep -q '^CapEff:.*0000000000000000' /proc/self/status") == 0
+    finally:
+        device.close()
+
+
+def test_a_desktop_is_the_user_of_all_sandboxes_and_opens_no_setting_of_the_kernel():
+    device = new_device()
+    try:
+        owner = int(Path(f"/proc/{device.display.pid}/uid_map").read_text().split()[1])
+        assert owner == (SANDBOX_UID if os.geteuid() == 0 else os.geteuid())
+        settings = (
+            "fs/suid_dumpable", "kernel/core_pattern", "kernel/hostname",
+            "kernel/randomize_va_space", "vm/drop_caches",
+        )  # fmt: skip
+        for name in settings:
+            assert device.run("sh", "-c", f": >> /proc/sys/{name}") not in (0, None), name
+        assert device.run("sh", "-c", ": >> /proc/self/oom_score_adj") == 0  # the control
+        assert device.run("sh", "-c", "grep -q '^NoNewPrivs:.*1' /proc/self/status") == 0
+        assert device.run("grep", "-q", " /proc/sys ro,", "/proc/self/mountinfo") == 0
+        device.write_files({"a/b.txt": b"ours"})
+        assert device.run("sh", "-c", "echo >> a/b.txt && touch a/c && rm -r a") == 0
+    finally:
+        device.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests are this one already")
+def test_a_plain_user_has_the_same_desktop():
+    script = (
+        "from turngym.environments.desktop.x11_device import X11Device\n"
+        "device = X11Device()\n"
+        "device.write_files({'a.txt': b'written by a plain user'})\n"
+        "device.launch('mousepad', 'a.txt')\n"
+        "assert device.run('sh', '-c', 'cat /proc/1/environ') not in (0, None)\n"
+        "assert device.run('sh', '-c', ': >> /proc/sys/kernel/core_pattern') not in (0, None)\n"
+        "print(device.look())\n"
+        "device.close()\n"
+    )
+    command = plain_user.command([os.sys.executable, "-c", script])
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "written by a plain user" in told.stdout, told.stderr[-2000:]
+
+
+def test_a_desktop_tells_nothing_of_the_hosts_environment(monkeypatch):
+    monkeypatch.setenv("TURNGYM_TEST_SECRET", "bf7a2c")
+    control = subprocess.run(["cat", "/proc/self/environ"], capture_output=True, check=True)
+    assert b"bf7a2c" in control.stdout
+    device = new_device()
+    try:
+        device.launch("mousepad")
+        device.run("sh", "-c", "cat /proc/[0-9]*/environ")
+        said = device.run_output("/run/app2.log")
+        assert b"bf7a2c" not in said
+        assert b"DISPLAY=:0" in said  # the control
+        for pid in children(device.display.pid):
+            with suppress(ProcessLookupError):  # it has just ended
+                assert b"bf7a2c" not in Path(f"/proc/{pid}/environ").read_bytes()
+    finally:
+        device.close()
+
+
+def test_a_program_cannot_say_that_another_one_ended():
+    device = new_device()
+    try:
+        device.launch("galculator")
+        forged = "lost xvfb\\nended 1 0\\n"
+        attack = f"for one in /proc/[0-9]*/fd/[0-9]*; do printf '{forged}' >> $one; done; true"
+        assert device.run("timeout", "20", "sh", "-c", attack) is not None
+        assert b"lost xvfb" in device.run_output("/run/bus.log")  # the control: others are open
+        view = device.look()
+        assert view.notes == ()
+        assert any(one.name == "7" for one in view.elements)
     finally:
         device.close()
 

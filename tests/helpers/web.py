@@ -34,6 +34,9 @@ PAGES = {
     "/never-quiet": """<p id=n>0</p><button>Still here</button>
         <script>setInterval(() => { n.textContent = +n.textContent + 1 }, 5)</script>""",
     "/hanging-fetch": "<button>Still here</button><script>fetch('/never')</script>",
+    "/fetching": """<title>Empty</title><script>fetch('/late').then((r) => r.text())
+        .then((text) => { document.title = text })</script>""",
+    "/late": "Filled",
     "/popups": """<button onclick='for (let i = 0; i < 30; i++) window.open("/plain?" + i)'>
         Open</button>""",
     "/download": "<a href='/file.bin'>small</a> <a href='/huge.bin'>huge</a>",

@@ -11,6 +11,7 @@ from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.fresh import Waiting, kind_of
+from turngym.environments.web.gate import Gate
 from turngym.environments.web.session import MAX_DIALOGS
 from turngym.environments.web.settings import Settings
 
@@ -47,6 +48,22 @@ async def open_page():
 async def say(env, action: str) -> tuple[str, dict]:
     observation, _, _, _, info = await env.step(action)
     return observation["text"], info
+
+
+async def test_what_a_page_asked_for_is_waited_for_before_it_reaches_the_gate(
+    open_page, monkeypatch
+):
+    counted = Gate._counted
+
+    async def late(gate, request, reader, writer):
+        if request.target.endswith("/late"):  # a browser's network process that gets no processor
+            await asyncio.sleep(0.5)
+        return await counted(gate, request, reader, writer)
+
+    monkeypatch.setattr(Gate, "_counted", late)
+    for _ in range(2):
+        _, text = await open_page("/fetching", settings=Settings())
+        assert "Page: Filled" in text
 
 
 def mark(env, name: str) -> int:

@@ -52,12 +52,12 @@ def arguments(
         "--disable-userns",
         "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
         "--hostname", "sandbox", "--new-session", "--as-pid-1",
-        *_root_options(root),
+        *root_options(root),
         "--ro-bind", runtime, MOUNT,
         "--dev", "/dev", "--proc", "/proc",
         *_writable_options(root, overlay),
         *_mount_options(spec),
-        *_masks(),
+        *masks(),
         "--remount-ro", "/dev", "--remount-ro", "/",
         "--chdir", "/workspace",
         "--setenv", "PATH", "/usr/bin:/bin",
@@ -90,7 +90,8 @@ def guest_settings(
     return ",".join([fds, *map(str, own)])
 
 
-def _root_options(root: Root) -> list[str]:
+def root_options(root: Root) -> list[str]:
+    """Return options that show ``root``, read-only."""
     options = []
     for entry in root.entries:
         if entry.link:
@@ -119,8 +120,9 @@ def _mount_options(spec: SandboxSpec) -> list[str]:
     return options
 
 
-def _masks() -> list[str]:
-    options = []
+def masks() -> list[str]:
+    """Return options that cover what of /proc concerns the host."""
+    options = ["--ro-bind", "/proc/sys", "/proc/sys"]
     for name in _MASKED:
         if os.path.exists(f"/proc/{name}"):
             options += ["--ro-bind", "/dev/null", f"/proc/{name}"]

@@ -28,14 +28,20 @@ Answer = dict[str, Any]  # JSON
 
 # Importing the package would run all of turngym, so its folders are named to the interpreter only.
 _BOOT = """
-import sys, types
+import importlib, sys, types
 for name in ("turngym", "turngym.sandbox"):
     module = types.ModuleType(name)
     module.__path__ = [sys.argv[1] + "/" + name.replace(".", "/")]
     sys.modules[name] = module
-from turngym.sandbox.launcher.main import main
-main()
+importlib.import_module(sys.argv[2]).main()
 """
+
+
+def interpreter(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main`` of one of the launcher's modules, in a bare Python."""
+    package_parent = str(Path(__file__).resolve().parents[2])
+    python = sys._base_executable  # type: ignore[attr-defined]  # the interpreter below a virtual environment
+    return [python, "-I", "-S", "-c", _BOOT, package_parent, module, *arguments]
 
 
 class LauncherError(Exception):
@@ -48,9 +54,8 @@ class LauncherProcess:
     def __init__(self) -> None:
         self.base = base_folder()
         ours, theirs = socket.socketpair()
-        package_parent = str(Path(__file__).resolve().parents[2])
         self._process = subprocess.Popen(
-            [sys._base_executable, "-I", "-S", "-c", _BOOT, package_parent],  # type: ignore[attr-defined]  # the interpreter below a virtual environment
+            interpreter("turngym.sandbox.launcher.main"),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

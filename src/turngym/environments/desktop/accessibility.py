@@ -16,7 +16,7 @@ from typing import Any
 from jeepney import DBusAddress, HeaderFields, MessageType, new_method_call
 from jeepney.io.blocking import DBusConnection
 
-from turngym.environments.desktop.display import UID, DisplayGone
+from turngym.environments.desktop.display import DisplayGone
 from turngym.environments.desktop.observation import Element
 
 _ROOT = "/org/a11y/atspi/accessible/root"
@@ -226,12 +226,13 @@ class Accessibility:
 
 
 def _greeted(path: Path) -> socket.socket:
-    """Connect and say who we are inside, which the library would take from outside."""
+    """Connect without a name: the bus asks the kernel who we are, inside and not outside."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(_ANSWER_S)
     sock.connect(str(path))
-    sock.sendall(b"\0AUTH EXTERNAL " + str(UID).encode().hex().encode() + b"\r\n")
-    answer = sock.recv(256)
+    for line in (b"\0AUTH EXTERNAL\r\n", b"DATA\r\n"):
+        sock.sendall(line)
+        answer = sock.recv(256)
     if not answer.startswith(b"OK "):
         sock.close()
         raise ValueError(f"it answered {answer[:60]!r}")

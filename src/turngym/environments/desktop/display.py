@@ -6,10 +6,11 @@ all of it ends with its first process, which ends with ours, however that dies.
 
 What is contained: applications see the host's /usr read-only, an /etc of our making, their own
 /home, /tmp and /run, no network, and no process but their own; they have no capability and no
-way to more, and make only the system calls of ``turngym.sandbox.seccomp``; each has at most 2 GB
-of addresses. What is not: they share the kernel, and how many processes there are, and what they
-take together, has no limit. They are programs of the distribution that are driven by mouse and
-keyboard; nothing an agent types is run.
+way to more, and make only the system calls of ``turngym.sandbox.seccomp``; to the host they are
+the user of all sandboxes, or our own where we are not root, and of its environment they see
+nothing; each has at most 2 GB of addresses. What is not: they share the kernel, and how many
+processes there are, and what they take together, has no limit. They are programs of the
+distribution that are driven by mouse and keyboard; nothing an agent types is run.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from pathlib import Path
 from turngym.environments.desktop.names import FILES, PACKAGES
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.sandbox import seccomp
+from turngym.sandbox.bubblewrap_command import NAMESPACES, UID, Root, masks, root_options
 from turngym.sandbox.images import host_entries, host_etc
+from turngym.sandbox.launcher.single import ENVIRONMENT
+from turngym.sandbox.launcher_client import SANDBOX_UID, base_folder, interpreter
 
 HOME = "/home/agent"
-UID = 1000
-"""User of everything in the sandbox, whoever we are."""
 MEMORY_BYTES = 256 << 20
 """Most that files of one desktop may take, each of home, /tmp and /run."""
 START_S = 15.0
@@ -102,17 +104,16 @@ class Display:
         self._names: dict[str, str] = {}
         self._output = b""
         info_read, info_write = os.pipe()
-        filter_fd = _system_call_filter()
+        filter_fd, shell_fd = _in_memory("filter", seccomp.bpf()), os.open("/bin/sh", os.O_RDONLY)
         try:
             self._process = subprocess.Popen(
-                [*_bubblewrap(info_write, filter_fd), "sh", "-c", _script(), "desktop",
-                 str(width), str(height)],
+                _command(width, height, _Descriptors(info_write, filter_fd, shell_fd)),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(info_write, filter_fd), start_new_session=True,
+                pass_fds=(info_write, filter_fd, shell_fd), start_new_session=True, env=ENVIRONMENT,
             )  # fmt: skip
         finally:
-            os.close(info_write)
-            os.close(filter_fd)
+            for fd in (info_write, filter_fd, shell_fd):
+                os.close(fd)
         self._first: list[int] = []
         self._finalizer = weakref.finalize(self, _kill, self._process, self._first)
         with os.fdopen(info_read, "rb") as info:
@@ -257,43 +258,58 @@ def _script() -> str:
     return (_HERE / "session.sh").read_text(encoding="utf-8")
 
 
-@cache
-def _root() -> tuple[str, ...]:
-    options: list[str] = []
-    for entry in host_entries():
-        if entry.link:
-            options += ["--symlink", entry.link, f"/{entry.name}"]
-        else:
-            options += ["--ro-bind", entry.source, f"/{entry.name}"]
-    fonts = "/var/cache/fontconfig"
-    return (*options, "--ro-bind", str(host_etc()), "/etc", "--ro-bind-try", fonts, fonts)
+@dataclass(frozen=True, slots=True)
+class _Descriptors:
+    """What bubblewrap inherits: where it tells of its child, the filter, and a shell's file."""
+
+    info: int
+    filter: int
+    shell: int
 
 
-def _system_call_filter() -> int:
-    """Return a file in memory that holds the filter, read from its start."""
-    file = os.memfd_create("turngym-seccomp")
-    os.write(file, seccomp.bpf())
+def _in_memory(name: str, content: bytes) -> int:
+    """Return a file in memory that holds ``content``, read from its start."""
+    file = os.memfd_create(f"turngym-{name}")
+    os.write(file, content)
     os.lseek(file, 0, os.SEEK_SET)
     return file
 
 
-def _bubblewrap(info_fd: int, filter_fd: int) -> list[str]:
-    size = ("--size", str(MEMORY_BYTES))
+def _command(width: int, height: int, fds: _Descriptors) -> list[str]:
+    """Return what starts a desktop, as the same user of the host as any other sandbox."""
+    base, is_root = base_folder(), os.geteuid() == 0
+    folders = {"etc": str(host_etc()), "settings": str(_HERE / "settings")}
+    seen = {name: f"{base}/{name}" for name in folders} if is_root else folders
+    options = _bubblewrap(seen["etc"], seen["settings"], fds)
+    settings = {
+        "owner": SANDBOX_UID if is_root else None, "base": base, "folders": folders,
+        "command": [*options, _SHELL, "-c", _script(), "desktop", str(width), str(height)],
+    }  # fmt: skip
+    return interpreter("turngym.sandbox.launcher.single", json.dumps(settings))
+
+
+def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
+    size, fonts = ("--size", str(MEMORY_BYTES)), "/var/cache/fontconfig"
     return [
-        "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net",
-        "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--uid", str(UID), "--gid",
-        str(UID), "--cap-drop", "ALL", "--hostname", "desktop", "--new-session",
-        *_root(), "--dev", "/dev", "--proc", "/proc",
+        "bwrap", "--die-with-parent", *(f"--unshare-{name}" for name in NAMESPACES),
+        "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
+        "--hostname", "desktop", "--new-session", "--as-pid-1",
+        *root_options(Root(entries=host_entries(), etc=etc)), "--ro-bind-try", fonts, fonts,
+        "--dev", "/dev", "--proc", "/proc", *masks(),
         *size, "--tmpfs", "/home", *size, "--tmpfs", "/tmp", *size, "--tmpfs", "/run",
-        "--dir", HOME, "--dir", "/run/user", "--ro-bind", str(_HERE / "settings"), "/run/settings",
+        "--dir", HOME, "--dir", "/run/user", "--ro-bind", settings, "/run/settings",
+        "--perms", "0111", "--file", str(fds.shell), _SHELL,
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, "--clearenv",
-        *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
-        "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--",
+        *(word for name, value in VARIABLES.items() for word in ("--setenv", name, value)),
+        "--info-fd", str(fds.info), "--seccomp", str(fds.filter), "--",
     ]  # fmt: skip
 
 
+_SHELL = "/run/sh"
+"""The first process: a shell whose file nobody may read, only run. So the kernel lets no program
+of the same user into it, and what it tells us is written by none but itself."""
 _BUS = "unix:path=/run/user/bus"
-ENVIRONMENT = {
+VARIABLES = {
     "AT_SPI_BUS_ADDRESS": _BUS,
     "DBUS_SESSION_BUS_ADDRESS": _BUS,
     "DISPLAY": ":0",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+_libc = ctypes.CDLL(None)  # the two calls below change one thread, and Python has no others
 MAX_FILE_BYTES = 16 << 20
 MAX_ENTRIES = 2_000
 MTIME_S = 1_767_225_600
@@ -17,21 +19,42 @@ MTIME_S = 1_767_225_600
 def write_files(root: Path, home: str, files: Mapping[str, bytes | None]) -> None:
     """Write ``files`` by path below ``home`` of the file system at ``root``; None is a folder.
 
-    The home must still be as we made it: nothing has run in it that makes links.
+    They belong to whom the home belongs to, which is not us where we are root. The home must still
+    be as we made it: nothing has run in it that makes links.
     """
     base = root / home.lstrip("/")
-    for name, data in files.items():
-        path = base / name
-        if data is None:
-            path.mkdir(parents=True, exist_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    for name in sorted(files, key=len, reverse=True):
-        for path in (base / name, *(base / name).parents):
-            if path == base:
-                break
-            os.utime(path, (MTIME_S, MTIME_S))
+    with _as_owner_of(base):
+        for name, data in files.items():
+            path = base / name
+            if data is None:
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        for name in sorted(files, key=len, reverse=True):
+            for path in (base / name, *(base / name).parents):
+                if path == base:
+                    break
+                os.utime(path, (MTIME_S, MTIME_S))
+
+
+@contextmanager
+def _as_owner_of(path: Path) -> Iterator[None]:
+    """Make files in this thread as the user that ``path`` belongs to, where we are root.
+
+    Root itself is no user of the sandbox's, so the kernel lets it make no file there.
+    """
+    owner = path.stat()
+    if os.geteuid() != 0:
+        yield
+        return
+    _libc.setfsgid(owner.st_gid)
+    _libc.setfsuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        _libc.setfsuid(0)
+        _libc.setfsgid(os.getegid())
 
 
 def read_file(root: Path, home: str, path: str) -> bytes | None:

@@ -32,4 +32,7 @@ launch() { # number, command...
   number=$1; shift
   ("$@" >"/run/app$number.log" 2>&1; echo "ended $number $?") &
 }
-while read -r line; do eval "$line"; done
+while read -r line; do
+  eval "$line"
+  jobs >/dev/null  # collects what has ended: this is the process that orphans fall to
+done

@@ -32,6 +32,9 @@
   addEventListener("load", () => { changed = performance.now(); });
   addEventListener("beforeunload", () => { leaving = true; });
 
+  const FRAMES = 2;
+  const lastInLine = () => scheduler.postTask(() => {}, { priority: "background" });
+
   const markOf = (element) => {
     let number = numbers.get(element);
     if (number === undefined) {
@@ -364,19 +367,32 @@
   };
 
   globalThis.turngym = {
-    settle(quiet, cap, loadCap) {
+    // Quiet is what the page's own thread says, not the clock alone: since the last change the silence
+    // has passed, two frames were made, fonts are there, and nothing else waits for the thread.
+    async settle(quiet, cap, loadCap) {
       const start = performance.now();
-      return new Promise((resolve) => {
-        const check = () => {
-          const now = performance.now();
-          if (leaving) return resolve("leaving");
-          if (now - start >= (document.readyState === "loading" ? loadCap : cap)) return resolve("busy");
-          const wait = quiet - (now - Math.max(changed, start));
-          if (wait <= 0 && document.readyState === "complete") return resolve("quiet");
-          setTimeout(check, Math.min(Math.max(wait, 4), cap));
-        };
-        check();
-      });
+      let seen = changed, frames = 0, isOver = false;
+      const count = () => {
+        if (seen !== changed) { seen = changed; frames = 0; }
+        frames += 1;
+        if (!isOver) requestAnimationFrame(count);
+      };
+      requestAnimationFrame(count);
+      const isStill = () => document.readyState === "complete" && document.fonts.status === "loaded" &&
+        (document.hidden || frames >= FRAMES && seen === changed) && performance.now() - Math.max(changed, start) >= quiet;
+      try {
+        for (;;) {
+          if (leaving) return "leaving";
+          if (performance.now() - start >= (document.readyState === "loading" ? loadCap : cap)) return "busy";
+          if (isStill()) {
+            await lastInLine();
+            if (!leaving && isStill()) return "quiet";
+            continue;
+          }
+          const wait = quiet - (performance.now() - Math.max(changed, start));
+          await new Promise((resolve) => setTimeout(resolve, Math.min(Math.max(wait, 4), cap)));
+        }
+      } finally { isOver = true; }
     },
 
     stay() { leaving = false; },

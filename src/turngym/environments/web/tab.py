@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from turngym.environments.web.gate import Gate
+from turngym.environments.web.requests import Requests
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Page
@@ -28,8 +29,11 @@ _LOAD_MS = 4_000
 """How long a document may take to arrive before it is shown as it is."""
 _LEAVE_S = 0.25
 """How long to wait for a request when a page said that it is about to be left."""
+_FENCE = "Input.synthesizeScrollGesture"
 _FINGER_S = 0.01
 """Between two places that a finger passes."""
+_AGAIN_S = 0.01
+_BETWEEN = "Not attached to an active page"
 _GONE = ("context with specified id", "context was destroyed", "Inspected target navigated")
 
 
@@ -53,6 +57,7 @@ class Tab:
         self.page = page
         self._gate = gate
         self._session: CDPSession | None = None
+        self._requests: Requests | None = None
         self._world: int | None = None
         self._world_ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -71,6 +76,7 @@ class Tab:
         self.page.on("crash", self._crashed)
         session = await self.page.context.new_cdp_session(self.page)
         self._session = session
+        self._requests = Requests(session)
         session.on("Runtime.executionContextCreated", self._context_created)
         session.on("Runtime.executionContextDestroyed", self._context_destroyed)
         session.on("Runtime.executionContextsCleared", lambda _: self._lose_world())
@@ -81,6 +87,7 @@ class Tab:
                 {"source": _SCRIPT, "worldName": WORLD, "runImmediately": True},
             ),
             session.send("Page.enable"),
+            session.send("Network.enable", {"maxTotalBufferSize": 0}),
         )
         self._frame = tree["frameTree"]["frame"]["id"]
         await session.send("Runtime.enable")
@@ -117,10 +124,26 @@ class Tab:
         return self.earlier.pop()
 
     async def _history(self) -> tuple[list[dict[str, Any]], int]:
-        assert self._session is not None
-        found = await self.within(self._session.send("Page.getNavigationHistory"))
+        found = await self.within(self._asked("Page.getNavigationHistory"))
         blank = int(found["entries"][0]["url"] == "about:blank")  # how every tab starts
         return found["entries"][blank:], found["currentIndex"] - blank
+
+    async def _asked(self, method: str) -> dict[str, Any]:
+        """Return the browser's answer on the page; while one page gives way to another, ask again.
+
+        A document that has arrived becomes the active one a moment later, of which nothing tells.
+        """
+        from playwright.async_api import Error
+
+        assert self._session is not None
+        while True:
+            try:
+                answer: dict[str, Any] = await self._session.send(method)
+                return answer
+            except Error as error:
+                if _BETWEEN not in str(error):
+                    raise
+            await asyncio.sleep(_AGAIN_S)
 
     async def observe(
         self, *, quiet_ms: int, cap_ms: int, options: dict[str, Any]
@@ -151,11 +174,22 @@ class Tab:
                 raise TabLost("The page kept loading other pages and was closed.") from None
             if raw["state"] == "leaving":
                 await self._left(deadline - loop.time())
-            elif self._gate.is_idle or left_ms <= 1:
+            elif self._is_idle or left_ms <= 1:
                 found: dict[str, Any] = raw
                 return found
             else:
-                await self._gate.wait_idle(deadline - loop.time())
+                await self._wait_idle(deadline)
+
+    @property
+    def _is_idle(self) -> bool:
+        """No request of the page is under way, and none that comes of it is at the gate."""
+        assert self._requests is not None
+        return self._requests.is_idle and self._gate.is_idle
+
+    async def _wait_idle(self, deadline: float) -> None:
+        assert self._requests is not None
+        for one in (self._requests, self._gate):
+            await one.wait_idle(deadline - asyncio.get_running_loop().time())
 
     async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:
         """Return what the function ``name`` of ``page.js`` gives.
@@ -215,6 +249,24 @@ class Tab:
             await send("touchEnd")
 
         await self.within(move())
+        await self._input_handled()
+
+    async def _input_handled(self) -> None:
+        """Wait until the page has handled all touches, and what became of them, or is gone.
+
+        A tap or a scroll begins only after the touch itself was answered. A gesture of no length
+        sends nothing, but queues up behind them, and is answered once a frame shows the result.
+        """
+        assert self._session is not None
+        gesture = {"x": 1, "y": 1, "xDistance": 0, "yDistance": 0, "gestureSourceType": "touch"}
+        handled = asyncio.ensure_future(self._session.send(_FENCE, gesture))
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            await self.within(asyncio.wait([handled, lost], return_when=asyncio.FIRST_COMPLETED))
+        finally:
+            for one in (handled, lost):
+                one.cancel()
+            await asyncio.gather(handled, lost, return_exceptions=True)
 
     async def press_long(self, x: float, y: float, *, hold_s: float) -> None:
         """Hold a finger at a place until the page's context menu would open.
@@ -303,7 +355,7 @@ class Tab:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     await lost.wait()
-            if self._world == world and self._gate.is_idle:
+            if self._world == world and self._is_idle:
                 break  # a download, or the page stays after all
         if self._world == world:
             with suppress(ContextLost):

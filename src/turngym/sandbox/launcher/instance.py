@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from turngym.sandbox.launcher import cgroups, layers, mounts
+from turngym.sandbox.launcher.single import become
 
 GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD = 3, 4, 5, 6, 7
-BWRAP_ENV = {"PATH": "/usr/bin:/bin"}
-"""All that process 1 of a sandbox can tell about the host's environment."""
 
 
 class Store:
@@ -119,13 +118,7 @@ class Instance:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            if owner is not None:
-                os.setgroups([])
-                os.setresgid(owner, owner, owner)
-                os.setresuid(owner, owner, owner)
-            mounts.forbid_new_privileges()
-            os.chdir("/")
-            os.execvpe("bwrap", command, BWRAP_ENV)
+            become(command, owner)
         except BaseException as error:  # noqa: BLE001 - the last word of a forked process
             with contextlib.suppress(OSError):
                 os.write(2, f"cannot start bwrap: {error}\n".encode())
