@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -249,27 +250,57 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run([*prefix, "umount", str(folder)], check=True)
 
 
+@contextmanager
+def paused_by_a_full_disk(run: Path, disk: Path) -> Iterator[subprocess.Popen[str]]:
+    """Resume a copy of ``run`` on a disk with room for metrics only; wait until it says so."""
+    shutil.copytree(run, disk / "run")
+    (disk / "filler").write_bytes(b"\0" * (shutil.disk_usage(disk).free - 32 * 1024))
+    command = [*COMMAND, "train", "--resume", "--out", str(disk / "run")]
+    variables = {**os.environ, "PYTHONPATH": SOURCE}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "the disk is full" in line:
+                break
+        assert "the disk is full" in lines[-1], lines
+        assert lines[-1].startswith(f"{disk}/run/checkpoints: ")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.extra("mount")
-def test_a_full_disk_stops_the_run_and_leaves_the_previous_checkpoint_whole(
-    run: Path, small_disk: Path, capsys: Captured
+def test_a_full_disk_pauses_the_run_until_there_is_room(
+    run: Path, finished: Path, small_disk: Path
 ) -> None:
-    out = small_disk / "run"
-    shutil.copytree(run, out)
-    before = latest_checkpoint(out / "checkpoints")
+    before = latest_checkpoint(run / "checkpoints")
     assert before is not None
-    free = shutil.disk_usage(small_disk).free
-    (small_disk / "filler").write_bytes(b"\0" * (free - 32 * 1024))  # room for metrics only
+    with paused_by_a_full_disk(run, small_disk) as process:
+        load_checkpoint(small_disk / "run" / "checkpoints" / before.name)
+        (small_disk / "filler").unlink()
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        assert "there is room again" in said
+    for name in ("metrics.jsonl", "trajectories/best-000002.jsonl"):
+        assert (small_disk / "run" / name).read_bytes() == (finished / name).read_bytes()
 
-    line = complaint(capsys, "train", "--resume", "--out", str(out), code=1)
-    assert "could not be written" in line
-    assert "No space left on device" in line
-    assert line.endswith("earlier checkpoints are intact")
-    assert latest_checkpoint(out / "checkpoints") == before
-    load_checkpoint(before)
-    assert not list((out / "checkpoints").glob(".*")), "nothing half-written stays"
 
+@pytest.mark.extra("mount")
+def test_ctrl_c_ends_a_run_that_waits_for_room(run: Path, finished: Path, small_disk: Path) -> None:
+    with paused_by_a_full_disk(run, small_disk) as process:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 130, said
+        assert "interrupted while the disk is full; free some space" in said.splitlines()[-1]
+        assert "Traceback" not in said
+    assert not list((small_disk / "run" / "checkpoints").glob(".*")), "nothing half-written stays"
     (small_disk / "filler").unlink()
-    assert main(["train", "--resume", "--out", str(out)]) == 0
+    assert main(["train", "--resume", "--out", str(small_disk / "run")]) == 0
+    metrics = (small_disk / "run" / "metrics.jsonl").read_bytes()
+    assert metrics == (finished / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.extra("mount")

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -247,26 +249,42 @@ def test_other_settings_in_the_same_folder_are_refused(straight: Path) -> None:
         train(changed, straight)
 
 
-def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(
-    config: TrainConfig, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["checkpoints", "metrics", "trajectories", "timings", "curve"])
+def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
+    config: TrainConfig,
+    straight: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
 ) -> None:
+    """The writer of one kind of file finds no room a few times, then some."""
+    module, name = {
+        "checkpoints": ("turngym.trainers.checkpoints", "_flush"),
+        "metrics": ("turngym.trainers.metrics", "JsonLinesLogger.log"),
+        "trajectories": ("turngym.trainers.run_folder", "write_trajectories"),
+        "timings": ("turngym.trainers.run_folder", "RunFolder.add_timing"),
+        "curve": ("turngym.trainers.run", "draw_curve"),
+    }[what]
+    place, _, attribute = f"{module}.{name}".rpartition(".")
+    original = resolve_name(f"{module}:{name}")
     calls = []
 
-    def full(*args: object, **kwargs: object) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
         calls.append(args)
-        if len(calls) > 3:
-            raise OSError(28, "No space left on device")
-        original(*args, **kwargs)  # type: ignore[arg-type]
+        if 2 < len(calls) < 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(*args, **kwargs)
 
-    from turngym.trainers import checkpoints
-
-    original = checkpoints._flush
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "_flush", full)
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            train(config, tmp_path)
+    monkeypatch.setattr("turngym.trainers.outbox.RETRY_S", 0.0)
+    monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
+    told = [r.getMessage() for r in caplog.records if "the disk is full" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith(str(tmp_path))
+    assert what in told[0].split(": ")[0]
+    assert "Free some space" in told[0]
 
 
 def test_the_trained_policy_can_be_loaded_from_the_run_and_from_a_checkpoint(

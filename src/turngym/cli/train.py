@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -43,16 +42,21 @@ def train(
     from turngym.config import load_config
     from turngym.trainers.config import TrainConfig
     from turngym.trainers.loop import train as run_training
+    from turngym.trainers.run_folder import check_same_run, has_begun, read_settings
+    from turngym.trainers.settings_change import extends
 
     if not sources and not resume:
         raise ConfigError(f"train: wanted {SOURCES}, or --resume --out FOLDER")
     folder = _folder(sources or [], out)
-    kept = [_kept_settings(folder)] if resume else []
+    kept = [read_settings(folder)] if resume else []
     config = load_config(TrainConfig, [*kept, *(sources or [])])
-    if (folder / "summary.json").exists():
-        say(f"{folder}: this run is done; to train anew, choose another folder")
-    elif (folder / "config.json").exists():
-        say(f"{folder}: going on with the run that is there")
+    if (folder / "config.json").exists():
+        check_same_run(folder, config)
+        is_longer = extends(read_settings(folder), config.model_dump(mode="json"))
+        if (folder / "summary.json").exists() and not is_longer:
+            say(f"{folder}: this run is done; give it more run.steps, or choose another folder")
+        elif has_begun(folder):
+            say(f"{folder}: going on with the run that is there")
     with Watcher() as watcher:
         result = run_training(config, folder, progress=watcher)
     if as_json:
@@ -110,18 +114,6 @@ def _folder(sources: list[str], out: Path | None) -> Path:
     if not files:
         raise ConfigError("train: no recipe or TOML file gives the run its name; set --out")
     return _RUNS / Path(files[-1]).stem
-
-
-def _kept_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that a run was started with."""
-    file = folder / "config.json"
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))["config"]
-    except FileNotFoundError as error:
-        raise ConfigError(f"{folder}: holds no run to resume") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: is not the settings of a run") from error
-    return dict(settings)
 
 
 def _print_result(result: TrainResult) -> None:

@@ -12,7 +12,6 @@ It is written under another name, flushed to the disk and renamed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turngym.errors import CheckpointError
+from turngym.manifest import file_digest
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -144,9 +144,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for name, wanted in manifest["files"].items():
         file = path / name
         if not file.is_file():
-            raise CheckpointError(f"{file}: is missing; {_advice(path)}")
-        if _digest(file) != wanted:
-            raise CheckpointError(f"{file}: differs from its SHA-256 digest; {_advice(path)}")
+            raise CheckpointError(f"{file}: is missing; {advice(path)}")
+        if file_digest(file) != wanted:
+            raise CheckpointError(f"{file}: differs from its SHA-256 digest; {advice(path)}")
     return Checkpoint(
         path=path, state=_read_json(path / "state.json"), files=frozenset(manifest["files"])
     )
@@ -173,7 +173,8 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.split("-")[0]))
 
 
-def _advice(path: Path) -> str:
+def advice(path: Path) -> str:
+    """Return what to do about a checkpoint that cannot be used."""
     others = [other for other in _checkpoints(path.parent) if other != path]
     if others:
         return f"delete {path} to go on from {others[-1].name}"
@@ -182,13 +183,7 @@ def _advice(path: Path) -> str:
 
 def _digests(folder: Path) -> dict[str, dict[str, Any]]:
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): _digest(file) for file in files}
-
-
-def _digest(file: Path) -> dict[str, Any]:
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return {"sha256": digest, "bytes": file.stat().st_size}
+    return {str(file.relative_to(folder)): file_digest(file) for file in files}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -197,7 +192,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
         raise CheckpointError(
-            f"{path}: cannot be read ({reason}); {_advice(path.parent)}"
+            f"{path}: cannot be read ({reason}); {advice(path.parent)}"
         ) from error
     return content if isinstance(content, dict) else {}
 

@@ -67,10 +67,17 @@ async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> 
             await _reinforce(run, progress)
             await _measure(run, "after", progress)
             run.conclude()
+            await folder.outbox.settle()
     except asyncio.CancelledError:
         if run is None:
             raise Interrupted(f"{folder.path}: interrupted; nothing to save yet") from None
-        run.save()
+        if not folder.outbox.is_stuck:
+            run.save()
+        if folder.outbox.is_stuck:
+            raise Interrupted(
+                f"{folder.path}: interrupted while the disk is full; free some space, and the same "
+                "command resumes it from its newest checkpoint"
+            ) from None
         raise Interrupted(
             f"{folder.path}: interrupted and saved; the same command resumes it"
         ) from None
@@ -91,9 +98,10 @@ async def _imitate(run: Run, progress: Progress) -> None:
             run.log(state.warm_steps, metrics)
             state.warm_steps += 1
             progress.advance(state.warm_steps, metrics)
-            await asyncio.sleep(0)  # where a signal may stop the run
+            await run.folder.outbox.settle()  # where a signal may stop the run
         _judge_start(run, progress)
     run.begin("before")
+    await run.folder.outbox.settle()
 
 
 async def _is_warm(run: Run) -> bool:
@@ -106,6 +114,7 @@ async def _is_warm(run: Run) -> bool:
     if is_due and state.validated != state.warm_steps:
         state.warm_success = (await run.validate("warm_start", state.warm_steps)).success
         run.save()
+        await run.folder.outbox.settle()
     return is_last or (state.warm_success or 0.0) >= config.target_success
 
 
@@ -124,10 +133,13 @@ async def _reinforce(run: Run, progress: Progress) -> None:
             metrics = step_metrics(batch, credit) | trained
             run.finish_step(metrics, batch.played)
             await feed.publish(run.state.step, run.publish)
-            if run.keep():
+            is_kept = run.keep()
+            await run.folder.outbox.settle()
+            if is_kept:
                 feed.seal(run.state.step)
             progress.advance(run.state.step, metrics)
     run.begin("after")
+    await run.folder.outbox.settle()
 
 
 async def _is_good(run: Run) -> bool:
@@ -151,6 +163,7 @@ async def _measure(run: Run, phase: Literal["before", "after"], progress: Progre
     progress.advance(1, {})
     greedy = await run.arena.held_out_episodes(run.greedy)
     run.finish_measure(HeldOut(sampled=summarize(sampled), greedy=summarize(greedy)), sampled)
+    await run.folder.outbox.settle()
     progress.advance(2, {})
 
 

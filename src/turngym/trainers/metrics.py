@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from turngym.errors import RecordError
+from turngym.manifest import GrowingFile
 
 
 class MetricSums:
@@ -55,27 +57,33 @@ class JsonLinesLogger:
 
     Args:
         path: The file; created if missing.
-        offset: Bytes to keep of what is there, the rest is cut off; None keeps all.
+        offset: Bytes to keep of what is there, the rest is cut off; None keeps all whole lines.
+
+    Raises:
+        RecordError: There are less than ``offset`` bytes.
     """
 
     def __init__(self, path: Path, *, offset: int | None = None) -> None:
-        path.touch()
-        if offset is not None:
-            os.truncate(path, offset)
-        self._file = path.open("a", encoding="utf-8")
+        size = path.stat().st_size if path.exists() else 0
+        if offset is not None and size < offset:
+            raise RecordError(f"{path}: is cut off, {size} bytes of {offset} are left")
+        self._file = GrowingFile(path, offset)
 
     @property
     def offset(self) -> int:
         """Bytes written so far, flushed to the disk."""
         self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._file.size
+
+    @property
+    def sha256(self) -> str:
+        """Digest of everything written so far."""
+        return self._file.sha256
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line."""
         row = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        self._file.write(json.dumps({"step": step, **row}) + "\n")
-        self._file.flush()
+        self._file.append(json.dumps({"step": step, **row}))
 
     def close(self) -> None:
         """Close the file."""
@@ -105,24 +113,18 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-class FanOut:
-    """Writes to several loggers."""
-
-    def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
-        self._loggers = tuple(loggers)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write to each."""
-        for logger in self._loggers:
-            logger.log(step, metrics)
-
-    def close(self) -> None:
-        """Close each."""
-        for logger in self._loggers:
-            logger.close()
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics file; a last line that was cut off is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Return the rows of a metrics file; a last line that was cut off is left out.
+
+    Raises:
+        RecordError: Another line is damaged; the message names the file and the line.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise RecordError(f"{path}:{number}: is not a row of numbers ({error})") from error
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,19 +19,29 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import OraclePolicy
 from turngym.agents.tokenizers import train_tokenizer
 from turngym.config import load_config
+from turngym.errors import CheckpointError, ConfigError, RecordError
 from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
 from turngym.trainers.arena import Arena
-from turngym.trainers.checkpoints import find_model, latest_checkpoint, load_checkpoint
+from turngym.trainers.checkpoints import (
+    Checkpoint,
+    advice,
+    find_model,
+    latest_checkpoint,
+    load_checkpoint,
+)
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.model_files import read_model
 from turngym.trainers.run import Run
 from turngym.trainers.run_folder import RunFolder
 from turngym.trainers.run_state import RunState
+from turngym.trainers.settings_change import check_change
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 _TOKENIZER_EPISODES = 64
 """Expert episodes that a tokenizer is trained on when none are imitated."""
@@ -55,7 +66,8 @@ async def open_run(config: TrainConfig, folder: RunFolder) -> Run:
 async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     newest = latest_checkpoint(folder.checkpoints)
     checkpoint = None if newest is None else load_checkpoint(newest)
-    state = RunState() if checkpoint is None else RunState(**checkpoint.state["run"])
+    state = _state_of(checkpoint, config)
+    folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
     episodes = await _expert_episodes(config, folder, arena)
     tokenizer, model = _build_policy(config, episodes, arena.instructions)
     overlaps = config.rollout.mode == "overlap"  # then validation plays beside the rollouts
@@ -71,9 +83,29 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     run = Run(config, folder, arena, tokenizer=tokenizer, model=model, engine=engine, state=state)
     if checkpoint is not None:
         run.restore(checkpoint, episodes)
-    elif config.warm_start.episodes:
+    elif config.warm_start.imitates:
         run.start_imitation(episodes)
     return run
+
+
+def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:
+    """Return where the run stands; one that was done trains on where it has more updates now.
+
+    Raises:
+        CheckpointError: The checkpoint is of a run of other settings.
+    """
+    if checkpoint is None:
+        return RunState()
+    try:
+        check_change(checkpoint.path, checkpoint.state["config"], config.model_dump(mode="json"))
+    except ConfigError as error:
+        found = str(error).splitlines()[0].partition("; ")[0]
+        raise CheckpointError(f"{found}; {advice(checkpoint.path)}") from error
+    state = RunState(**checkpoint.state["run"])
+    is_over = state.phase in ("after", "done") and not state.reached_target
+    if is_over and state.step < config.run.steps:
+        state.phase, state.after, state.validated = "train", None, state.step
+    return state
 
 
 def load_policy(path: Path, *, greedy: bool = True) -> LocalPolicy:
@@ -105,17 +137,33 @@ async def _expert_episodes(
     config: TrainConfig, folder: RunFolder, arena: Arena
 ) -> list[Trajectory]:
     """Return the episodes to imitate and to train a tokenizer on, played once and then kept."""
-    count = config.warm_start.episodes
+    start, file = config.warm_start, folder.expert
+    count = start.episodes if start.imitates else 0
     if isinstance(config.model, TinyModelConfig):
         count = count or _TOKENIZER_EPISODES
     if count == 0:
         return []
-    file = folder.trajectories / "expert.jsonl"
-    if not file.exists():
-        start = config.warm_start
+    if file.exists():
+        folder.manifest.check(file, advice="delete it to have its episodes played again")
+    else:
+        was_kept = file in folder.manifest
+        if was_kept:
+            logger.warning("%s: is missing; its episodes are played again", file)
         expert = OraclePolicy(start.oracle_noise, start.noise_commands)
         write_trajectories(file, await arena.expert_episodes(expert, count=count))
+        if was_kept:
+            _check_same_episodes(folder)
+    if file not in folder.manifest:
+        folder.manifest.seal(file)
     return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
+
+
+def _check_same_episodes(folder: RunFolder) -> None:
+    try:
+        folder.manifest.check(folder.expert, advice="restore it from a copy")
+    except RecordError:
+        folder.expert.unlink()
+        raise
 
 
 def _build_policy(

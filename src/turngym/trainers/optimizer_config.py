@@ -68,3 +68,8 @@ class WarmStartConfig(OptimizerConfig):
     little of it makes every seed learn."""
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Tokens in memory at once, padding included. No result depends on it."""
+
+    @property
+    def imitates(self) -> bool:
+        """Whether there is anything to imitate, and a step to do it in."""
+        return self.episodes > 0 and self.max_steps > 0

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from turngym.agents.engine import LocalEngine, Sampling
 from turngym.agents.local import LocalPolicy
+from turngym.agents.models import load_tokenizer
 from turngym.agents.rendering import Renderer
+from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation import Evaluation, summarize
 from turngym.seeding import derive_seed
 from turngym.trainers.arena import Arena
@@ -26,7 +28,6 @@ from turngym.trainers.imitation import Imitator
 from turngym.trainers.learner import Learner, needs_reference
 from turngym.trainers.lora import full_state, is_adapted, load_own_state, own_state
 from turngym.trainers.metrics import (
-    FanOut,
     JsonLinesLogger,
     MetricsLogger,
     TensorBoardLogger,
@@ -105,16 +106,18 @@ class Run:
             for temperature in (config.rollout.temperature, 0.0)
         )
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
-        loggers: list[MetricsLogger] = [self._metrics]
+        folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
+        self._loggers: list[MetricsLogger] = []
         if config.run.tensorboard:
-            loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
-        self._logger = FanOut(loggers)
+            self._loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
         self._laps: dict[str, float] = {}
         self._since = time.perf_counter()
 
     def close(self) -> None:
         """Close what is open. Safe to call twice."""
-        self._logger.close()
+        self._metrics.close()
+        for logger in self._loggers:
+            logger.close()
         self.arena.close()
 
     def publish(self) -> None:
@@ -127,6 +130,11 @@ class Run:
             weights = {name: weight.clone() for name, weight in weights.items()}
         self._engine.load_weights(weights, self.state.step)
 
+    @property
+    def is_past(self) -> bool:
+        """Whether reinforcement is over."""
+        return self.state.phase in ("after", "done")
+
     def lap(self, name: str) -> None:
         """Count the seconds since the last lap under ``name``."""
         now = time.perf_counter()
@@ -135,12 +143,14 @@ class Run:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write numbers, and apart from them the laps since the last time."""
-        self._logger.log(step, metrics)
+        self.folder.outbox.write(self.folder.metrics, lambda: self._metrics.log(step, metrics))
+        for logger in self._loggers:
+            logger.log(step, metrics)
         if self._laps:
             seconds = sum(self._laps.values())
             row = {"phase": self.state.phase, "step": step, "seconds": seconds, **self._laps}
-            self.folder.add_timing(row)
-            self._laps.clear()
+            self.folder.outbox.write(self.folder.timings, lambda: self.folder.add_timing(row))
+            self._laps = {}
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
         """Play the validation tasks with the newest weights, log and keep what was seen."""
@@ -221,7 +231,9 @@ class Run:
     def conclude(self) -> None:
         """Write what came of a run that is done."""
         self.draw()
-        self.folder.write_summary(self.result().to_json())
+        self.folder.outbox.write(
+            self.folder.summary, lambda: self.folder.conclude(self.result().to_json())
+        )
 
     def draw(self) -> None:
         """Draw the learning curve as far as it goes."""
@@ -232,8 +244,9 @@ class Run:
             if content is not None
         }
         title = f"{self.config.env.id}, {self.config.algo.name}, seed {self.config.run.seed}"
-        draw_curve(
-            self.folder.curve, read_metrics(self.folder.metrics), title=title, held_out=held_out
+        file, metrics = self.folder.curve, self.folder.metrics
+        self.folder.outbox.write(
+            file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
         )
 
     def result(self) -> TrainResult:
@@ -303,13 +316,16 @@ class Run:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint. It may wait for room; nothing may change before it is written.
 
         Raises:
-            CheckpointError: It could not be written; earlier ones are intact.
+            CheckpointError: It could not be written for another reason; earlier ones are intact.
         """
+        self.folder.outbox.write(self.folder.checkpoints, self._save)
+
+    def _save(self) -> None:
         state, trainer = self.state, self.learner or self.imitator
-        state.metrics_bytes = self._metrics.offset
+        state.metrics_bytes, state.metrics_sha256 = self._metrics.offset, self._metrics.sha256
         state.optimizer_steps = 0 if trainer is None else trainer.optimizer.steps
         tensors: dict[str, Mapping[str, Tensor]] = {}
         if trainer is not None:
@@ -333,9 +349,20 @@ class Run:
             write_model=lambda path: write_model(self.model, self._tokenizer, path),
             keep=self.config.run.keep_checkpoints,
         )
+        self.folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
 
     def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
-        """Take up weights and optimizer where ``checkpoint`` left them."""
+        """Take up weights and optimizer where ``checkpoint`` left them.
+
+        Raises:
+            CheckpointError: It was made with another tokenizer, or lacks what training on needs.
+        """
+        if load_tokenizer(checkpoint.model_dir).get_vocab() != self._tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{checkpoint.path}: was made with another tokenizer than the one of this run; the "
+                "expert episodes or the model that it came from have changed: restore them from a "
+                "copy"
+            )
         if is_adapted(self.model):
             load_own_state(self.model, checkpoint.tensors("adapter"))
         else:
@@ -343,7 +370,11 @@ class Run:
         steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
         if self.state.phase == "warm_start" and episodes:
             self.start_imitation(episodes).load_state(moments, steps=steps)
-        elif self.state.phase == "train":
+        elif self.state.phase not in ("warm_start", "before") and (moments or not self.is_past):
+            if self.state.step and not moments:
+                raise CheckpointError(
+                    f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
+                )
             learner = self.start_learning()
             learner.load_state(moments, updates=self.state.step, steps=steps)
             if self.reference is not None:

@@ -29,3 +29,5 @@ class RunState:
     after: dict[str, Any] | None = None
     metrics_bytes: int = 0
     """Length of ``metrics.jsonl``; what a killed process wrote after that is cut off."""
+    metrics_sha256: str | None = None
+    """Digest of these bytes; None in checkpoints of earlier versions."""

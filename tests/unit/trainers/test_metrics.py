@@ -14,7 +14,6 @@ from helpers.trajectories import episode, group
 from turngym.rollouts.evaluation import summarize
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.metrics import (
-    FanOut,
     JsonLinesLogger,
     MetricSums,
     TensorBoardLogger,
@@ -70,7 +69,7 @@ def test_a_line_that_was_cut_off_is_not_read(tmp_path: Path) -> None:
 def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logger = FanOut([TensorBoardLogger(tmp_path), JsonLinesLogger(tmp_path / "m.jsonl")])
+    logger = TensorBoardLogger(tmp_path)
     logger.log(4, {"train/loss": 0.25, "train/odd": math.nan})
     logger.close()
     events = EventAccumulator(str(tmp_path))

@@ -30,6 +30,12 @@ def refusal(path: Path, *overrides: str) -> str:
     return line
 
 
+def begun_run(path: Path, *overrides: str) -> None:
+    """Leave a run that has a checkpoint, so that there is something to go on from."""
+    with RunFolder(path, config(*overrides)) as folder:
+        (folder.checkpoints / "000001-before-0").mkdir()
+
+
 def test_a_new_folder_holds_the_resolved_settings(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run"
     with RunFolder(path, config("run.seed=3")):
@@ -48,8 +54,7 @@ def test_the_same_settings_come_back_to_the_same_folder(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_by_the_first_that_differs(tmp_path: Path) -> None:
-    with RunFolder(tmp_path, config()):
-        pass
+    begun_run(tmp_path)
     line = refusal(tmp_path, "learner.lr=0.5")
     assert line.startswith(f"{tmp_path}: holds a run with learner.lr=0.0007, not 0.5")
 
