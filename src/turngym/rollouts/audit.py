@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from turngym.errors import RecordError
+from turngym.manifest import Manifest
 from turngym.rollouts.ledger import LEDGER_FILE, check_format, read_meta
+from turngym.rollouts.ledger_files import log_damage, log_of
 from turngym.rollouts.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
@@ -87,6 +89,7 @@ def find_ledger(run: Path) -> Path:
     """
     path = run / LEDGER_FILE if run.is_dir() else run
     if not path.is_file():
+        Manifest(path.parent).check(path)
         raise RecordError(
             f"{run}: holds no {LEDGER_FILE}; only runs that play ahead of the trainer keep one"
         )
@@ -111,9 +114,25 @@ def audit(run: Path) -> AuditReport:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             check_format(db, path)
             db.execute("BEGIN")  # one moment of a run that may go on
-            return _audit(db, AuditReport(path))
-    except sqlite3.Error as error:
+            report = _audit(db, AuditReport(path))
+            _check_files(report)
+            return report
+    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, RecordError):
+            raise
         raise RecordError(f"{path}: is not a readable ledger ({error})") from error
+
+
+def _check_files(report: AuditReport) -> None:
+    """Compare the files with their digests, where the folder has some."""
+    manifest = Manifest(report.path.parent)
+    for found in (
+        manifest.damage(report.path),
+        manifest.damage(log_of(report.path)),
+        log_damage(report.path),
+    ):
+        if found is not None:
+            report.blame(found)
 
 
 def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:

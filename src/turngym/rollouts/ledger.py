@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from turngym.errors import ConfigError, RecordError, TrainingError
+from turngym.manifest import Manifest
 from turngym.rollouts import ledger_schema as sql
 from turngym.rollouts.groups import OpenGroup, ReadyGroup
+from turngym.rollouts.ledger_files import LedgerSeal, log_damage
 from turngym.rollouts.orders import SampleKey
 from turngym.tasks.base import Task
 
@@ -45,13 +47,21 @@ class Ledger:
         threaded: Write in a thread of its own, so that a slow disk holds up nobody. Without it the
             event loop writes, once per turn of the loop: the same order at every run.
         durable: Flush to the disk at every commit, for machines that may lose power.
+        manifest: Of the folder; keeps the digests of the files, which are compared first.
 
     Raises:
         ConfigError: Another process has it open.
-        RecordError: The file is something else, or of a newer version.
+        RecordError: The file is something else, damaged, gone, or of a newer version.
     """
 
-    def __init__(self, path: Path, *, threaded: bool = True, durable: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threaded: bool = True,
+        durable: bool = False,
+        manifest: Manifest | None = None,
+    ) -> None:
         self.path = path
         self.written = 0
         """Number of the last operation that is on the disk."""
@@ -63,8 +73,9 @@ class Ledger:
         """Called in the event loop when ``trouble`` comes or goes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock_file = _locked(path)
+        self._seal = None if manifest is None else LedgerSeal(path, manifest)
         try:
-            self._db = open_database(path, durable=durable)
+            self._db = self._open(durable=durable)
         except BaseException:
             self._lock_file.close()
             raise
@@ -77,8 +88,21 @@ class Ledger:
         self._threaded = threaded
         self._thread: threading.Thread | None = None
         self._scheduled = False
-        self._closing = False
+        self._closing = self._is_closed = False
         self._failure: Exception | None = None
+
+    def _open(self, *, durable: bool) -> sqlite3.Connection:
+        if self._seal is not None:
+            self._seal.check()
+        if damage := log_damage(self.path):
+            raise RecordError(
+                f"{damage}; delete it to go on from the newest checkpoint: what was played since "
+                "is played again"
+            )
+        db = open_database(self.path, durable=durable)
+        if self._seal is not None:
+            self._seal.begin(db)
+        return db
 
     # What happens to groups and episodes. All of it returns at once.
 
@@ -211,8 +235,14 @@ class Ledger:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        self._db.close()
-        self._lock_file.close()
+        try:
+            if self._seal is None or self._is_closed:
+                self._db.close()
+            else:
+                self._seal.close(self._db)
+        finally:
+            self._is_closed = True
+            self._lock_file.close()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -249,7 +279,7 @@ class Ledger:
         except sqlite3.Error as error:
             with self._guard:
                 self._pending[:0] = batch
-            if not _may_pass(error):
+            if not may_pass(error):
                 self._fail(error)
                 return
             self._tell(f"{self.path}: {error}")
@@ -276,7 +306,7 @@ class Ledger:
                 try:
                     self._commit(batch)
                 except sqlite3.Error as error:
-                    if not _may_pass(error):
+                    if not may_pass(error):
                         self._call(self._fail, error)
                         return
                     self._call(self._tell, f"{self.path}: {error}")
@@ -304,6 +334,14 @@ class Ledger:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        if self._seal is not None:
+            self._keep_digests(self._seal, batch)
+
+    def _keep_digests(self, seal: LedgerSeal, batch: Sequence[Operation]) -> None:
+        try:
+            seal.committed(self._db, is_due=any(statement == sql.SEAL for statement, _ in batch))
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("%s: its digest cannot be kept (%s)", self.path, error)
 
     def _settle(self, count: int) -> None:
         self.written += count
@@ -317,7 +355,10 @@ class Ledger:
             return
         self.trouble = trouble
         if trouble is not None:
-            logger.error("ledger: %s; no episode begins until it can be written", trouble)
+            logger.error(
+                "ledger: %s; no episode begins until it can be written: is there room on its disk?",
+                trouble,
+            )
         else:
             logger.warning("ledger: it can be written again")
         if self.on_trouble is not None:
@@ -392,7 +433,7 @@ def task_from_json(text: str) -> Task:
     return Task(**json.loads(text))
 
 
-def _may_pass(error: sqlite3.Error) -> bool:
+def may_pass(error: sqlite3.Error) -> bool:
     """Return whether the trouble is one that a person can end while the run waits."""
     return any(word in str(error) for word in _FULL_CODES)
 

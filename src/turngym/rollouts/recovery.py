@@ -8,20 +8,22 @@ taken up by carrying their recorded turns out again; their next try shuts out an
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, cast
 
+from turngym.errors import RecordError, TrainingError
 from turngym.rollouts import ledger_schema as sql
 from turngym.rollouts.dispatch import prefix_of
 from turngym.rollouts.episode import Played
 from turngym.rollouts.groups import GroupKind, GroupStatistics, Member, OpenGroup, ReadyGroup
-from turngym.rollouts.ledger import Ledger, read_meta, task_from_json
+from turngym.rollouts.ledger import Ledger, may_pass, read_meta, task_from_json
 from turngym.rollouts.orders import GroupOrder, SampleKey, member_policy_seed
 from turngym.rollouts.packing import unpack_episode, unpack_turn, unpack_turns
 from turngym.rollouts.running import Job
-from turngym.rollouts.stored import StoredGroup, StoredMember, read_episode
+from turngym.rollouts.stored import StoredGroup, StoredMember, read_episode, read_turns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,10 +44,38 @@ def recover(ledger: Ledger, version: int, *, seed: int) -> Recovery:
     ``seed`` is the root of the episodes' seeds. Marks earlier steps as sealed.
     Tokens of versions that are lost (n > ``version``) count as drawn
     as far before it as they were after: their distance in updates goes there and back.
+
+    Raises:
+        RecordError: Something in it is damaged; the message names the file and the place.
+        TrainingError: It cannot be written, for example because the disk is full.
     """
+    try:
+        return _recover(ledger, version, seed)
+    except sqlite3.OperationalError as error:
+        if not may_pass(error):
+            raise _unreadable(ledger, error) from error
+        raise TrainingError(
+            f"{ledger.path}: cannot be written ({error}); free some space on its disk, and the "
+            "same command resumes the run"
+        ) from error
+    except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+        raise _unreadable(ledger, error) from error
+
+
+def _unreadable(ledger: Ledger, error: Exception) -> RecordError:
+    return RecordError(
+        f"{ledger.path}: {error}; the checkpoints are not touched. Restore it from a copy, or see "
+        f"what is left with 'turngym audit {ledger.path.parent}'"
+    )
+
+
+def _recover(ledger: Ledger, version: int, seed: int) -> Recovery:
     db = ledger.connection
     if db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None:
         return Recovery()
+    last = db.execute("SELECT MAX(step) FROM steps").fetchone()[0]
+    if last is not None and last < version - 1:
+        raise RecordError(f"ends at update {last}, but the checkpoint is of update {version}")
     with_transaction(db, _roll, version)
     ledger.lineage = int(read_meta(db, "lineage", "0"))
     reader = _Reader(db, seed)
@@ -271,11 +301,11 @@ class _Reader:
                 versions=[group.born] * len(given),
                 trained_to=len(given),
             )
-        blobs = self._db.execute(
-            "SELECT packed, seen, version FROM turns WHERE grp = ? AND member = ? AND attempt = ? "
-            "ORDER BY turn",
-            place,
-        ).fetchall()
+        facts = self._turn_facts(key, attempt)
+        blobs = [
+            (blob, *fact)
+            for blob, fact in zip(read_turns(self._db, key, attempt), facts, strict=True)
+        ]
         return Job(
             group=group,
             key=key,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -178,9 +179,28 @@ def read_episode(
     row = db.execute(f"SELECT tail, policy_seed FROM attempts {where}", place).fetchone()
     if row is None or (whole and row[0] is None):
         raise RecordError(f"ledger: holds no finished episode {key}, try {attempt}")
-    turns = db.execute(f"SELECT packed FROM turns {where} ORDER BY turn", place)
     tail = row[0] or _open_tail(db, key, row[1])
-    return PackedEpisode(tuple(packed for (packed,) in turns), tail)
+    return PackedEpisode(read_turns(db, key, attempt), tail)
+
+
+def read_turns(db: sqlite3.Connection, key: SampleKey, attempt: int) -> tuple[bytes, ...]:
+    """Return the packed turns of one try.
+
+    Raises:
+        RecordError: One is damaged; the message names it.
+    """
+    rows = db.execute(
+        "SELECT turn, packed, crc FROM turns WHERE grp = ? AND member = ? AND attempt = ? "
+        "ORDER BY turn",
+        (key.group, key.member, attempt),
+    ).fetchall()
+    for turn, packed, crc in rows:
+        if zlib.crc32(packed) != crc:
+            raise RecordError(
+                f"group {key.group}, episode {key.member}, try {attempt}: the packed turn {turn} "
+                "is damaged"
+            )
+    return tuple(packed for _, packed, _ in rows)
 
 
 def _open_tail(db: sqlite3.Connection, key: SampleKey, policy_seed: int) -> bytes:

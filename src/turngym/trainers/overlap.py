@@ -38,7 +38,7 @@ async def open_feed(run: Run) -> AsyncIterator[Feed]:
         yield SyncFeed(config, arena, run.sampled, run.selection, run.state)
         return
     async with AsyncExitStack() as stack:
-        ledger = Ledger(run.folder.path / LEDGER_FILE)
+        ledger = Ledger(run.folder.path / LEDGER_FILE, manifest=run.folder.manifest)
         stack.push_async_callback(ledger.close)
         watched = Watched(run.selection, group_size=largest_group(config))
         scheduler = RolloutScheduler(
