@@ -14,6 +14,8 @@ WEB := web miniwob
 EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop android
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".
 PYTEST_ARGS ?=
+# Two a core: half of the tests wait for a browser, a sandbox or a process most of the time.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 ARGS ?=
 
 # Two OpenMP threads on a busy machine can be twenty times slower than one.
@@ -21,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning wheel check format bench results extras docs lock clean
+.PHONY: help demo test test-busy conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning wheel check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,7 +36,11 @@ test: ## Everything that CI runs: the checks, then all tests with all game engin
 	@$(BOOTSTRAP) core dev $(EVERYTHING)
 	@$(BIN)/python -m turngym.environments.web.sites.install tracker forum shop
 	@$(MAKE) check
-	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-busy: ## make test three times in a row beside eight busy loops of equal priority; hours
+	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@scripts/busy.sh 3 8 $(MAKE) test
 
 conformance: ## Every environment through every check, at full length; hours
 	@$(BOOTSTRAP) core dev $(EVERYTHING) wiki
