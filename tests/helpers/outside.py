@@ -32,14 +32,24 @@ class Bench:
 
 @asynccontextmanager
 async def gateway(
-    upstream: str, out: Path | None = None, *, tokens: Tokens = "auto", env: OpenEnv | None = None
+    upstream: str,
+    out: Path | None = None,
+    *,
+    tokens: Tokens = "auto",
+    env: OpenEnv | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Bench]:
     """Run a gateway in front of any server."""
     config = EndpointConfig(model="tiny", base_url=upstream, retry_wait_s=0.01, max_retries=2)
     endpoint = Endpoint(config)
     episodes = Episodes(out=out, scrubber=endpoint.scrubber, open_env=env)
     app = Gateway(
-        endpoint, episodes, control_key=CONTROL, tokens=tokens, serves_tools=env is not None
+        endpoint,
+        episodes,
+        control_key=CONTROL,
+        tokens=tokens,
+        serves_tools=env is not None,
+        **settings,
     ).app()
     async with serving(app) as url:
         yield Bench(url=url, episodes=episodes)

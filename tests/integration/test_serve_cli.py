@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,27 @@ def test_an_agent_is_recorded_from_two_commands(tmp_path: Path) -> None:
     (turn,) = json.loads(lines[1])["turns"]
     assert [span["sampled"] for span in turn["spans"]] == [False, True]
     assert told["control_key"] not in (out / "trajectories.jsonl").read_text()
+
+
+def test_who_may_call_and_how_much_are_options(tmp_path: Path) -> None:
+    gateway = ("gateway", "--upstream", "http://x/v1", "--model", "m", "--out", str(tmp_path))
+    options = ("--port", "0", "--allow-host", "box.lab", "--max-body-mib", "1")
+    with server(*gateway, *options) as (_, told):
+        url = f"{told['url'].removesuffix('/v1')}/episodes"
+        for host, size, status in (("box.lab", 9, 200), ("evil", 9, 403), ("box.lab", 2**20, 413)):
+            headers = {"content-type": "application/json", "host": host}
+            headers["authorization"] = f"Bearer {told['control_key']}"
+            body = json.dumps({"extra": "x" * size}).encode()
+            assert status_of(urllib.request.Request(url, body, headers)) == status
+
+
+def status_of(request: urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from turngym.tasks.base import SPLITS, Split
 
 if TYPE_CHECKING:
     from turngym.agents.local import EngineModel
+    from turngym.agents.serving.http import Access
     from turngym.rollouts.gateway.hosted import HostedEnv
 
 app = typer.Typer(help="OpenAI-compatible servers.", no_args_is_help=True)
@@ -27,6 +28,15 @@ _TOKENS = ("auto", "yes", "no")
 
 _Host = Annotated[str, typer.Option(help="Address to listen at; anybody who reaches it is served.")]
 _Port = Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")]
+_AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Host name by which clients call it, and whose web pages may; can be repeated. "
+        "localhost and addresses need none.",
+    ),
+]
+_MaxBody = Annotated[int, typer.Option(min=1, help="Largest request in MiB.")]
 
 
 @app.command("policy")
@@ -42,6 +52,8 @@ def policy(
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key that clients must send.")
     ] = None,
+    allow_host: _AllowHost = None,
+    max_body_mib: _MaxBody = 64,
 ) -> None:
     """Serve a model from the local engine: chat completions, completions, token ids, log-probs."""
     from turngym.agents.serving.policy_server import PolicyServer
@@ -59,6 +71,7 @@ def policy(
         name=name or model,
         key=key,
         seed=seed,
+        access=_access(allow_host, max_body_mib),
     )
     application = server.app()
     _tell({"url": f"{url_of(sock)}/v1", "model": server.name})
@@ -76,6 +89,8 @@ def gateway(
     tokens: Annotated[str, typer.Option(help="Ask for token ids: auto, yes or no.")] = "auto",
     host: _Host = "127.0.0.1",
     port: _Port = 8001,
+    allow_host: _AllowHost = None,
+    max_body_mib: _MaxBody = 64,
 ) -> None:
     """Record outside agents: point one at the address that is printed.
 
@@ -106,10 +121,17 @@ def gateway(
         control_key=control,
         tokens=tokens,  # type: ignore[arg-type]  # it is one of the three
         serves_tools=env is not None,
+        access=_access(allow_host, max_body_mib),
     ).app()
     _tell(found)
     asyncio.run(serve_until_signal(application, sock))
-    say(f"{len(episodes.finished)} episodes are in {out}")
+    say(f"{episodes.num_finished} episodes are in {out}")
+
+
+def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
+    from turngym.agents.serving.http import Access
+
+    return Access(allow_hosts=tuple(allow_host or ()), max_body_bytes=max_body_mib * 2**20)
 
 
 def _engine_model(spec: str, context: int) -> EngineModel:

@@ -1,5 +1,11 @@
+from typing import Any
+
+import pytest
+
 from turngym.agents.generation import Generation
+from turngym.agents.remote.wire import drawn_of
 from turngym.agents.token_trace import TokenTrace
+from turngym.errors import PolicyFault
 from turngym.rollouts.gateway.chunks import ChunkCollector
 from turngym.rollouts.gateway.recorder import EpisodeRecorder
 from turngym.types import Message, StopReason
@@ -79,3 +85,77 @@ def test_chunks_become_the_whole_answer() -> None:
         "name": "search",
         "arguments": '{"q": "x"}',
     }
+
+
+def collected(*chunks: object) -> dict[str, Any]:
+    collector = ChunkCollector()
+    for chunk in chunks:
+        collector.add(chunk)  # type: ignore[arg-type]  # what servers send has any form
+    (choice,) = collector.answer()["choices"]
+    message: dict[str, Any] = choice["message"]
+    return message
+
+
+def calls_of(*deltas: list[dict[str, Any]]) -> list[Any]:
+    chunks = [{"choices": [{"delta": {"tool_calls": delta}}]} for delta in deltas]
+    return [call["function"] for call in collected(*chunks).get("tool_calls", [])]
+
+
+def test_second_choice_in_a_stream_is_refused_and_never_mixed_in() -> None:
+    collector = ChunkCollector()
+    collector.add({"choices": [{"index": 0, "delta": {"content": "one"}}]})
+    for choices in ([{"index": 1, "delta": {"content": "two"}}], [{}, {}]):
+        with pytest.raises(PolicyFault, match="answered with several choices"):
+            collector.add({"choices": choices})
+    assert collector.answer()["choices"][0]["message"]["content"] == "one"
+
+
+def test_chunks_in_an_odd_order_and_form_are_put_together() -> None:
+    usage = {"prompt_tokens": 2}
+    message = collected(
+        {"usage": usage, "choices": []},
+        {"choices": None},
+        {"choices": [{"delta": None, "finish_reason": "stop", "logprobs": None}]},
+        {"choices": [{"index": None, "delta": {"content": "late", "tool_calls": None}}]},
+    )
+    assert message == {"role": "assistant", "content": "late"}
+
+
+def test_pieces_of_tool_calls_go_by_their_number() -> None:
+    def part(place: int | None, text: str, **more: Any) -> dict[str, Any]:
+        row = {"function": {"arguments": text}, **more}
+        return row if place is None else {"index": place, **row}
+
+    named = [{"index": n, "id": f"c{n}", "function": {"name": f"f{n}"}} for n in (1, 0)]
+    mixed = calls_of(named, [part(0, "{"), part(1, "[")], [part(1, "]"), part(0, "}")])
+    assert mixed == [{"name": "f0", "arguments": "{}"}, {"name": "f1", "arguments": "[]"}]
+    bare = [part(None, "{", id="a"), part(None, "}"), part(None, "[]", id="b")]
+    assert [call["arguments"] for call in calls_of(bare)] == ["{}", "[]"]
+    whole = {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}
+    assert calls_of([{"index": 0, **whole}]) == [{"name": "f", "arguments": '{"x": 1}'}]
+    repeated = {"index": 0, "function": {"name": "f", "arguments": ""}}
+    assert calls_of([repeated], [repeated]) == [{"name": "f", "arguments": ""}]
+
+
+@pytest.mark.parametrize("delta", [5, {"tool_calls": 5}, {"tool_calls": [5]}])
+def test_chunk_of_another_form_is_a_fault(delta: Any) -> None:
+    with pytest.raises(PolicyFault, match="another form than OpenAI's"):
+        collected({"choices": [{"delta": delta}]})
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "more"),
+    [
+        ([float("nan")], {}),
+        ([float("-inf")], {}),
+        ([0.5], {}),
+        ([-0.5], {"policy_versions": [1, 2]}),
+        ([-0.5], {"token_ids": [-1]}),
+    ],
+)
+def test_tokens_that_cannot_have_been_sampled_are_not_recorded(
+    logprobs: list[float], more: dict[str, Any]
+) -> None:
+    rows = {"content": [{"logprob": logprob} for logprob in logprobs]}
+    choice = {"token_ids": [1], "logprobs": rows, "finish_reason": "stop", **more}
+    assert drawn_of({"choices": [choice]}) is None

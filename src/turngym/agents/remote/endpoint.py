@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from turngym.agents.base import ContextOverflow
 from turngym.agents.remote.config import EndpointConfig
 from turngym.agents.remote.limits import Limits
 from turngym.agents.remote.scrub import Scrubber
+from turngym.agents.remote.wire import usage_of
 from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Endpoint:
         self._limits.charge(usage["prompt_tokens"] + usage["completion_tokens"])
         return Reply(body=answer, usage=usage)
 
-    async def stream(self, path: str, body: Body) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, path: str, body: Body) -> AsyncGenerator[dict[str, Any], None]:
         """Send one request and yield the chunks of its answer as they come.
 
         Only the opening is tried again; what breaks later is raised.
@@ -236,9 +237,7 @@ class Endpoint:
         return PolicyFault(text)
 
     def _usage(self, answer: dict[str, Any], *, tries: int, seconds: float) -> dict[str, float]:
-        told = answer.get("usage") or {}
-        read = float(told.get("prompt_tokens") or 0)
-        drawn = float(told.get("completion_tokens") or 0)
+        read, drawn = usage_of(answer)
         usage = {
             "prompt_tokens": read,
             "completion_tokens": drawn,

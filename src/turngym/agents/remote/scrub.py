@@ -38,6 +38,10 @@ class Scrubber:
         """Learn of more secrets."""
         self._secrets |= {secret for secret in secrets if len(secret) >= _SHORTEST}
 
+    def copy(self) -> Scrubber:
+        """Return another one that knows the same secrets, and may learn its own."""
+        return Scrubber(self._secrets)
+
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         for secret in sorted(self._secrets, key=len, reverse=True):

@@ -6,14 +6,17 @@ Field names are vLLM's: ``return_token_ids`` in a request; ``prompt_token_ids``,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from turngym.agents.generation import Generation
 
 ASK_CHAT_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": True}
 ASK_COMPLETION_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": 0}
 
+_ROUNDING = 1e-4
+"""Most above 0 that a log-prob may be."""
 _FINISH = {"stop": "end", "tool_calls": "end", "length": "length"}
 
 
@@ -21,7 +24,7 @@ def prompt_ids_of(answer: Mapping[str, Any]) -> list[int] | None:
     """Return what the server read, or None when it does not tell."""
     for holder in (answer, first_choice(answer)):
         found = holder.get("prompt_token_ids")
-        if isinstance(found, list) and all(isinstance(token, int) for token in found):
+        if _are_ids(found):
             return found
     return None
 
@@ -30,15 +33,25 @@ def drawn_of(answer: Mapping[str, Any]) -> Generation | None:
     """Return what the server drew, or None when ids or log-probs are missing or do not match."""
     choice = first_choice(answer)
     ids, logprobs = choice.get("token_ids"), _logprobs(choice.get("logprobs"))
-    if not isinstance(ids, list) or logprobs is None or len(ids) != len(logprobs):
+    if not _are_ids(ids) or logprobs is None or len(ids) != len(logprobs):
         return None
     versions = choice.get("policy_versions") or [0] * len(ids)
+    if not _are_ids(versions) or len(versions) != len(ids):
+        return None
     return Generation(
         token_ids=tuple(ids),
         logprobs=tuple(min(0.0, float(logprob)) for logprob in logprobs),
         versions=tuple(versions),
         finish=finish_of(choice),
     )
+
+
+def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
+    """Return tokens read and sampled as the server counts them, 0 where it does not say."""
+    found = answer.get("usage")
+    rows = found if isinstance(found, Mapping) else {}
+    read, drawn = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return _count(read), _count(drawn)
 
 
 def finish_of(choice: Mapping[str, Any]) -> str:
@@ -56,13 +69,27 @@ def first_choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def _count(found: Any) -> float:
+    return float(found) if isinstance(found, int | float) and 0 < found < 1e15 else 0.0
+
+
+def _are_ids(found: Any) -> TypeGuard[list[int]]:
+    return isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
+
+
 def _logprobs(told: Any) -> list[float] | None:
     """Return log-probs from the form of chat or of completions."""
     if not isinstance(told, Mapping):
         return None
     found = told.get("token_logprobs")
     if found is None and isinstance(told.get("content"), list):
-        found = [entry.get("logprob") for entry in told["content"]]
-    if isinstance(found, list) and all(isinstance(logprob, int | float) for logprob in found):
+        rows = told["content"]
+        found = [row.get("logprob") if isinstance(row, Mapping) else None for row in rows]
+    if isinstance(found, list) and all(_is_logprob(one) for one in found):
         return found
     return None
+
+
+def _is_logprob(found: Any) -> bool:
+    """Say whether a number can be the log-prob of a token that was sampled, up to rounding."""
+    return isinstance(found, int | float) and -math.inf < found <= _ROUNDING

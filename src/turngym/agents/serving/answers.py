@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turngym.agents.generation import Generation
+from turngym.agents.serving.http import nests_too_deep
 from turngym.agents.serving.memory import action_json
 from turngym.types import Message, ToolCall
 
@@ -118,17 +119,18 @@ def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:
 
 def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
     """Return ``text`` as a message, with a call of one of ``tools`` at its end taken out of it."""
-    names = {str((tool.get("function") or {}).get("name")) for tool in tools}
+    functions = [tool.get("function") for tool in tools]
+    names = {str(one.get("name")) for one in functions if isinstance(one, Mapping)}
     start = text.find("{")
     while names and start >= 0:
         try:
             value, end = json.JSONDecoder().raw_decode(text, start)
         except (ValueError, RecursionError):
             value, end = None, start + 1
-        if isinstance(value, dict) and value.get("name") in names:
+        if isinstance(value, dict) and str(value.get("name")) in names:
             arguments = value.get("arguments", {})
-            if isinstance(arguments, dict):
-                call = ToolCall(name=value["name"], arguments=arguments)
+            if isinstance(arguments, dict) and not nests_too_deep(arguments):
+                call = ToolCall(name=str(value["name"]), arguments=arguments)
                 said = text[:start].rstrip()
                 return Message(role="assistant", content=said, tool_calls=(call,))
         start = text.find("{", end)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
-import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +31,17 @@ from turngym.agents.serving.answers import (
     tool_call_rows,
     tool_note,
 )
+from turngym.agents.serving.http import (
+    DONE,
+    Access,
+    BadRequest,
+    EventStream,
+    Guard,
+    event,
+    refused,
+)
 from turngym.agents.serving.memory import ConversationMemory, PrefixCache
 from turngym.agents.serving.requests import (
-    BadRequest,
     ChatRequest,
     CompletionRequest,
     DrawRequest,
@@ -50,8 +57,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-_DONE = b"data: [DONE]\n\n"
-
 
 class PolicyServer:
     """Answers requests with one model.
@@ -65,6 +70,7 @@ class PolicyServer:
         max_new_tokens: Longest answer of requests that name no limit.
         max_requests: Requests that are drawn for at once; others wait.
         on_answer: Told of every whole answer, for an account of one's own.
+        access: Which requests are read at all; None for those of this machine.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class PolicyServer:
         max_new_tokens: int = 512,
         max_requests: int = 64,
         on_answer: Callable[[Answer], None] | None = None,
+        access: Access | None = None,
     ) -> None:
         self.name = name
         self._engine = engine
@@ -90,6 +97,7 @@ class PolicyServer:
         self._slots = asyncio.Semaphore(max_requests)
         self._count = itertools.count()
         self._on_answer = on_answer
+        self._access = access or Access()
 
     def app(self) -> Starlette:
         """Return the ASGI application.
@@ -99,6 +107,7 @@ class PolicyServer:
         """
         try:
             from starlette.applications import Starlette
+            from starlette.middleware import Middleware
             from starlette.routing import Route
         except ImportError as error:
             raise missing_extra("a server", "serve") from error
@@ -109,7 +118,8 @@ class PolicyServer:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completion, methods=["POST"]),
             ],
-            exception_handlers={BadRequest: _refuse, PolicyFault: _fault},
+            middleware=[Middleware(Guard, self._access)],
+            exception_handlers={BadRequest: refused, PolicyFault: _fault},
         )
 
     async def _health(self, request: Request) -> Response:
@@ -124,7 +134,7 @@ class PolicyServer:
         model = {"id": self.name, "object": "model", "created": 0, "owned_by": "turngym"}
         return JSONResponse({"object": "list", "data": [model]})
 
-    async def _chat(self, request: Request) -> Response:
+    async def _chat(self, request: Request) -> Response | EventStream:
         self._check_key(request)
         asked = parse(ChatRequest, await request.body())
         self._check_model(asked)
@@ -132,7 +142,7 @@ class PolicyServer:
         told = _with_tools(messages, asked.usable_tools)
         return await self._answer(request, asked, self._memory.prompt(told), told)
 
-    async def _completion(self, request: Request) -> Response:
+    async def _completion(self, request: Request) -> Response | EventStream:
         self._check_key(request)
         asked = parse(CompletionRequest, await request.body())
         self._check_model(asked)
@@ -149,8 +159,8 @@ class PolicyServer:
         asked: DrawRequest,
         prompt: tuple[int, ...],
         messages: Sequence[Message] | None,
-    ) -> Response:
-        from starlette.responses import JSONResponse, StreamingResponse
+    ) -> Response | EventStream:
+        from starlette.responses import JSONResponse
 
         if len(prompt) >= self._engine.context:
             raise BadRequest(
@@ -160,7 +170,7 @@ class PolicyServer:
             )
         call = _Call(self, asked, prompt, messages)
         if asked.stream:
-            return StreamingResponse(call.stream(), media_type="text/event-stream")
+            return EventStream(call.stream())
         answer = await call.whole()
         decode = self._renderer.tokenizer.decode
         return JSONResponse(answer.completion(decode) if messages is None else answer.chat(decode))
@@ -192,33 +202,31 @@ class _Call:
         self._messages = messages
         self._sampling: Sampling = asked.sampling(server._max_new_tokens)
         self._tools = asked.usable_tools if isinstance(asked, ChatRequest) else []
-        self._fresh: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+        self._fresh: asyncio.Queue[tuple[int, float, int]] = asyncio.Queue()
         self._id, self._created = uuid.uuid4().hex, int(time.time())
 
     async def whole(self) -> Answer:
         """Return the answer when it is drawn."""
         return self._finish(await self._draw(None))
 
-    async def stream(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as server-sent events, as it is drawn."""
         drawing = asyncio.create_task(self._draw(self._on_token))
         try:
-            yield self._event(self._opening())
+            yield event(self._opening())
             decode = self._server._renderer.decode_action
             texts = TextStream(decode, self._sampling.stop)
-            told = 0
             while not (drawing.done() and self._fresh.empty()):
                 token = await self._next(drawing)
                 if token is not None:
-                    told += 1
                     text = "" if self._tools else texts.add(token[0])
-                    yield self._event(self._choice(text, [token]))
+                    yield event(self._choice(text, token))
             answer = self._finish(drawing.result())
-            for event in self._closing(answer, texts):
-                yield self._event(event)
-            yield _DONE
+            for chunk in self._closing(answer, texts):
+                yield event(chunk)
+            yield DONE
         except (ContextOverflow, PolicyFault) as error:
-            yield self._event({"error": {"message": str(error), "type": "server_error"}})
+            yield event({"error": {"message": str(error), "type": "server_error"}})
         finally:
             drawing.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -234,9 +242,9 @@ class _Call:
             )
 
     def _on_token(self, token: int, logprob: float, version: int) -> None:
-        self._fresh.put_nowait((token, logprob))
+        self._fresh.put_nowait((token, logprob, version))
 
-    async def _next(self, drawing: asyncio.Task[Generation]) -> tuple[int, float] | None:
+    async def _next(self, drawing: asyncio.Task[Generation]) -> tuple[int, float, int] | None:
         """Return the next token, or None when there will be no more."""
         getting = asyncio.create_task(self._fresh.get())
         await asyncio.wait({getting, drawing}, return_when=asyncio.FIRST_COMPLETED)
@@ -274,9 +282,6 @@ class _Call:
 
     # Chunks.
 
-    def _event(self, body: Json) -> bytes:
-        return b"data: " + json.dumps(body).encode() + b"\n\n"
-
     def _chunk(self, choices: list[Json]) -> Json:
         chat = self._messages is not None
         return {
@@ -298,23 +303,20 @@ class _Call:
             chunk["prompt_token_ids"] = list(self._prompt)
         return chunk
 
-    def _choice(self, text: str, tokens: list[tuple[int, float]]) -> Json:
+    def _choice(self, text: str, token: tuple[int, float, int]) -> Json:
         choice: Json = {"index": 0, "finish_reason": None}
-        decode = self._server._renderer.tokenizer.decode
+        token_id, logprob, version = token
+        shown = self._server._renderer.tokenizer.decode([token_id])
         if self._messages is None:
             choice["text"] = text
             if self._tells_logprobs:
-                choice["logprobs"] = {
-                    "tokens": [decode([token]) for token, _ in tokens],
-                    "token_logprobs": [logprob for _, logprob in tokens],
-                }
+                choice["logprobs"] = {"tokens": [shown], "token_logprobs": [logprob]}
         else:
             choice["delta"] = {"content": text} if text else {}
             if self._tells_logprobs:
-                rows = [logprob_row(decode([token]), logprob) for token, logprob in tokens]
-                choice["logprobs"] = {"content": rows}
-        if self._asked.return_token_ids:
-            choice["token_ids"] = [token for token, _ in tokens]
+                choice["logprobs"] = {"content": [logprob_row(shown, logprob)]}
+        if self._asked.return_token_ids:  # the version too: a client may leave before the end
+            choice |= {"token_ids": [token_id], "policy_versions": [version]}
         return self._chunk([choice])
 
     def _closing(self, answer: Answer, texts: TextStream) -> list[Json]:
@@ -327,8 +329,6 @@ class _Call:
             last["delta"] = {"content": rest} if rest else {}
             if answer.message.tool_calls:
                 last["delta"]["tool_calls"] = tool_call_rows(answer.id, answer.message.tool_calls)
-        if self._asked.return_token_ids:
-            last["policy_versions"] = list(answer.drawn.versions)
         chunks = [self._chunk([last])]
         if self._asked.tells_usage:
             chunks.append(self._chunk([]) | {"usage": answer.usage})
@@ -344,15 +344,6 @@ def _with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]
         first = Message(role="system", content=f"{messages[0].content}\n\n{note}")
         return [first, *messages[1:]]
     return [Message(role="system", content=note), *messages]
-
-
-def _refuse(request: Request, error: Exception) -> Response:
-    from starlette.responses import JSONResponse
-
-    assert isinstance(error, BadRequest)
-    kind = "invalid_request_error"
-    content = {"error": {"message": error.message, "type": kind, "code": error.code}}
-    return JSONResponse(content, status_code=error.status)
 
 
 def _fault(request: Request, error: Exception) -> Response:

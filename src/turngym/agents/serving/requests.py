@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turngym.agents.generation import Sampling
+from turngym.agents.serving.http import BadRequest, Json, json_object, nests_too_deep
 from turngym.types import Message, Role, ToolCall
 
 _ROLES: Mapping[str, Role] = {
@@ -19,27 +20,13 @@ _ROLES: Mapping[str, Role] = {
     "tool": "tool",
 }
 
-RequestT = TypeVar("RequestT", bound="DrawRequest")
-
-
-class BadRequest(Exception):
-    """A request that cannot be answered; becomes an HTTP error with a JSON body.
-
-    Args:
-        message: What is wrong, one sentence.
-        status: HTTP status.
-        code: Machine-readable word, as OpenAI has them.
-    """
-
-    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.status, self.code = message, status, code
+RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 class DrawRequest(BaseModel):
     """What both kinds of request share. Fields that we do not know are ignored, as others do."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     model: str
     temperature: float | None = Field(default=1.0, ge=0)
@@ -119,8 +106,13 @@ def parse(cls: type[RequestT], body: bytes) -> RequestT:
     Raises:
         BadRequest: It is none; the message names the first field that is wrong.
     """
+    return checked(cls, json_object(body))
+
+
+def checked(cls: type[RequestT], found: Json) -> RequestT:
+    """Return ``found`` as a request, like ``parse``."""
     try:
-        return cls.model_validate_json(body)
+        return cls.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
@@ -140,12 +132,18 @@ def _message(row: Mapping[str, Any], number: int) -> Message:
     role = _ROLES.get(str(row.get("role")))
     if role is None:
         raise BadRequest(f"messages.{number}.role: unknown role {row.get('role')!r}")
-    calls = row.get("tool_calls") or ()
     return Message(
         role=role,
         content=_text(row.get("content"), number),
-        tool_calls=tuple(_tool_call(call) for call in calls if isinstance(call, Mapping)),
+        tool_calls=tuple(_tool_call(call, number) for call in _tool_calls(row, number)),
     )
+
+
+def _tool_calls(row: Mapping[str, Any], number: int) -> list[Any]:
+    calls = row.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadRequest(f"messages.{number}.tool_calls: wanted a list")
+    return calls
 
 
 def _text(content: Any, number: int) -> str:
@@ -163,13 +161,17 @@ def _text(content: Any, number: int) -> str:
     return "".join(texts)
 
 
-def _tool_call(call: Mapping[str, Any]) -> ToolCall:
-    function = call.get("function") or {}
+def _tool_call(call: Any, number: int) -> ToolCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise BadRequest(f"messages.{number}.tool_calls: wanted functions with name and arguments")
     raw = function.get("arguments") or "{}"
     try:
         arguments = json.loads(raw) if isinstance(raw, str) else raw
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = {"arguments": raw}
+    if nests_too_deep(arguments):
+        arguments = str(raw)
     if not isinstance(arguments, dict):
         arguments = {"arguments": arguments}
     return ToolCall(name=str(function.get("name")), arguments=arguments)

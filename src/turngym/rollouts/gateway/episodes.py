@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +22,63 @@ from turngym.types import StopReason, Trajectory
 
 OpenEnv = Callable[[], HostedEnv]
 
+logger = logging.getLogger(__name__)
+
 FILE = "trajectories.jsonl"
+DEFAULT = "default"
+"""Name of the episode of agents that name none."""
+_SHORTEST_KEY = 8
 _UNKNOWN_ENV, _UNKNOWN_TASK = "outside", "outside"
 
 
 class Episode:
     """One episode that is being recorded."""
 
-    def __init__(self, name: str, recorder: EpisodeRecorder, hosted: HostedEnv | None) -> None:
+    def __init__(
+        self, name: str, recorder: EpisodeRecorder, hosted: HostedEnv | None, scrubber: Scrubber
+    ) -> None:
         self.name = name
+        self.key = secrets.token_urlsafe(18)
+        """The agent's own secret: who has it speaks in this episode, and in no other."""
         self.recorder = recorder
         self.hosted = hosted
         self.lock = asyncio.Lock()
         """Held while an answer is recorded or the environment steps: one thing after another."""
-        self.is_over = False
+        self.ended: Trajectory | None = None
         self.responses: dict[str, list[dict[str, Any]]] = {}
         """Chat messages up to and with each response, for requests that go on from one."""
+        self._scrubber = scrubber
+        self._num_open_calls = 0
+        self.learn(self.key)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is recorded."""
+        return self.ended is not None
+
+    def learn(self, key: str) -> None:
+        """Keep a key that the agent sends out of what is recorded of this episode.
+
+        A placeholder (``Bearer answer``) is a word that may stand anywhere, and no secret.
+        """
+        if len(key) >= _SHORTEST_KEY and any(letter.isdigit() for letter in key):
+            self._scrubber.add(key)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a call while it is answered; one that the end comes before is noted there."""
+        self._num_open_calls += 1
+        try:
+            yield
+        finally:
+            self._num_open_calls -= 1
+
+    def note_open_calls(self) -> None:
+        """Note calls that will not be recorded, because the episode ends now."""
+        if self._num_open_calls:
+            self.recorder.fault(
+                f"{self._num_open_calls} calls were still being answered when the episode ended"
+            )
 
 
 class Episodes:
@@ -42,9 +86,10 @@ class Episodes:
 
     Args:
         out: Folder of the trajectories; None keeps them in memory only.
-        scrubber: Takes secrets out of what is kept.
+        scrubber: Takes secrets out of what is kept; each episode adds its own to a copy.
         open_env: Makes the environment of an episode; None when agents bring their own.
         seed: Root of the seeds of hosted environments.
+        max_kept: Most trajectories in memory, the latest.
     """
 
     def __init__(
@@ -54,13 +99,19 @@ class Episodes:
         scrubber: Scrubber,
         open_env: OpenEnv | None = None,
         seed: int = 0,
+        max_kept: int = 1000,
     ) -> None:
-        self.finished: list[Trajectory] = []
+        self.finished: deque[Trajectory] = deque(maxlen=max_kept)
+        """The latest that ended. All of them are in the file, where there is one."""
+        self.num_finished = 0
         self.scrubber = scrubber
         self._out = out
         self._open_env = open_env
         self._seed = seed
         self._open: dict[str, Episode] = {}
+        self._by_key: dict[str, Episode] = {}
+        self._opening: set[str] = set()
+        self._opening_default = asyncio.Lock()
         self._count = itertools.count()
 
     async def open(
@@ -83,32 +134,47 @@ class Episodes:
             ConfigError: The name is taken, or the environment has no such task.
             EnvironmentFault: The environment broke.
         """
-        name = name or secrets.token_urlsafe(9)
-        if name in self._open:
+        name = name or secrets.token_urlsafe(9).lstrip("-_")
+        if name in self._open or name in self._opening:
             raise ConfigError(f"episode {name!r} is open already")
-        number = next(self._count)
-        hosted = None if self._open_env is None else self._open_env()
-        task = task_id or _UNKNOWN_TASK
-        env_seed = 0
-        if hosted is not None:
-            env_id = hosted.env_id
-            try:
-                chosen = hosted.task(number if task_id is None else task_id)
-                task, env_seed = chosen.id, derive_seed(self._seed, chosen.id, "env")
-                await hosted.reset(chosen, seed=env_seed)
-            except BaseException:
-                await hosted.close()
-                raise
+        self._opening.add(name)
+        try:
+            hosted, task, env_seed = await self._host(task_id)
+        finally:
+            self._opening.discard(name)
+        task = task or _UNKNOWN_TASK
+        scrubber = self.scrubber.copy()
         recorder = EpisodeRecorder(
-            env_id=env_id or _UNKNOWN_ENV,
+            env_id=(env_id if hosted is None else hosted.env_id) or _UNKNOWN_ENV,
             task_id=task,
             env_seed=env_seed,
             policy_seed=derive_seed(self._seed, task, "policy", attempt, name),
             attempt=attempt,
-            scrubber=self.scrubber,
+            scrubber=scrubber,
         )
-        episode = self._open[name] = Episode(name, recorder, hosted)
+        episode = self._open[name] = Episode(name, recorder, hosted, scrubber)
+        self._by_key[episode.key] = episode
         return episode
+
+    async def _host(self, task_id: str | None) -> tuple[HostedEnv | None, str | None, int]:
+        """Return an environment that was reset, where they are hosted, its task and its seed."""
+        number = next(self._count)
+        if self._open_env is None:
+            return None, task_id, 0
+        hosted = self._open_env()
+        try:
+            chosen = hosted.task(number if task_id is None else task_id)
+            env_seed = derive_seed(self._seed, chosen.id, "env")
+            await hosted.reset(chosen, seed=env_seed)
+        except BaseException:
+            await hosted.close()
+            raise
+        return hosted, chosen.id, env_seed
+
+    async def default(self) -> Episode:
+        """Return the episode of agents that name none, opened when the first of them calls."""
+        async with self._opening_default:
+            return self._open.get(DEFAULT) or await self.open(DEFAULT)
 
     def find(self, name: str) -> Episode:
         """Return an open episode.
@@ -117,6 +183,16 @@ class Episodes:
             KeyError: There is none of that name.
         """
         return self._open[name]
+
+    def of_agent(self, place: str, keys: Sequence[str]) -> Episode | None:
+        """Return the open episode of an agent that calls ``place`` and brings ``keys``.
+
+        The address holds the episode's key, or its name, and then the key is one of ``keys``.
+        """
+        found = self._by_key.get(place)
+        if found is None and place in self._open and self._open[place].key in keys:
+            found = self._open[place]
+        return found
 
     async def end(
         self,
@@ -127,14 +203,23 @@ class Episodes:
         error: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Trajectory:
-        """End an episode, close its environment and write its trajectory."""
+        """End an episode, close its environment and write its trajectory; once only."""
+        if episode.ended is not None:
+            return episode.ended
         self._open.pop(episode.name, None)
-        episode.is_over = True
+        self._by_key.pop(episode.key, None)
+        episode.note_open_calls()
         notes = {"episode": episode.name, **(metadata or {})}
         trajectory = episode.recorder.end(stop_reason, score=score, error=error, metadata=notes)
+        episode.ended = trajectory
         self.finished.append(trajectory)
+        self.num_finished += 1
         if self._out is not None:
             append_trajectory(self._out / FILE, trajectory)
+        elif self.num_finished - 1 == self.finished.maxlen:
+            logger.warning(
+                "without a folder only the latest %d episodes are kept", self.finished.maxlen
+            )
         if episode.hosted is not None:
             await episode.hosted.close()
         return trajectory
@@ -142,9 +227,10 @@ class Episodes:
     async def end_all(self) -> None:
         """End what is open when the gateway stops; episodes without a call leave nothing."""
         for episode in list(self._open.values()):
-            if episode.recorder.num_turns:
+            if episode.recorder.has_happened:
                 notes = {"unfinished": "the gateway was stopped"}
                 await self.end(episode, StopReason.TRUNCATED_TIME, metadata=notes)
             elif episode.hosted is not None:
                 await episode.hosted.close()
         self._open.clear()
+        self._by_key.clear()

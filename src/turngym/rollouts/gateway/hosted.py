@@ -118,9 +118,16 @@ class HostedEnv:
         await _awaited(self._env.close())
 
     def score(self) -> float | None:
-        """Return success in [0, 1] if the episode ended now, or None."""
-        score = _attribute(self._env, "score")()
-        return None if score is None else float(score)
+        """Return success in [0, 1] if the episode ended now, or None.
+
+        Raises:
+            EnvironmentFault: The environment's judge broke.
+        """
+        try:
+            score = _attribute(self._env, "score")()
+            return None if score is None else float(score)
+        except Exception as error:
+            raise EnvironmentFault(f"score: {type(error).__name__}: {error}") from error
 
     def _action(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return a call in the environment's own words."""

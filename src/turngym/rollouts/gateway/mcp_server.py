@@ -17,15 +17,15 @@ from turngym.rollouts.gateway.hosted import ToolAnswer
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-Find = Callable[[str], Episode | None]
-"""Name of an episode to the episode, None when there is none."""
+Find = Callable[[Any], Episode | None]
+"""The HTTP request to the episode that its key opens, None when there is none."""
 Call = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
 
-PATH = "/episodes/{name}/mcp"
+PATH = "/episodes/{episode}/mcp"
 
 
 def mcp_app(find: Find, call: Call) -> Starlette:
-    """Return the ASGI application that speaks MCP at ``/episodes/NAME/mcp``.
+    """Return the ASGI application that speaks MCP at ``/episodes/KEY/mcp``.
 
     Args:
         find: Looks an episode up.
@@ -42,7 +42,7 @@ def mcp_app(find: Find, call: Call) -> Starlette:
         raise missing_extra("MCP", "mcp") from error
 
     def episode_of(context: Any) -> Episode:
-        episode = find(str(context.request.path_params["name"]))
+        episode = find(context.request)
         if episode is None or episode.hosted is None:
             raise ValueError("there is no such episode, or it is over")
         return episode
@@ -80,5 +80,6 @@ def mcp_app(find: Find, call: Call) -> Starlette:
         streamable_http_path=PATH,
         stateless_http=True,
         json_response=True,
+        # The gateway's own guard looks at Host and Origin before this application is asked.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )

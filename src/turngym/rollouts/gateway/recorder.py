@@ -56,6 +56,11 @@ class EpisodeRecorder:
         """Calls that were answered."""
         return len(self._turns)
 
+    @property
+    def has_happened(self) -> bool:
+        """There is something to keep: a call that was answered, or one that failed."""
+        return bool(self._turns or self._faults)
+
     def call(
         self,
         messages: Sequence[Message],

@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turngym.agents.serving.requests import BadRequest
+from turngym.agents.remote.wire import usage_of
+from turngym.agents.serving.http import BadRequest
+from turngym.rollouts.gateway.bodies import check_responses
 
 Json = dict[str, Any]
 
@@ -17,7 +19,7 @@ _REFUSED = ("conversation", "background", "prompt")
 _INPUT_TEXT = ("text", "input_text", "output_text")
 
 
-def chat_request(body: Mapping[str, Any], earlier: Sequence[Json]) -> Json:
+def chat_request(body: Mapping[str, Any], earlier: Sequence[Json] = ()) -> Json:
     """Return a Responses request as a chat request.
 
     Args:
@@ -25,8 +27,9 @@ def chat_request(body: Mapping[str, Any], earlier: Sequence[Json]) -> Json:
         earlier: Chat messages of the response that it goes on from.
 
     Raises:
-        BadRequest: It asks for what chat completions cannot do.
+        BadRequest: It is none, or asks for what chat completions cannot do.
     """
+    check_responses(dict(body))
     for name in _REFUSED:
         if body.get(name):
             raise BadRequest(f"{name}: the gateway does not know it")
@@ -88,13 +91,13 @@ def _content(content: Any) -> Any:
     if not isinstance(content, list):
         return content or ""
     if all(part.get("type") in _INPUT_TEXT for part in content):
-        return "".join(part.get("text", "") for part in content)
+        return "".join(part.get("text") or "" for part in content)
     return [_part(part) for part in content]
 
 
 def _part(part: Mapping[str, Any]) -> Json:
     if part.get("type") in _INPUT_TEXT:
-        return {"type": "text", "text": part.get("text", "")}
+        return {"type": "text", "text": part.get("text") or ""}
     if part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     raise BadRequest(f"input: the gateway does not know parts of type {part.get('type')!r}")
@@ -218,7 +221,7 @@ class ResponseWriter:
         model: Any = None,
     ) -> Json:
         body = self._body
-        read, drawn = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        read, drawn = map(int, usage_of({"usage": usage}))
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self.id,

@@ -1,0 +1,278 @@
+"""HTTP that both servers share: who may speak to them, how much, and the form of what they answer.
+
+A browser sends the requests of every page that it shows, and any page can name this machine. So a
+request must name this server (against DNS rebinding), must not come from another site's page
+(``Origin``), and must say that it is JSON, which a page cannot do without being asked for leave.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+Json = dict[str, Any]
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+
+DONE = b"data: [DONE]\n\n"
+MAX_BODY_BYTES = 64 * 2**20
+MAX_DEPTH = 100
+"""Deepest nesting of JSON that is read: what is stored must be written and read again."""
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered; becomes an HTTP error with a JSON body.
+
+    Args:
+        message: What is wrong, one sentence.
+        status: HTTP status.
+        code: Machine-readable word, as OpenAI has them.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.status, self.code = message, status, code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Which requests a server reads at all."""
+
+    allow_hosts: tuple[str, ...] = ()
+    """Host names by which it may be called, and whose pages may call it, besides this machine."""
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+class Guard:
+    """ASGI middleware that lets through only the requests that ``access`` allows.
+
+    Args:
+        app: Answers what passes; its requests have been read to their end.
+        access: What is allowed.
+    """
+
+    def __init__(self, app: App, access: Access) -> None:
+        self._app = app
+        self._names = frozenset(name.lower().rstrip(".") for name in access.allow_hosts)
+        self._max_bytes = access.max_body_bytes
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """Answer one connection."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = _Headers(scope)
+        try:
+            body = await self._read(headers, receive)  # first: who still sends hears no refusal
+            self._check_sender(headers, scope.get("server"))
+            if body and not _is_json(headers.one("content-type")):
+                found = headers.one("content-type") or "none"
+                raise BadRequest(
+                    f"content-type: wanted application/json, got {found!r}", status=415
+                )
+        except BadRequest as error:
+            await error_response(error, close=True)(scope, receive, send)
+            return
+        except ConnectionError:
+            return  # the client has gone
+        first: list[Json] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> MutableMapping[str, Any]:
+            return first.pop() if first else await receive()
+
+        await self._app(scope, again, send)
+
+    def _check_sender(self, headers: _Headers, server: Any) -> None:
+        host = headers.one("host")
+        if not self._is_this_server(_name(host), server):
+            raise BadRequest(
+                f"host: this server is not {host!r}; --allow-host adds a name", status=403
+            )
+        origin = headers.one("origin")
+        if origin:
+            same = origin.lower().partition("://")[2] == host.lower()
+            if not same and _name(origin.partition("://")[2]) not in self._names:
+                raise BadRequest(
+                    f"origin: pages of {origin!r} may not call this server; --allow-host adds one",
+                    status=403,
+                )
+        elif headers.one("sec-fetch-site") in ("cross-site", "same-site"):
+            raise BadRequest("sec-fetch-site: pages of other sites may not call this", status=403)
+
+    def _is_this_server(self, name: str, server: Any) -> bool:
+        """Say whether ``name`` is one of this server's.
+
+        DNS can point the name of a page to this machine, but never an address. So any address is
+        ours, except where only this machine is served.
+        """
+        if name == "localhost" or name in self._names:
+            return True
+        return _is_address(name) and (
+            ip_address(name).is_loopback
+            or not (server and _is_address(server[0]) and ip_address(server[0]).is_loopback)
+        )
+
+    async def _read(self, headers: _Headers, receive: _Receive) -> bytes:
+        """Return the whole body.
+
+        Of one that is too large as much again is read and left out, so that the client comes to
+        hear why it is refused.
+
+        Raises:
+            BadRequest: It is too large.
+            ConnectionError: The client went away.
+        """
+        told, most = headers.one("content-length"), 2 * self._max_bytes
+        if told.isdecimal() and (len(told) > 18 or int(told) > most):
+            raise self._too_large()
+        size, parts, more = 0, [], True
+        while more and size <= most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if size <= self._max_bytes:
+                parts.append(message.get("body", b""))
+        if size > self._max_bytes:
+            raise self._too_large()
+        return b"".join(parts)
+
+    def _too_large(self) -> BadRequest:
+        limit = f"{self._max_bytes / 2**20:g} MiB"
+        return BadRequest(
+            f"the body is larger than {limit}; --max-body-mib raises the limit", status=413
+        )
+
+
+class _Headers:
+    """The headers of one request."""
+
+    def __init__(self, scope: _Scope) -> None:
+        self._rows: list[tuple[bytes, bytes]] = scope["headers"]
+
+    def one(self, name: str) -> str:
+        """Return a header, empty when it is missing; several of them are one with commas."""
+        wanted = name.encode()
+        return ", ".join(value.decode("latin-1") for key, value in self._rows if key == wanted)
+
+
+def _name(host: str) -> str:
+    """Return the name in ``name:port``, in small letters; empty when there is none."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json")
+    )
+
+
+def json_object(body: bytes) -> Json:
+    """Return the JSON object in ``body``; an empty body is an empty object.
+
+    Raises:
+        BadRequest: It is none, nests too deep, or holds what cannot be passed on: a number that is
+            not finite, or half of a unicode pair.
+    """
+    try:
+        found = json.loads(body.decode() or "{}", parse_constant=_finite, parse_float=_finite)
+        if b"\\u" in body:
+            json.dumps(found, ensure_ascii=False).encode()  # fails on half of a pair
+    except RecursionError:
+        raise BadRequest(f"the body nests deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:
+        raise BadRequest(f"the body is no JSON: {_short(error)}") from None
+    if not isinstance(found, dict):
+        raise BadRequest("the body is no JSON object")
+    if nests_too_deep(found):
+        raise BadRequest(f"the body nests deeper than {MAX_DEPTH} levels")
+    return found
+
+
+def nests_too_deep(value: Any) -> bool:
+    """Say whether lists and objects stand in each other more than ``MAX_DEPTH`` deep."""
+    level: list[Any] = [[value]]
+    for _ in range(MAX_DEPTH + 2):
+        inside = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [item for one in inside for item in one if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
+
+
+def _short(error: ValueError) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a unicode pair cannot be passed on"
+    return str(error)[:100]
+
+
+def error_response(error: BadRequest, *, close: bool = False) -> Response:
+    """Return an error as OpenAI writes it."""
+    from starlette.responses import JSONResponse
+
+    content = {"message": error.message, "type": "invalid_request_error", "code": error.code}
+    headers = {"connection": "close"} if close else None
+    return JSONResponse({"error": content}, status_code=error.status, headers=headers)
+
+
+def refused(request: Request, error: Exception) -> Response:
+    """Handle a ``BadRequest`` of an application."""
+    assert isinstance(error, BadRequest)
+    return error_response(error)
+
+
+def event(body: Json) -> bytes:
+    """Return one server-sent event."""
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+class EventStream:
+    """A response that streams events, and closes ``events`` at once when the client goes away.
+
+    Without that they would wait for the garbage collector.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        self._events = events
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """Stream to one connection."""
+        from starlette.responses import StreamingResponse
+
+        async with aclosing(self._events) as events:
+            await StreamingResponse(events, media_type="text/event-stream")(scope, receive, send)
