@@ -100,6 +100,25 @@ async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
             await env.close()
 
 
+@pytest.mark.parametrize("kind", ["commit_change", "merge_conflict", "pack", "compress_old"])
+async def test_the_same_commands_lead_to_the_same_anchors(kind):
+    async def anchors(seed: int) -> list[str]:
+        env = TerminalEnv(kind=kind)
+        try:
+            found = [(await env.reset(seed=seed))[1]["anchor"]]
+            for action in (env.oracle_action(), "bash touch *", "bash echo 1 > another.txt"):
+                found.append((await env.step(action))[4]["anchor"])
+            return found
+        finally:
+            await env.close()
+
+    for seed in range(3):
+        one = await anchors(seed)
+        assert one == await anchors(seed)
+        assert len(set(one[:2])) == 2
+        assert one[3] != one[2]
+
+
 async def test_who_says_nothing_scores_nothing():
     task = procedural_task("shell-archives", "test", 0)
     specs = group_specs("turngym/Shell-archives-v0", task, seed=0, group_size=1)

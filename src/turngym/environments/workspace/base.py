@@ -16,6 +16,7 @@ from turngym.environments.actions import Action, ActionFormat, InvalidAction
 from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.digests import stable_content
 from turngym.environments.workspace.host import BackendName, WorkHost
 from turngym.environments.workspace.tools import Tool, ToolJson, ToolText
 from turngym.errors import (
@@ -192,7 +193,7 @@ class WorkEnv(AsyncTurnEnv):
         return self._score
 
     def anchor(self) -> str:
-        """Return a digest of the task and of every file that was changed."""
+        """Return a digest of the task and of the contents of every file that was changed."""
         return self._anchor
 
     def legal_actions(self) -> list[str]:
@@ -266,7 +267,9 @@ class WorkEnv(AsyncTurnEnv):
         digest = hashlib.sha256(self._task_id.encode())
         self.current = await self.changed_files()
         for path, data in self.current.items():
-            digest.update(repr((path, data)).encode())
+            content = None if data is None else stable_content(path, data)
+            if data is None or content is not None:
+                digest.update(repr((path, content)).encode())
         return digest.hexdigest()[:16]
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:
