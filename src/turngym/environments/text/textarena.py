@@ -89,7 +89,8 @@ class TextArenaEnv(TurnEnv):
 
     Action: any text with the move in square brackets.
     Observation: what the game says; at the start its rules.
-    Reward: TextArena's own at the end of the game: 1 when solved, else a part for what was reached.
+    Reward: TextArena's own at the end of the game: 1 when solved, else a part for what was reached;
+        nothing is paid where an invalid move ended it.
     Start: the game that TextArena makes from the task's seed.
     End: terminated when the game says so, which includes a second invalid move in a row; the
     registered turn limit truncates.
@@ -160,6 +161,8 @@ class TextArenaEnv(TurnEnv):
             told = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
             if is_over:
                 state.reward = float((state.engine.state.rewards or {}).get(0, 0.0))
+                if ended["invalid_move"]:  # some games pay for what was reached before it
+                    state.reward = min(state.reward, 0.0)
             else:
                 self._note_legal()
         return Outcome(

@@ -51,6 +51,7 @@ VIEW_LINES = 200
 MAX_FILE_BYTES = 1 << 20
 """Largest file that is shown, edited or created."""
 _MAX_HITS = 50
+_MAX_SEARCH_CHARS = 1_000
 _LINE_CHARS = 300
 _KEPT_BYTES = 1 << 18
 _GIT_DATES = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2020-01-02T00:00:00+0000")
@@ -114,6 +115,12 @@ async def view(box: GuestSandbox, path: str, start: int | None, end: int | None)
 
 async def search(box: GuestSandbox, text: str) -> Done:
     """List the lines that hold ``text``."""
+    if len(text) > _MAX_SEARCH_CHARS:  # grep takes the square of it for a text that repeats itself
+        return _refused(
+            f"The text has {len(text)} characters; at most {_MAX_SEARCH_CHARS} are searched for."
+        )
+    if "\n" in text:
+        return _refused("The text has a line break; single lines are searched.")
     script = (
         f"/usr/bin/grep -rnIF --exclude-dir=.git -- {shlex.quote(text)} . "
         "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"

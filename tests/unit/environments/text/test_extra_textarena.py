@@ -211,6 +211,22 @@ def test_a_solved_game_has_reward_and_score_1() -> None:
 
 
 @needs_textarena
+@pytest.mark.parametrize("game", ["Mastermind-v0", "FrozenLake-v0-hardcore", "LightsOut-v0"])
+def test_an_end_by_invalid_moves_pays_nothing(game: str) -> None:
+    env = from_textarena(game)
+    paid = []
+    for seed in range(6):  # guesses that come near, then nonsense
+        env.reset(seed=seed)
+        moves = env.legal_actions() or []
+        env.step(moves[seed])
+        env.step("[nonsense]")
+        _, reward, terminated, _, info = env.step("[nonsense]")
+        assert terminated
+        paid.append((reward, info["score"]))
+    assert all(reward <= 0.0 and score == 0.0 for reward, score in paid)
+
+
+@needs_textarena
 def test_the_second_invalid_move_in_a_row_ends_the_game_as_textarena_says() -> None:
     env = from_textarena("Mastermind-v0")
     env.reset(seed=0)

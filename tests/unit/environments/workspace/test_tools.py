@@ -1,7 +1,15 @@
 import pytest
 
 from turngym.environments.actions import Action, InvalidAction
-from turngym.environments.workspace.actions import BASH, CREATE, EDIT, SEARCH, SUBMIT, VIEW
+from turngym.environments.workspace.actions import (
+    BASH,
+    CREATE,
+    EDIT,
+    SEARCH,
+    SUBMIT,
+    VIEW,
+    search,
+)
 from turngym.environments.workspace.tools import ToolJson, ToolText
 
 TOOLS = (BASH, VIEW, SEARCH, EDIT, CREATE, SUBMIT)
@@ -62,6 +70,25 @@ def test_what_is_no_call_is_told_why(said, reason):
     parsed = TEXT.parse(said)
     assert isinstance(parsed, InvalidAction)
     assert reason in parsed.reason
+
+
+class NoBox:
+    """A sandbox that nothing may be asked of."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name} was used")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a" * 50_000, "The text has 50000 characters; at most 1000 are searched for."),
+        ("a\nb", "The text has a line break; single lines are searched."),
+    ],
+)
+async def test_a_search_that_costs_too_much_asks_nothing_of_the_sandbox(text, reason):
+    done = await search(NoBox(), text)
+    assert done.problem == done.text == reason
 
 
 def test_json_refuses_what_no_file_can_hold():
