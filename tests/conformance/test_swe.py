@@ -105,10 +105,9 @@ async def test_the_same_commands_lead_to_the_same_anchors(kind):
     async def anchors(seed: int) -> list[str]:
         env = TerminalEnv(kind=kind)
         try:
-            found = [(await env.reset(seed=seed))[1]["anchor"]]
-            for action in (env.oracle_action(), "bash touch *", "bash echo 1 > another.txt"):
-                found.append((await env.step(action))[4]["anchor"])
-            return found
+            opening = (await env.reset(seed=seed))[1]["anchor"]
+            actions = (env.oracle_action(), "bash touch *", "bash echo 1 > another.txt")
+            return [opening, *[(await env.step(action))[4]["anchor"] for action in actions]]
         finally:
             await env.close()
 
