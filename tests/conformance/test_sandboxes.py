@@ -22,6 +22,7 @@ NEVER_LOCAL = {
     "attack: a full disk is full at the limit",
     "attack: empty files stop at the limit",
     "attack: a grade is not changed by what was planted",
+    "attack: a snapshot of exabytes of nothing is quick and small",
 }
 """It has no mounts, and the disk it would fill is the host's."""
 

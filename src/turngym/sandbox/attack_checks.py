@@ -23,7 +23,7 @@ from turngym.errors import (
     SandboxFileTooLarge,
 )
 from turngym.sandbox import attack_programs as programs
-from turngym.sandbox import limit_attack_checks, seccomp
+from turngym.sandbox import limit_attack_checks, own_harm_checks, seccomp, tree_attack_checks
 from turngym.sandbox.attack_targets import attack, judge, program, targets
 from turngym.sandbox.base import ReadOnlyMount, Sandbox
 from turngym.sandbox.checks import Bench, Check, output, said, want
@@ -435,6 +435,8 @@ async def a_debugger_works_only_when_allowed(bench: Bench) -> None:
 
 CHECKS: list[Check] = [
     *limit_attack_checks.CHECKS,
+    *tree_attack_checks.CHECKS,
+    *own_harm_checks.CHECKS,
     nothing_of_the_host_can_be_written,
     nothing_secret_of_the_host_can_be_read,
     a_sandbox_does_not_see_another,

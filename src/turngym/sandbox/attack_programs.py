@@ -254,6 +254,90 @@ for _ in range(int(sys.argv[1])):
     os.mkdir("d"); os.chdir("d")
 """
 
+LONG_PATHS = (
+    _HEAD
+    + """
+folder, depth, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+os.mkdir(folder); os.chdir(folder)
+for _ in range(depth):
+    os.mkdir("d" * 240); os.chdir("d" * 240)
+done = 0
+try:
+    for number in range(most):
+        os.close(os.open("%d-" % number + "f" * 200, os.O_WRONLY | os.O_CREAT)); done += 1
+except OSError:
+    pass
+print(done)
+"""
+)
+
+DEEP = (
+    _HEAD
+    + """
+depth, name = int(sys.argv[2]), sys.argv[3]
+os.mkdir(sys.argv[1]); os.chdir(sys.argv[1])
+for _ in range(depth):
+    os.mkdir(name); os.chdir(name)
+os.close(os.open("bottom", os.O_WRONLY | os.O_CREAT))
+print(os.path.exists("bottom"))
+"""
+)
+
+HARM_THE_GUEST = (
+    _HEAD
+    + """
+import resource
+WHO = int(sys.argv[1])
+def works(act):
+    try:
+        act(); return True
+    except (OSError, ValueError):
+        return False
+for name, act in (
+    ("priority", lambda: os.setpriority(os.PRIO_PROCESS, WHO, 19)),
+    ("priority of its group", lambda: os.setpriority(os.PRIO_PGRP, WHO, 19)),
+    ("schedule", lambda: os.sched_setscheduler(WHO, os.SCHED_IDLE, os.sched_param(0))),
+    ("schedule's parameters", lambda: os.sched_setparam(WHO, os.sched_param(0))),
+    ("processors", lambda: os.sched_setaffinity(WHO, os.sched_getaffinity(0))),
+    ("open files", lambda: resource.prlimit(WHO, resource.RLIMIT_NOFILE, (64, 64))),
+    ("timer slack", lambda: open("/proc/%d/timerslack_ns" % WHO, "w").write("4000000000")),
+    ("kernel's choice", lambda: open("/proc/%d/oom_score_adj" % WHO, "w").write("1000")),
+):
+    if works(act): print("changed the", name, "of", WHO)
+if "user" in sys.argv[2:] and works(lambda: os.setpriority(os.PRIO_USER, 0, 19)):
+    print("changed the priority of all of a user")
+"""
+)
+
+FULL_PORT = """
+import _socket, os, time
+server = _socket.socket(); server.bind(("127.0.0.1", 0)); server.listen(0)
+os.write(1, b"%d" % server.getsockname()[1])
+time.sleep(600)
+"""
+
+BE_SPARED = """
+import os, sys
+try:
+    with open("/proc/self/oom_score_adj", "w") as file: file.write("0")
+except OSError:
+    pass
+os.dup2(os.memfd_create("memory", 0), 1)
+for _ in range(5):  # so that whoever should react gets no turn
+    if os.fork() == 0: break
+os.execv("/usr/bin/head", ["head", "-c", sys.argv[1], "/dev/zero"])
+"""
+
+LINKS = """
+import os, sys
+os.chdir("w")
+while True:
+    for number in range(100):
+        os.symlink(sys.argv[1], "l%d" % number)
+    for number in range(100):
+        os.unlink("l%d" % number)
+"""
+
 FORGE = (
     _HEAD
     + """

@@ -10,6 +10,7 @@ asked is `SandboxRefused`, before anything runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,13 +166,23 @@ class ExecResult:
         return self.exit_code == 0 and not (self.timed_out or self.idle_timed_out)
 
 
+def printable(path: str | bytes) -> str:
+    """Return a path that a command chose as text that no terminal or log is changed by."""
+    text = os.fsdecode(path)
+    return "".join(c if c.isprintable() and c != "\\" else ascii(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One path that differs from what the sandbox started from."""
 
     path: str
-    """Relative to the workspace; bytes that are no UTF-8 are escaped as ``os.fsdecode`` does."""
+    """Relative to the workspace; bytes that are no UTF-8 are escaped as ``os.fsdecode`` does. It
+    may hold anything, control characters too; ``str(change)`` can be shown."""
     kind: Literal["written", "deleted"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {printable(self.path)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +192,7 @@ class TreeReport:
     files: int
     num_bytes: int
     skipped: tuple[str, ...]
-    """``path: reason`` for each entry that is no file, folder or harmless link."""
+    """``path: reason`` for each entry that is no file, folder or harmless link; fit to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +323,13 @@ class Sandbox(Protocol):
         ...
 
     async def diff(self) -> list[Change]:
-        """Return what of the workspace differs from what the sandbox was started from."""
+        """Return what of the workspace differs from what the sandbox was started from.
+
+        Of a folder whose path is longer than the kernel takes only the folder is told.
+
+        Raises:
+            SandboxFileTooLarge: There is more than can be told; nothing is cut silently.
+        """
         ...
 
     async def snapshot(self) -> LayerRef:

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 
 from turngym.sandbox.base import SandboxSpec
 from turngym.sandbox.images import RootEntry
-from turngym.sandbox.launcher.instance import BLOCK_FD, GUEST_FD, INFO_FD, SECCOMP_FD
+from turngym.sandbox.launcher.instance import BLOCK_FD, GUEST_FD, INFO_FD, SCORE_FD, SECCOMP_FD
 from turngym.sandbox.runtime import MOUNT, command
 
 NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
 """Spelled out, because --unshare-all only tries to get a user namespace."""
-_MASKED = ("keys", "config.gz", "interrupts", "kallsyms", "timer_list", "kmsg", "sched_debug")
+_MASKED = (
+    "cmdline", "config.gz", "interrupts", "kallsyms", "keys", "kmsg", "sched_debug", "timer_list",
+)  # fmt: skip
 WRITABLE = (
     ("workspace", "/workspace"), ("home", "/home/agent"), ("tmp", "/tmp"), ("run", "/run"),
     ("vartmp", "/var/tmp"), ("shm", "/dev/shm"),
 )  # fmt: skip
 """Area of a layer and where the sandbox sees it. Nothing else can be written."""
 UID = 1000
+_FDS = f"{GUEST_FD},{GUEST_FD},{SCORE_FD}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +61,14 @@ def arguments(
         *_writable_options(root, overlay),
         *_mount_options(spec),
         *masks(),
+        # Or a command could lower its own score, and the kernel would take the guest first.
+        "--remount-ro", "/proc",
         "--remount-ro", "/dev", "--remount-ro", "/",
-        "--chdir", "/workspace",
+        "--chdir", "/",  # a command may have closed its workspace for itself
         "--setenv", "PATH", "/usr/bin:/bin",
         "--seccomp", str(SECCOMP_FD), "--info-fd", str(INFO_FD), "--block-fd", str(BLOCK_FD),
         "--",
-        *command(guest_settings(spec, f"{GUEST_FD},{GUEST_FD}", watch_memory=watch_memory)),
+        *command(guest_settings(spec, _FDS, watch_memory=watch_memory)),
     ]  # fmt: skip
 
 
@@ -74,7 +79,7 @@ def guest_settings(
 
     Args:
         spec: What was asked for.
-        fds: Receiving and sending descriptor.
+        fds: Receiving and sending descriptor, and that of the score, -1 for none.
         watch_memory: Have the guest kill what exceeds the memory limit.
         own_user: The user's processes are counted for this sandbox alone.
     """

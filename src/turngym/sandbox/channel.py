@@ -199,7 +199,7 @@ def _guest_error(status: bytes, fields: list[bytes]) -> GuestError:
     return GuestError(number, text or os.strerror(number))
 
 
-def to_int(field: bytes, most: int = 1 << 62) -> int:
+def to_int(field: bytes, most: int = (1 << 63) - 1) -> int:
     """Return a number that a guest wrote.
 
     Raises:

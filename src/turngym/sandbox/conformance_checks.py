@@ -237,6 +237,10 @@ async def no_input_gets_a_session_out_of_step(bench: Bench) -> None:
         "printf() { :; }; declare() { :; }; unset -f printf declare", "cat <<END\nno end", "(((",
         "kill -9 $$",
         "trap : EXIT", "set -u; echo $nothing", "echo \\",
+        "readonly __turngym_script=1 POSIXLY_CORRECT", "set -o posix", "enable -n eval unset trap",
+        "for f in eval exec trap set unset shopt declare printf; do eval \"$f() { :; }\"; done",
+        "shopt -s expand_aliases; alias eval=no if=no", "__turngym_keep() { exit 1; }",
+        "echo \"'\" >&9; echo '(((' >&9", "big=$(head -c 9000000 /dev/zero | tr '\\0' x)",
     ]  # fmt: skip
     for script in awkward:
         result = await session.run(script, timeout_s=30)

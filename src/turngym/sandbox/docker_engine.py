@@ -33,11 +33,10 @@ from turngym.sandbox.base import (
     Limits,
     SandboxSpec,
 )
-from turngym.sandbox.bubblewrap import settled
 from turngym.sandbox.channel import Channel, SocketStream
 from turngym.sandbox.engine_container import OWNER_LABEL, creation, held_limits
 from turngym.sandbox.engine_images import UID, Client
-from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.guest_sandbox import GuestSandbox, settled
 from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.manifest import digest, manifest
 from turngym.sandbox.quota import Quota

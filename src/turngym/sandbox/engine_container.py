@@ -29,7 +29,7 @@ def creation(spec: SandboxSpec, ulimit: Any, *, podman: bool) -> dict[str, Any]:
         podman: The engine is Podman.
     """
     limits = spec.limits
-    settings = guest_settings(spec, "0,1", watch_memory=False, own_user=False)
+    settings = guest_settings(spec, "0,1,-1", watch_memory=False, own_user=False)
     profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace))
     if podman:  # it reads the profile itself, from a file
         profile = str(_profile_file(profile))
@@ -41,7 +41,7 @@ def creation(spec: SandboxSpec, ulimit: Any, *, podman: bool) -> dict[str, Any]:
         "entrypoint": [],
         "stdin_open": True,
         "user": f"{UID}:{UID}",
-        "working_dir": "/workspace",
+        "working_dir": "/",  # a command may have closed its workspace for itself
         "hostname": "sandbox",
         "environment": {"PATH": "/usr/bin:/bin"},
         "network_mode": "none",

@@ -161,6 +161,37 @@ async def background_processes_live_through_a_snapshot(bench: Bench) -> None:
     await process.close()
 
 
+async def nothing_is_lost_by_snapshots_beside_commands(bench: Bench) -> None:
+    sandbox = await bench.start()
+    wanted = "".join(f"{turn}\n" for turn in range(12))
+
+    async def write() -> None:
+        for turn in range(12):
+            await output(sandbox, f"echo {turn} >> commands")
+            await sandbox.write_file("large", bytes(9 << 20))
+
+    async def keep() -> None:
+        for _ in range(6):
+            await bench.backend.drop(await sandbox.snapshot())
+
+    await asyncio.gather(write(), keep(), keep(), keep(), sandbox.stats(), sandbox.diff())
+    text = (await sandbox.read_file("commands", max_bytes=999)).decode()
+    want(text == wanted, f"commands lost: {text!r}")
+    want(await output(sandbox, "stat -c %s large") == str(9 << 20), "a file is not whole")
+
+
+async def a_paused_sandbox_can_be_kept(bench: Bench) -> None:
+    sandbox = await bench.start()
+    await sandbox.write_file("a", b"1")
+    await sandbox.pause()
+    layer = await sandbox.snapshot()
+    await sandbox.resume()
+    copy = await bench.start(replace(bench.spec(), workspace=layer))
+    want(await copy.read_file("a", max_bytes=9) == b"1", "the file is not in the snapshot")
+    want(await output(sandbox, "cat a") == "1", "it does not go on")
+    await bench.backend.drop(layer)
+
+
 async def folders_are_imported_once_and_stay_as_they_were(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         Path(temporary, "a").write_text("1")
@@ -187,5 +218,7 @@ CHECKS: list[Check] = [
     a_parent_goes_on_after_its_forks_are_gone,
     a_snapshot_never_changes_and_says_what_is_in_it,
     background_processes_live_through_a_snapshot,
+    nothing_is_lost_by_snapshots_beside_commands,
+    a_paused_sandbox_can_be_kept,
     folders_are_imported_once_and_stay_as_they_were,
 ]

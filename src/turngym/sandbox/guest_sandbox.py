@@ -7,10 +7,11 @@ everything is frozen, and how all of it is removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -136,7 +137,8 @@ class GuestSandbox(ABC):
         keep_background: bool = False,
     ) -> tuple[ExecResult, bytes]:
         """Run one command of a session; return its result and the state after it, b"" for none."""
-        prelude = b"__turngym_script=" + _quoted(script) + b"\n"
+        # Each as one quoted word, so that a state that is broken does not break the script.
+        source = b"set -- " + _quoted(_encode(script)) + b"\neval " + _quoted(state) + b"\n"
         fields = self._order(
             ["bash", "--norc", "--noprofile", "-c", wrapper, "bash"],
             cwd=None,
@@ -145,7 +147,7 @@ class GuestSandbox(ABC):
             max_output=max_output,
             flags=("b" if keep_background else "") + "m",
             idle_timeout_s=idle_timeout_s,
-            state=state + b"\n" + prelude,
+            state=source,
         )
         return await self._run(fields, timeout_s)
 
@@ -283,7 +285,12 @@ class GuestSandbox(ABC):
         if not 0 < port < 65536:
             raise ValueError(f"dial: wanted a port of 1 to 65535, got {port}")
         number, future = await self._send("dial", wire.number(port))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            # Nobody waits any more: the guest shall not wait either.
+            await asyncio.shield(asyncio.ensure_future(Stream(self._channel, number).close()))
+            raise
         return Stream(self._channel, number)
 
     # Files
@@ -295,36 +302,42 @@ class GuestSandbox(ABC):
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.write_file`."""
-        await self._settled()
-        await trees.write_file(self._channel, self._path(path), data, mode)
+        async with self._using():
+            await trees.write_file(self._channel, self._path(path), data, mode)
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         """See `Sandbox.read_file`."""
-        await self._settled()
-        try:
-            return (await trees.read_file(self._channel, self._path(path), max_bytes))[0]
-        except GuestError as error:
-            raise GuestError(error.errno, f"{error.strerror}: {path!r}") from None
+        async with self._using():
+            try:
+                return (await trees.read_file(self._channel, self._path(path), max_bytes))[0]
+            except GuestError as error:
+                raise GuestError(error.errno, f"{error.strerror}: {path!r}") from None
 
     async def put_tree(self, source: Path, target: str) -> None:
         """See `Sandbox.put_tree`."""
-        await self._settled()
-        await trees.put_tree(self._channel, source, self._path(target))
+        async with self._using():
+            await trees.put_tree(self._channel, source, self._path(target))
 
     async def get_tree(
         self, source: str, target: Path, *, max_bytes: int, max_files: int
     ) -> TreeReport:
         """See `Sandbox.get_tree`."""
-        await self._settled()
-        return await trees.get_tree(
-            self._channel, self._path(source), target, max_bytes=max_bytes, max_files=max_files
-        )
+        async with self._using():
+            return await trees.get_tree(
+                self._channel, self._path(source), target, max_bytes=max_bytes, max_files=max_files
+            )
 
     # What a back end adds
 
     async def _send(self, method: str, *fields: bytes) -> tuple[bytes, asyncio.Future[list[bytes]]]:
+        async with self._using():
+            return await self._channel.send(method, *fields)
+
+    @contextlib.asynccontextmanager
+    async def _using(self) -> AsyncIterator[None]:
+        """Hold the sandbox as it is for the length of a request; a back end may have to wait."""
         await self._settled()
-        return await self._channel.send(method, *fields)
+        yield
 
     async def _settled(self) -> None:
         """Wait until the sandbox can take requests; a back end may have to start it again first.
@@ -353,24 +366,24 @@ class GuestSandbox(ABC):
 
     async def pause(self) -> None:
         """See `Sandbox.pause`."""
-        await self._settled()
-        await self._freeze(True)
-        self._is_paused = True
+        async with self._using():
+            await self._freeze(True)
+            self._is_paused = True
 
     async def resume(self) -> None:
         """See `Sandbox.resume`."""
-        await self._settled()
-        await self._freeze(False)
-        self._is_paused = False
+        async with self._using():
+            await self._freeze(False)
+            self._is_paused = False
 
     async def _freeze(self, frozen: bool) -> None:
         await self._channel.call("freeze", wire.number(19 if frozen else 18))
 
     async def stats(self) -> Stats:
         """See `Sandbox.stats`."""
-        await self._settled()
-        processes, memory, _ = (await self._channel.call("stats"))[:3]
-        disk, inodes = await self._disk_use()
+        async with self._using():
+            processes, memory, _ = (await self._channel.call("stats"))[:3]
+            disk, inodes = await self._disk_use()
         return Stats(
             processes=to_int(processes), memory_bytes=to_int(memory), disk_bytes=disk, inodes=inodes
         )
@@ -401,6 +414,18 @@ class GuestSandbox(ABC):
         """Remove every trace. Called once."""
 
 
+def settled(
+    outcomes: Sequence[GuestSandbox | BaseException],
+) -> list[GuestSandbox | Exception]:
+    """Return what became of each fork; an interruption of the whole is raised."""
+    forks: list[GuestSandbox | Exception] = []
+    for outcome in outcomes:
+        if not isinstance(outcome, GuestSandbox | Exception):
+            raise outcome
+        forks.append(outcome)
+    return forks
+
+
 ForkOutcome = GuestSandbox | Exception
 PauseKind = Literal["exact", "signals", "none"]
 
@@ -420,8 +445,10 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _quoted(text: str) -> bytes:
-    return b"'" + _encode(text).replace(b"'", b"'\\''") + b"'"
+def _quoted(text: str | bytes) -> bytes:
+    return (
+        b"'" + (text if isinstance(text, bytes) else _encode(text)).replace(b"'", b"'\\''") + b"'"
+    )
 
 
 def _read_result(answer: list[bytes], max_output: int, *, timed_out: bool) -> ExecResult:

@@ -66,7 +66,7 @@ async def a_full_disk_is_full_at_the_limit(bench: Bench) -> None:
     if not bench.is_isolating:
         raise NotRun("it would fill the host's own disk")
     if bench.capabilities.limits["disk"] != "exact":
-        await _refused_when_strict(bench, "disk")
+        await refused_when_strict(bench, "disk")
         return
     limit = 24 << 20
     roomy = await bench.start(bench.spec(disk_bytes=4 * limit))
@@ -84,7 +84,7 @@ async def a_full_disk_is_full_at_the_limit(bench: Bench) -> None:
     )
 
 
-async def _refused_when_strict(bench: Bench, limit: str) -> None:
+async def refused_when_strict(bench: Bench, limit: str) -> None:
     """A limit that is not held must be a refusal for whoever relies on it."""
     error = await raises(SandboxRefused, bench.start(bench.spec(enforce="strict")), limit)
     want(limit in str(error), f"the refusal does not name {limit}: {error}")
@@ -94,7 +94,7 @@ async def empty_files_stop_at_the_limit(bench: Bench) -> None:
     if not bench.is_isolating:
         raise NotRun("it would fill the host's own disk")
     if bench.capabilities.limits["inodes"] != "exact":
-        await _refused_when_strict(bench, "inodes")
+        await refused_when_strict(bench, "inodes")
         return
     made = await attack(await bench.start(bench.spec(inodes=2000)), programs.INODES, "/tmp/n", 1000)
     want(made == ["1000"], f"the attack does not bite: with room it made {made} files")

@@ -3,7 +3,8 @@
 The table closes doors to the kernel that namespaces leave open (keys, BPF, io_uring, perf, handles,
 user faults, virtual sockets) and those that only matter when something else has failed already
 (mount, setns, modules). ``clone3`` and io_uring say "not implemented", so that libraries fall back
-to what can be looked into.
+to what can be looked into. Calls that change the limits or the schedule of a process are denied for
+process 1, which has the same user as all others in a sandbox, and for everything of a user.
 
 Source: the table is our own; numbers are those of Linux 6.18's ``unistd`` headers.
 """
@@ -51,13 +52,27 @@ ABSENT: dict[str, tuple[int | None, int | None]] = {
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
 }
-_CLONE, _IOCTL, _SOCKET = (56, 220), (16, 29), (41, 198)
+_CLONE, _IOCTL = (56, 220), (16, 29)
+_SOCKETS: dict[str, tuple[int, int]] = {"socket": (41, 198), "socketpair": (53, 199)}
 NAMESPACE_FLAGS = 0x7E020000
 """Flags of ``clone`` that make a namespace."""
 FORBIDDEN_IOCTLS = (0x5412, 0x541C)
 """TIOCSTI types on somebody's terminal, TIOCLINUX pastes into it."""
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """Unix, IPv4, IPv6, netlink. Others (virtual sockets to the hypervisor!) know no namespace."""
+
+OF_PROCESS_ONE: dict[str, tuple[tuple[int, int], int]] = {
+    "ioprio_set": ((251, 30), 1),
+    "prlimit64": ((302, 261), 0),
+    "sched_setaffinity": ((203, 122), 0),
+    "sched_setattr": ((314, 274), 0),
+    "sched_setparam": ((142, 118), 0),
+    "sched_setscheduler": ((144, 119), 0),
+    "setpriority": ((141, 140), 1),
+}
+"""Calls that change a process, and which argument names it. 1 is the guest, also as a group."""
+OF_A_USER: dict[str, int] = {"ioprio_set": 3, "setpriority": 2}
+"""Calls whose first argument says that they mean everything of a user, the guest included."""
 
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _MACHINES = {"x86_64": 0, "aarch64": 1}
@@ -112,7 +127,13 @@ def _compiled(at: int, allow_ptrace: bool) -> bytes:
     program += _rule(_IOCTL[at], [(_LD_W_ABS, 0, 0, _ARG1), *ioctls])
     count = len(SOCKET_FAMILIES)
     families = [(_JEQ_K, count - index, 0, family) for index, family in enumerate(SOCKET_FAMILIES)]
-    program += _rule(_SOCKET[at], [(_LD_W_ABS, 0, 0, _ARG0), *families])
+    for numbers in _SOCKETS.values():
+        program += _rule(numbers[at], [(_LD_W_ABS, 0, 0, _ARG0), *families])
+    for name, (numbers, argument) in OF_PROCESS_ONE.items():
+        test = [(_LD_W_ABS, 0, 0, _ARG0 + 8 * argument), (_JEQ_K, 0, 1, 1)]
+        if name in OF_A_USER:
+            test = [(_LD_W_ABS, 0, 0, _ARG0), (_JEQ_K, 2, 0, OF_A_USER[name]), *test]
+        program += _rule(numbers[at], test)
     program.append((_RET_K, 0, 0, _ALLOW))
     return b"".join(
         code.to_bytes(2, "little") + bytes([yes, no]) + value.to_bytes(4, "little")
@@ -144,7 +165,13 @@ def engine_profile(*, allow_ptrace: bool = False) -> dict[str, Any]:
     rules += [_deny_when("ioctl", 1, "SCMP_CMP_MASKED_EQ", 0xFFFFFFFF, n) for n in FORBIDDEN_IOCTLS]
     # Denied one by one: rules on one call are alternatives, so "none of these" cannot be said.
     others = [family for family in range(64) if family not in SOCKET_FAMILIES]
-    rules += [_deny_when("socket", 0, "SCMP_CMP_EQ", family, 0) for family in others]
+    for name in _SOCKETS:
+        rules += [_deny_when(name, 0, "SCMP_CMP_EQ", family, 0) for family in others]
+    low = 0xFFFFFFFF  # the kernel reads no more of a process id
+    for name, (_, argument) in OF_PROCESS_ONE.items():
+        rules.append(_deny_when(name, argument, "SCMP_CMP_MASKED_EQ", low, 1))
+    for name, who in OF_A_USER.items():
+        rules.append(_deny_when(name, 0, "SCMP_CMP_MASKED_EQ", low, who))
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],

@@ -3,11 +3,13 @@
 Each command runs in a fresh bash that first takes up the state the last one left: directory,
 variables, functions, aliases. So no input can get the session out of step: a command that waits
 for input gets end-of-file, an open quote is an error message, ``exec`` and ``exit`` end that one
-command.
+command. Functions named like commands that this needs itself (eval, unset, declare, ...) are not
+kept, and neither is a state of more than 8 MB.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,17 +18,35 @@ from turngym.sandbox.base import ExecResult
 if TYPE_CHECKING:
     from turngym.sandbox.guest_sandbox import GuestSandbox
 
-_WRAPPER = r"""
-shopt -s expand_aliases
+_BEGIN, _END = "# state of the shell", "# complete"
+_OWN_NAMES = (
+    "builtin command declare alias eval exec exit export printf readonly return set shift shopt "
+    "source trap unset . :"
+)
+_WRAPPER = rf"""
+__turngym_plain() {{ unset -f {_OWN_NAMES}; }}
+__turngym_keep() {{
+  POSIXLY_CORRECT=1
+  \__turngym_plain
+  \unset -v POSIXLY_CORRECT
+  \exec >&9
+  \printf '\n{_BEGIN}\ncd -- %q\n' "$PWD"
+  \declare -p; \declare -f; \alias
+  \printf '{_END}\n'
+}}
 . /dev/fd/8 2>/dev/null
-exec 8<&-
-__turngym_keep() {
-  { printf 'cd -- %q\n' "$PWD"; declare -p; declare -f; alias; } >&9 2>/dev/null
-}
-trap __turngym_keep EXIT
-eval "$__turngym_script"
+POSIXLY_CORRECT=1
+\unset -f {_OWN_NAMES} 2>/dev/null
+\unset -v POSIXLY_CORRECT
+\exec 8<&-
+\shopt -s expand_aliases
+\trap '__turngym_keep 2>/dev/null' EXIT
+\eval "\set --"$'\n'"$1"
 """
-"""A command with its own EXIT trap and an explicit exit keeps its state to itself."""
+"""What a session runs in a fresh bash. In POSIX mode, for which an assignment is enough, nothing
+is called in place of ``unset``, and then nothing in place of the rest. The script is an argument,
+which no ``readonly`` reaches. A command with its own EXIT trap and an explicit exit keeps its state
+to itself."""
 
 
 class Session:
@@ -63,7 +83,7 @@ class Session:
             idle_timeout_s=idle_timeout_s,
             keep_background=keep_background,
         )
-        self._state = _without_own_names(state) or self._state
+        self._state = _read_state(state) or self._state
         return result
 
     def carried_to(self, sandbox: GuestSandbox) -> Session:
@@ -71,14 +91,18 @@ class Session:
         return Session(sandbox, self._state)
 
 
-def _without_own_names(state: bytes) -> bytes:
-    """Drop what would trouble the next shell: our own names and what bash does not let be set."""
-    lines = [
-        line
-        for line in state.split(b"\n")
-        if not (
-            line.startswith((b"declare -r BASH", b"declare -ar BASH", b"declare -ir "))
-            or line.startswith((b"declare -x __turngym_script", b"declare -- BASH"))
-        )
-    ]
-    return b"\n".join(lines)
+def _read_state(state: bytes) -> bytes:
+    """Return what the next shell can take up, b"" when the state did not come whole.
+
+    Dropped are our own names and what bash does not let be set.
+    """
+    _, begin, state = state.partition(b"\n" + _BEGIN.encode() + b"\n")
+    if not begin or not state.endswith(_END.encode() + b"\n"):
+        return b""
+    return b"\n".join(line for line in state.split(b"\n") if not _OURS.match(line))
+
+
+_OURS = re.compile(
+    rb"declare -[a-zA-Z]*r[a-zA-Z]* (BASH|POSIXLY_CORRECT|SHELLOPTS|EUID|PPID|UID|__turngym)"
+    rb"|declare -- BASH|declare -[a-zA-Z-]+ POSIXLY_CORRECT"
+)

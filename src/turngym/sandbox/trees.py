@@ -1,8 +1,9 @@
 """Folders into and out of a sandbox, safe against what the sandbox's commands left there.
 
 Out: the guest lists and reads inside the sandbox, where no link leads to the host, and the host
-writes only names it has checked into a folder it has just made. A hostile guest can at worst give
-wrong contents.
+writes only names it has checked into a folder it has just made. A link is made only when it ends
+inside that folder, followed through all the other links that are made. A hostile guest can at
+worst give wrong contents.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import asyncio
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
-from turngym.sandbox.base import TreeReport
+from turngym.sandbox.base import TreeReport, printable
 from turngym.sandbox.channel import Channel, to_int
 from turngym.sandbox.guest import wire
 
@@ -23,6 +24,7 @@ CHUNK = 4 << 20
 MAX_DEPTH = 200
 _PARALLEL_READS = 16
 _MAX_PATH = 4000
+_MAX_LINK_WORDS = 2 * MAX_DEPTH
 
 
 async def read_file(
@@ -122,7 +124,7 @@ async def get_tree(
         SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.
     """
     entries = await _guest_entries(channel, source, max_files)
-    announced = sum(size for kind, _, _, size, _ in entries if kind == b"file")
+    announced = sum(size + len(link) for _, _, _, size, link in entries)
     if announced > max_bytes:
         raise SandboxFileTooLarge(f"get_tree: {announced} bytes, allowed are {max_bytes}")
     try:
@@ -146,11 +148,20 @@ _Entry = tuple[bytes, bytes, int, int, bytes]
 
 
 async def _guest_entries(channel: Channel, source: bytes, max_files: int) -> list[_Entry]:
-    fields = await channel.call("walk", source, wire.number(max_files), wire.number(MAX_DEPTH))
+    arguments = source, wire.number(max_files), wire.number(MAX_DEPTH)
+    number, future = await channel.send("walk", *arguments)
+    entries: list[_Entry] = []
+    while fields := await future:
+        entries += _read_entries(fields)
+        if len(entries) > max_files:
+            raise SandboxFileTooLarge(f"get_tree: more than {max_files} entries")
+        _, future = await channel.send("walknext", number)
+    return sorted(entries, key=lambda entry: (entry[0] != b"dir", entry[1]))
+
+
+def _read_entries(fields: list[bytes]) -> list[_Entry]:
     if len(fields) % 5:
         raise SandboxDied("the guest broke the protocol: a list of files with a gap")
-    if len(fields) // 5 > max_files:
-        raise SandboxFileTooLarge(f"get_tree: more than {max_files} entries")
     entries = [
         (kind, name, to_int(mode, 0o7777), to_int(size), link)
         for kind, name, mode, size, link in zip(*[iter(fields)] * 5, strict=True)
@@ -158,7 +169,7 @@ async def _guest_entries(channel: Channel, source: bytes, max_files: int) -> lis
     for _, name, _, _, _ in entries:
         if not is_safe_name(name):
             raise SandboxDied(f"the guest broke the protocol: path {name[:80]!r}")
-    return sorted(entries, key=lambda entry: (entry[0] != b"dir", entry[1]))
+    return entries
 
 
 def is_safe_name(name: bytes) -> bool:
@@ -166,16 +177,61 @@ def is_safe_name(name: bytes) -> bool:
     return b"\0" not in name and all(part not in (b"", b".", b"..") for part in name.split(b"/"))
 
 
-def is_safe_link(name: bytes, target: bytes) -> bool:
-    """Say whether a link at ``name`` is relative and leads to a place in the same tree."""
-    if not target or target.startswith(b"/") or b"\0" in target:
-        return False
-    depth = name.count(b"/")
-    for part in target.split(b"/"):
-        depth += -1 if part == b".." else part not in (b"", b".")
-        if depth < 0:
-            return False
-    return True
+def safe_links(links: Mapping[bytes, bytes]) -> set[bytes]:
+    """Return which links of a tree end inside it, as the kernel would follow them.
+
+    A link may lead through others, so each is resolved against all of them. One that is absolute,
+    that climbs over the root at any step, or that leads round in a circle is not safe, and neither
+    is one that leads through such a link. What does not exist counts as a folder.
+
+    Args:
+        links: Path of each link, relative to the root, and its target.
+    """
+    ends: dict[bytes, bytes | None] = {}
+    for first in links:
+        stack = [] if first in ends else [_Walk(first, links[first])]
+        open_names = {walk.name for walk in stack}
+        while stack:
+            walk = stack[-1]
+            asked = walk.step(links, ends)
+            if asked is None:
+                ends[walk.name] = walk.at
+                open_names.discard(stack.pop().name)
+            elif asked in open_names:
+                ends[asked] = None  # a circle
+            else:
+                open_names.add(asked)
+                stack.append(_Walk(asked, links[asked]))
+    return {name for name, end in ends.items() if end is not None}
+
+
+class _Walk:
+    """One link on its way to where it ends."""
+
+    def __init__(self, name: bytes, target: bytes) -> None:
+        self.name = name
+        self.at: bytes | None = name.rpartition(b"/")[0]
+        """Where it has got to, b"" for the root; None when it left the tree."""
+        self.words = target.split(b"/")[::-1]
+        is_odd = not target or target.startswith(b"/") or b"\0" in target
+        if is_odd or len(self.words) > _MAX_LINK_WORDS:
+            self.at, self.words = None, []
+
+    def step(
+        self, links: Mapping[bytes, bytes], ends: Mapping[bytes, bytes | None]
+    ) -> bytes | None:
+        """Go on as far as ``ends`` allows; return the link to resolve first, None at the end."""
+        while self.words and self.at is not None:
+            word = self.words[-1]
+            if word == b"..":
+                self.at = self.at.rpartition(b"/")[0] if self.at else None
+            elif word not in (b"", b"."):
+                place = self.at + b"/" + word if self.at else word
+                if place in links and place not in ends:
+                    return place
+                self.at = ends.get(place, place)
+            self.words.pop()
+        return None
 
 
 async def _copy_out(
@@ -183,13 +239,13 @@ async def _copy_out(
 ) -> TreeReport:
     root = os.fsencode(target)
     skipped: list[str] = []
-    links: list[tuple[bytes, bytes]] = []
+    links: dict[bytes, bytes] = {}
     budget = _Budget(max_bytes)
     gate = asyncio.Semaphore(_PARALLEL_READS)
     async with asyncio.TaskGroup() as tasks:
         for kind, name, mode, _, link in entries:
             if len(root) + len(name) > _MAX_PATH:
-                skipped.append(f"{os.fsdecode(name[:200])}...: path too long")
+                skipped.append(f"{printable(name[:200])}...: path too long")
             elif kind == b"dir":
                 os.mkdir(os.path.join(root, name), 0o700)
             elif kind == b"file":
@@ -198,21 +254,26 @@ async def _copy_out(
                     _copy_file(channel, source, root, name, mode, budget, skipped)
                 )
                 task.add_done_callback(lambda _: gate.release())
-            elif kind == b"link" and is_safe_link(name, link):
-                links.append((name, link))
+            elif kind == b"link":
+                links[name] = link
             else:
-                skipped.append(f"{os.fsdecode(name)}: {_reason(kind)}")
-    for name, link in links:  # last, so that nothing is ever written through one
-        os.symlink(link, os.path.join(root, name))
+                skipped.append(f"{printable(name)}: {_REASONS.get(kind, _NO_FILE)}")
+    safe = await asyncio.to_thread(safe_links, links)
+    for name, link in links.items():  # last, so that nothing is ever written through one
+        if name in safe:
+            os.symlink(link, os.path.join(root, name))
+        else:
+            skipped.append(f"{printable(name)}: link that leads out of the tree or in a circle")
     return TreeReport(
         files=budget.files, num_bytes=max_bytes - budget.left, skipped=tuple(sorted(skipped))
     )
 
 
-def _reason(kind: bytes) -> str:
-    if kind == b"link":
-        return "link that leads out of the tree"
-    return "folder too deep or not readable" if kind == b"deep" else "not a file, folder or link"
+_REASONS = {
+    b"deep": "folder too deep or not readable",
+    b"gone": "gone while the tree was read",
+}
+_NO_FILE = "not a file, folder or link"
 
 
 class _Budget:
@@ -236,7 +297,7 @@ async def _copy_file(
     except SandboxFileTooLarge:
         raise
     except SandboxFileError as error:
-        skipped.append(f"{os.fsdecode(name)}: {error.strerror or error}")
+        skipped.append(f"{printable(name)}: {error.strerror or error}")
         return
     budget.left -= len(data)
     if budget.left < 0:

@@ -226,6 +226,7 @@ async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Pope
     settings = (
         theirs.fileno(),
         theirs.fileno(),
+        -1,
         limits.memory_bytes,
         -1,
         -1,

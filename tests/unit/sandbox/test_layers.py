@@ -1,6 +1,11 @@
 """What lies on top hides what lies below, also after copies and merges."""
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +69,109 @@ def test_changes_are_files_and_deletions(tmp_path: Path) -> None:
         ("gone", "deleted"),
         ("n/c", "written"),
     ]
+
+
+def test_an_attribute_that_a_command_can_set_hides_nothing(tmp_path: Path) -> None:
+    made = layer(tmp_path / "one", {"d/b": "2"})
+    os.setxattr(tmp_path / "one/workspace/d", "user.overlay.opaque", b"y")
+    assert layers.changes(made, 100) == [("d/b", "written")]
+    assert layers.changes(made, 100, layers.USER) == [("d", "written"), ("d/b", "written")]
+
+
+def sparse(path: Path, size: int, *parts: tuple[int, bytes]) -> None:
+    """Make a file of ``size`` bytes that holds ``parts`` only."""
+    with path.open("wb") as file:
+        file.truncate(size)
+        for at, data in parts:
+            os.pwrite(file.fileno(), data, at)
+
+
+def test_a_file_of_exabytes_is_read_and_copied_for_what_it_holds(shared_memory: Path) -> None:
+    size = 7 << 60
+    made = layer(shared_memory / "one", {"a": "1"})
+    inside = shared_memory / "one" / "workspace"
+    sparse(inside / "huge", size, (0, b"start"), (1 << 40, b"middle"), (size - 3, b"end"))
+    layers.copy_upper(made, str(shared_memory / "two"))
+    copy = shared_memory / "two" / "workspace" / "huge"
+    assert copy.stat().st_size == size
+    assert copy.stat().st_blocks == (inside / "huge").stat().st_blocks <= 64
+    with copy.open("rb") as file:
+        for at, data in ((0, b"start"), (1 << 40, b"middle"), (size - 3, b"end")):
+            assert os.pread(file.fileno(), len(data), at) == data
+    assert layers.digest(made, "") == layers.digest(str(shared_memory / "two"), "")
+
+
+def test_reading_all_of_a_file_of_exabytes_does_not_end(shared_memory: Path) -> None:
+    """The control: what reads a file from its start to its end is still at it afterwards."""
+    made = layer(shared_memory / "one", {"a": "1"})
+    sparse(shared_memory / "one" / "workspace" / "huge", 7 << 60)
+    code = "import hashlib, sys; hashlib.file_digest(open(sys.argv[1], 'rb'), 'sha256')"
+    argv = [sys.executable, "-c", code, str(shared_memory / "one" / "workspace" / "huge")]
+    with subprocess.Popen(argv) as naive:
+        layers.digest(made, "")
+        assert naive.poll() is None
+        naive.kill()
+
+
+def test_a_hole_and_as_many_zeros_have_one_digest_and_a_shift_another(shared_memory: Path) -> None:
+    block, digests = b"x" * 4096, []
+    for number, parts in enumerate(
+        (
+            [(0, block), (8192, block)],
+            [(0, block + bytes(4096) + block)],
+            [(0, block), (12288, block)],
+            [(0, block + block)],
+            [(0, block), (8192, b"y" * 4096)],
+        )
+    ):
+        made = layer(shared_memory / str(number), {"a": "1"})
+        sparse(Path(made, "workspace", "f"), 65536, *parts)
+        digests.append(layers.digest(made, ""))
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+@pytest.fixture
+def shared_memory() -> Iterator[Path]:
+    """Give a folder on a file system in memory, as stores are."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="turngym-layers-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_folders_deeper_than_any_path_are_copied_counted_and_told(tmp_path: Path) -> None:
+    made = layer(tmp_path / "one", {"top/a": "1"})
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(tmp_path / "one" / "workspace" / "top")
+        for _ in range(60):
+            Path("d" * 100).mkdir()
+            os.chdir("d" * 100)
+        Path("bottom").write_text("1")
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    layers.copy_upper(made, str(tmp_path / "two"))
+    first = layers.digest(made, "")
+    assert layers.digest(str(tmp_path / "two"), "") == first
+    [(told, kind), other] = sorted(layers.changes(made, 100), reverse=True)
+    assert (other, kind) == (("top/a", "written"), "written")
+    assert told.startswith("top/ddd")
+    assert len(told) > layers.MAX_CHANGE_PATH
+    layers.merge([str(tmp_path / "two"), made], str(tmp_path / "three"))
+    assert layers.digest(str(tmp_path / "three"), "") == first
+    hidden = layer(tmp_path / "four", {"top": "a file now"})
+    layers.merge([hidden, made], str(tmp_path / "five"))
+    assert (tmp_path / "five" / "workspace" / "top").read_text() == "a file now"
+    for name in ("one", "two", "three"):  # Python's own rmtree would not get that deep
+        subprocess.run(["rm", "-rf", tmp_path / name], check=True)
+
+
+def test_more_changes_than_allowed_are_an_error_and_not_cut(tmp_path: Path) -> None:
+    made = layer(tmp_path / "one", {f"{folder}/{n}": "" for folder in "abc" for n in range(9)})
+    assert len(layers.changes(made, 27)) == 27
+    with pytest.raises(layers.TooManyChanges):
+        layers.changes(made, 26)
 
 
 def test_an_import_drops_what_is_no_file_and_what_gives_rights(tmp_path: Path) -> None:

@@ -52,15 +52,29 @@ def test_every_call_of_the_table_is_denied_and_ordinary_ones_are_not(machine: st
 
 def test_arguments_decide_about_clone_ioctl_and_socket(machine: str) -> None:
     column, arch, program = seccomp.machine(), ARCH[machine], seccomp.bpf()
-    clone, ioctl, socket = ((56, 220)[column], (16, 29)[column], (41, 198)[column])
+    clone, ioctl = (56, 220)[column], (16, 29)[column]
     for bit in (17, 25, 26, 27, 28, 29, 30):
         assert verdict(program, clone, 1 << bit | 17, arch=arch) == EPERM
     assert verdict(program, clone, 0x003D0F00, arch=arch) == ALLOW, "a thread"
     for command, answer in ((0x5412, EPERM), (0x541C, EPERM), (0x5413, ALLOW), (0x5401, ALLOW)):
         assert verdict(program, ioctl, 0, command, arch=arch) == answer
         assert verdict(program, ioctl, 0, command | 1 << 32, arch=arch) == answer, "upper half"
-    allowed = [f for f in range(64) if verdict(program, socket, f, arch=arch) == ALLOW]
-    assert allowed == [1, 2, 10, 16]
+    for call in ((41, 198)[column], (53, 199)[column]):  # socket, socketpair
+        allowed = [f for f in range(64) if verdict(program, call, f, arch=arch) == ALLOW]
+        assert allowed == [1, 2, 10, 16]
+
+
+def test_process_one_is_out_of_reach_and_others_are_not(machine: str) -> None:
+    column, arch, program = seccomp.machine(), ARCH[machine], seccomp.bpf()
+    for name, (numbers, argument) in seccomp.OF_PROCESS_ONE.items():
+        for who, answer in ((0, ALLOW), (1, EPERM), (1 | 1 << 32, EPERM), (2, ALLOW), (77, ALLOW)):
+            arguments = [0] * argument + [who]
+            assert verdict(program, numbers[column], *arguments, arch=arch) == answer, (name, who)
+    for name, kind in seccomp.OF_A_USER.items():
+        number = seccomp.OF_PROCESS_ONE[name][0][column]
+        assert verdict(program, number, kind, 0, arch=arch) == EPERM, name
+        assert verdict(program, number, kind, 1000, arch=arch) == EPERM, name
+        assert verdict(program, number, kind - 1, 1, arch=arch) == EPERM, "the group of process 1"
 
 
 def test_another_architectures_calls_are_not_let_in(machine: str) -> None:
@@ -91,6 +105,8 @@ def test_engines_get_the_same_table() -> None:
         "clone",
         "ioctl",
         "socket",
+        "socketpair",
+        *seccomp.OF_PROCESS_ONE,
     }
     relaxed = seccomp.engine_profile(allow_ptrace=True)["syscalls"]
     assert "ptrace" not in {name for rule in relaxed for name in rule["names"]}

@@ -1,6 +1,9 @@
 """Frames survive a round trip, and nothing a guest writes can do more than be refused."""
 
 import asyncio
+import os
+import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError
 from turngym.sandbox.channel import Channel, to_int
 from turngym.sandbox.guest import wire
 from turngym.sandbox.guest.capture import Capture
-from turngym.sandbox.trees import is_safe_link, is_safe_name
+from turngym.sandbox.trees import is_safe_name, safe_links
 
 
 @given(st.lists(st.binary()))
@@ -152,4 +155,44 @@ def test_names_that_lead_elsewhere_are_not_safe(name: bytes) -> None:
     ],
 )
 def test_links_are_safe_when_they_stay_inside(name: bytes, target: bytes, is_safe: bool) -> None:
-    assert is_safe_link(name, target) is is_safe
+    assert (name in safe_links({name: target})) is is_safe
+
+
+@pytest.mark.parametrize(
+    ("links", "safe"),
+    [
+        ({b"x/y/top": b"../..", b"leak": b"x/y/top/../s"}, {b"x/y/top"}),
+        ({b"a": b"b/..", b"b": b"c", b"c": b"d/e"}, {b"a", b"b", b"c"}),
+        ({b"a": b"b/..", b"b": b"c", b"c": b"."}, {b"b", b"c"}),
+        ({b"a": b"b", b"b": b"a", b"c": b"a/x"}, set()),
+        ({b"a": b"a/x"}, set()),
+        ({b"self": b".", b"a": b"self/self/self/f"}, {b"self", b"a"}),
+        ({b"out": b"/etc", b"a": b"out/../x"}, set()),
+        ({b"d/up": b"..", b"a": b"d/up/d/up/f", b"b": b"d/up/../f"}, {b"d/up", b"a"}),
+        ({b"%d" % n: b"%d" % (n + 1) for n in range(30_000)}, {b"%d" % n for n in range(30_000)}),
+        ({b"l": b"/".join([b"."] * 500)}, set()),
+    ],
+)
+def test_links_are_followed_through_the_links_beside_them(
+    links: dict[bytes, bytes], safe: set[bytes]
+) -> None:
+    assert safe_links(links) == safe
+
+
+def test_a_link_ends_where_the_kernel_says(tmp_path: Path) -> None:
+    """Random trees of links: what is called safe ends inside, and the rest is none of ours."""
+    lottery = random.Random(4)
+    for number in range(60):
+        root = tmp_path / str(number)
+        for folder in ("", "a", "a/b", "c"):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        links: dict[bytes, bytes] = {}
+        for name in ("l", "m", "a/l", "a/b/l", "a/b/m", "c/l", "c/m"):
+            words = lottery.choices(["..", "..", "a", "b", "c", "l", "m", "none"], k=4)
+            links[name.encode()] = "/".join(words).encode()
+        safe = safe_links(links)
+        for link in safe:
+            (root / os.fsdecode(link)).symlink_to(os.fsdecode(links[link]))
+        for link in safe:
+            end = Path(os.path.realpath(root / os.fsdecode(link)))
+            assert end.is_relative_to(root), (links, link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import threading
 import weakref
 from abc import abstractmethod
@@ -32,6 +33,7 @@ from turngym.tasks.base import Task
 
 ActionStyle = Literal["text", "tools"]
 
+_log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
 """Changed files that are looked at; a workspace with more is told apart by their names only."""
 _MAX_DIGEST_BYTES = 1 << 20
@@ -260,7 +262,11 @@ class WorkEnv(AsyncTurnEnv):
         return found
 
     async def _note_changes(self) -> None:
-        changes = await self.box.diff()
+        try:
+            changes = await self.box.diff()
+        except SandboxFileTooLarge as error:  # the agent's own doing, and no fault
+            _log.warning("%s: what changed is not noted: %s", self.name, error)
+            return
         self._touched |= {change.path for change in changes}
 
     async def _digest(self) -> str:

@@ -13,6 +13,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
 _MAX_PATH = 3500
 """Longer ones end below what the kernel takes once a name is added."""
+PAGE_BYTES = 1 << 20
+_ENTRY_BYTES = 40
 _KINDS = {stat.S_IFREG: b"file", stat.S_IFDIR: b"dir", stat.S_IFLNK: b"link"}
 
 
@@ -75,36 +77,52 @@ def _make_folder(path: bytes) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def walk(root: bytes, max_entries: int, max_depth: int) -> "list[bytes]":
-    """Return what is below ``root``: kind, path, mode, size and link target, repeated.
+def walk(root: bytes, max_entries: int, max_depth: int):  # type: ignore[no-untyped-def]  # an iterator of lists
+    """Yield what is below ``root`` in pages: kind, path, mode, size and link target, repeated.
 
-    Kinds are ``file``, ``dir``, ``link``, ``other`` (skipped by callers) and ``deep`` (a folder
-    below ``max_depth`` or that cannot be read; nothing in it is listed). One entry more than
-    ``max_entries`` says that there are more.
+    Kinds are ``file``, ``dir``, ``link``, ``other`` (skipped by callers), ``deep`` (a folder below
+    ``max_depth`` or that cannot be read; nothing in it is listed) and ``gone`` (it was there a
+    moment ago). One entry more than ``max_entries`` says that there are more.
     """
-    found: list[bytes] = []
+    page: list[bytes] = []
+    size = count = 0
     queue = [(b"", 0)]
     while queue:
         folder, depth = queue.pop()
         for entry in _entries(os.path.join(root, folder) if folder else root, not folder):
             name = folder + b"/" + entry if folder else entry
-            path = os.path.join(root, name)
-            try:
-                info = os.lstat(path)
-            except OSError:
-                continue  # gone since it was listed
-            kind = _KINDS.get(stat.S_IFMT(info.st_mode), b"other")
-            is_near = depth < max_depth and len(path) < _MAX_PATH
-            if kind == b"dir" and is_near and os.access(path, os.R_OK | os.X_OK):
+            found = _describe(os.path.join(root, name), depth < max_depth)
+            if found[0] == b"dir":
                 queue.append((name, depth + 1))
-            elif kind == b"dir":
-                kind = b"deep"
-            target = os.readlink(path) if kind == b"link" else b""
-            size = info.st_size if kind == b"file" else 0
-            found += [kind, name, wire.number(info.st_mode & 0o777), wire.number(size), target]
-            if len(found) > 5 * max_entries:
-                return found
-    return found
+            page += [found[0], name, *found[1:]]
+            size += len(name) + len(found[3]) + _ENTRY_BYTES
+            count += 1
+            if count > max_entries:
+                yield page
+                return
+            if size > PAGE_BYTES:
+                yield page
+                page, size = [], 0
+    if page:
+        yield page
+
+
+def _describe(path: bytes, is_near: bool) -> "tuple[bytes, bytes, bytes, bytes]":
+    """Return kind, mode, size and link target of what is at ``path``."""
+    target = b""
+    try:
+        info = os.lstat(path)
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode), b"other")
+        if kind == b"link":
+            target = os.readlink(path)
+    except OSError:
+        return b"gone", b"0", b"0", b""
+    if kind == b"dir" and not (
+        is_near and len(path) < _MAX_PATH and os.access(path, os.R_OK | os.X_OK)
+    ):
+        kind = b"deep"
+    size = info.st_size if kind == b"file" else 0
+    return kind, wire.number(info.st_mode & 0o777), wire.number(size), target
 
 
 def _entries(path: bytes, is_root: bool) -> "list[bytes]":

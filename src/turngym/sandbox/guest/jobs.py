@@ -9,7 +9,7 @@ from turngym.sandbox.guest.capture import Capture
 
 CHUNK = 1 << 20
 _FULL_PIPE = 32768
-MAX_STATE_BYTES = 1 << 20
+MAX_STATE_BYTES = 8 << 20
 POLLIN, POLLOUT = 1, 4
 
 
@@ -133,8 +133,8 @@ class Job:
     def _state(self) -> bytes:
         if self.state_fd < 0:
             return b""
-        size = min(os.fstat(self.state_fd).st_size, MAX_STATE_BYTES)
-        return os.pread(self.state_fd, size, 0)
+        size = os.fstat(self.state_fd).st_size
+        return os.pread(self.state_fd, size, 0) if size <= MAX_STATE_BYTES else b""
 
     # Output
 

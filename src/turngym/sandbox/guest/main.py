@@ -10,23 +10,27 @@ import os
 import select
 import time
 
-from turngym.sandbox.guest import files, runner, system, wire
+from turngym.sandbox.guest import cage, files, runner, system, wire
 from turngym.sandbox.guest.jobs import CHUNK, POLLIN, POLLOUT, Job
 
 STOP_PATIENCE_S = 3.0
 """How long a runner may take to end its command before everything is killed."""
 WATCH_PERIOD_S = 0.05
+DIAL_PATIENCE_S = 5.0
+"""How long a port may take to accept a connection."""
 _F_SETPIPE_SZ = 1031
+_MAX_WALKS = 16
 
 
 class Guest:
     """All jobs of one sandbox and the connection to the host."""
 
-    def __init__(self, receive_fd: int, send_fd: int, memory_bytes: int) -> None:
+    def __init__(self, receive_fd: int, send_fd: int, score_fd: int, memory_bytes: int) -> None:
         self.receive_fd, self.send_fd = receive_fd, send_fd
         self.memory_bytes = memory_bytes
         """Private memory of all processes at which the largest is killed; 0 for no watch."""
         self.is_init = os.getpid() == 1
+        self.score = runner.Score(cage.sent_file(score_fd))
         self.jobs: dict[bytes, Job] = {}
         self.poll = select.poll()
         self.handlers: dict[int, object] = {}
@@ -35,6 +39,10 @@ class Guest:
         self.deadlines: dict[bytes, float] = {}
         self.runners: set[int] = set()
         """Runners that have not ended, of jobs over or not."""
+        self.dials: dict[bytes, tuple[int, float]] = {}
+        """Connections that are being made: the socket, and until when it is tried."""
+        self.walks: dict[bytes, object] = {}
+        """Folders that are being listed, page by page."""
         self.next_watch = 0.0
 
     # Plumbing
@@ -129,6 +137,8 @@ class Guest:
         os.set_blocking(alarm, False)
         _signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+        # Python's own handler would let a command end process 1 with it.
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
         self.watch(wake, POLLIN, self._on_child)
         while True:
             for fd, events in self.poll.poll(self._patience_ms()):
@@ -147,7 +157,8 @@ class Guest:
     # Time
 
     def _patience_ms(self) -> "int | None":
-        waits = [at - time.monotonic() for at in self.deadlines.values()]
+        ends = [*self.deadlines.values(), *(at for _, at in self.dials.values())]
+        waits = [at - time.monotonic() for at in ends]
         waits += [
             job.last_output + job.idle_s - time.monotonic()
             for job in self.jobs.values()
@@ -163,6 +174,9 @@ class Guest:
             if now >= at:
                 del self.deadlines[request]
                 self.kill_everything()
+        for request, (_, at) in list(self.dials.items()):
+            if now >= at:
+                self._end_dial(request, errno.ETIMEDOUT)
         for job in list(self.jobs.values()):
             if job.idle_s and job.ended is None and now >= job.last_output + job.idle_s:
                 job.idle_s = 0.0
@@ -232,7 +246,7 @@ class Guest:
                 os.lseek(order.state_in, 0, os.SEEK_SET)
                 order.state_out = job.state_fd = os.memfd_create("state")
                 given.append(order.state_in)
-            job.runner_pid, job.report_fd = runner.start(order)
+            job.runner_pid, job.report_fd = runner.start(order, self.score)
             self.runners.add(job.runner_pid)
         except OSError:
             job.close()
@@ -322,7 +336,9 @@ class Guest:
         self.reply(request)
 
     def do_drop(self, request: bytes, target: bytes) -> None:
-        """End a streaming job and forget it."""
+        """End a streaming job, or a connection that is being made, and forget it."""
+        if target in self.dials:
+            self._end_dial(target, errno.ECANCELED)
         if target in self.jobs:
             job = self.jobs[target]
             if job.ended is None and job.runner_pid:
@@ -341,24 +357,44 @@ class Guest:
     # Requests about the sandbox
 
     def do_dial(self, request: bytes, port: bytes) -> None:
-        """Connect to a port of the sandbox; the job that stands for it has no process."""
+        """Connect to a port of the sandbox; the job that stands for it has no process.
+
+        A port that is full lets nobody know, so it is waited for like anything else, for a while.
+        """
         import _socket
 
         connection = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        connection.settimeout(1.0)
-        try:
-            connection.connect(("127.0.0.1", int(port)))
-            fd = os.dup(connection.fileno())
-        except TimeoutError:
-            raise OSError(errno.ETIMEDOUT, "nobody accepts") from None
-        finally:
-            connection.close()
-        os.set_blocking(fd, False)
+        connection.setblocking(False)
+        error = connection.connect_ex(("127.0.0.1", int(port)))
+        fd = connection.detach()
+        if error not in (0, errno.EINPROGRESS):
+            os.close(fd)
+            raise OSError(error, os.strerror(error))
+        self.dials[request] = (fd, time.monotonic() + DIAL_PATIENCE_S)
+        self.watch(fd, POLLOUT, lambda fd, events: self._on_dialled(fd, request))
+
+    def _on_dialled(self, fd: int, request: bytes) -> None:
+        import _socket
+
+        connection = _socket.socket(fileno=fd)
+        error = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        connection.detach()
+        if error:
+            self._end_dial(request, error)
+            return
+        self.unwatch(fd)
+        del self.dials[request]
         job = Job(self, request, True, 0)
         job.outputs[fd] = 1
         job.stdin_fd = os.dup(fd)
         self.jobs[request] = job
         self.reply(request, b"0")
+
+    def _end_dial(self, request: bytes, error: int) -> None:
+        fd, _ = self.dials.pop(request)
+        self.unwatch(fd)
+        os.close(fd)
+        self.fail(request, error, os.strerror(error).encode())
 
     def do_get(
         self, request: bytes, path: bytes, offset: bytes, length: bytes, follow: bytes
@@ -375,8 +411,20 @@ class Guest:
         self.reply(request, *files.put_tree(root, list(entries)))
 
     def do_walk(self, request: bytes, root: bytes, max_entries: bytes, max_depth: bytes) -> None:
-        """List what is below a folder."""
-        self.reply(request, *files.walk(root, int(max_entries), int(max_depth)))
+        """List what is below a folder: the first page."""
+        self.walks[request] = files.walk(root, int(max_entries), int(max_depth))
+        while len(self.walks) > _MAX_WALKS:  # who asked for the oldest has gone
+            del self.walks[next(iter(self.walks))]
+        self.do_walknext(request, request)
+
+    def do_walknext(self, request: bytes, walk: bytes) -> None:
+        """List the next page, which is empty when there is no more."""
+        if walk not in self.walks:
+            raise OSError(errno.EBUSY, "too many folders are listed at a time")
+        page = next(self.walks[walk], None)  # type: ignore[call-overload]  # see files.walk
+        if page is None:
+            del self.walks[walk]
+        self.reply(request, *(page or []))
 
     def do_killall(self, request: bytes) -> None:
         """Kill every process but this one."""
@@ -419,59 +467,27 @@ def _terminal_number(master: int) -> int:
     return int.from_bytes(fcntl.ioctl(master, 0x80045430, bytes(4)), "little")  # TIOCGPTN
 
 
-def greeting() -> "list[bytes]":
-    """Return what the guest can see of its own cage, for the host to check."""
-    import resource
-
-    status = dict(
-        line.split(":\t", 1)
-        for line in system.read_text("/proc/self/status").split("\n")
-        if ":\t" in line
-    )
-    limits = [resource.getrlimit(kind)[1] for kind in _LIMITS]
-    facts = {
-        "pid": os.getpid(),
-        "uid": os.getuid(),
-        "caps": status.get("CapEff", "?"),
-        "bounding": status.get("CapBnd", "?"),
-        "seccomp": status.get("Seccomp", "?"),
-        "no_new_privs": status.get("NoNewPrivs", "?"),
-        "uid_map": system.read_text("/proc/self/uid_map").strip(),
-        "routes": max(0, system.read_text("/proc/net/route").count("\n") - 1),
-        "limits": ",".join(map(str, limits)),
-        "interfaces": ",".join(
-            line.split(":")[0].strip()
-            for line in system.read_text("/proc/net/dev").split("\n")
-            if ":" in line
-        ),
-    }
-    return [f"{name}={value}".encode() for name, value in facts.items()]
-
-
-_LIMITS = (6, 2, 7, 4, 1)
-"""RLIMIT_NPROC, DATA, NOFILE, CORE, FSIZE by number."""
-
-
 def main(settings: str, mark: str) -> None:
     """Run the guest.
 
     Args:
-        settings: Receiving and sending descriptor, memory to watch for, and the five resource
-            limits of ``_LIMITS`` (-1 leaves one as it is), separated by commas.
+        settings: Receiving and sending descriptor, that from which the file of its own score comes
+            (-1 for none, see `runner.Score`), memory to watch for, and the five resource limits of
+            ``cage.LIMITS`` (-1 leaves one as it is), separated by commas.
         mark: Only to be seen in the list of processes.
     """
     import resource
 
-    receive_fd, send_fd, memory_bytes, *limits = map(int, settings.split(","))
-    for kind, value in zip(_LIMITS, limits):  # noqa: B905 - lists from one caller
+    receive_fd, send_fd, score_fd, memory_bytes, *limits = map(int, settings.split(","))
+    for kind, value in zip(cage.LIMITS, limits):  # noqa: B905 - lists from one caller
         if value >= 0:
             resource.setrlimit(kind, (value, value))
     os.set_inheritable(receive_fd, False)
     os.set_inheritable(send_fd, False)
+    guest = Guest(receive_fd, send_fd, score_fd, memory_bytes)
     system.prctl(system.PR_SET_DUMPABLE, 0)
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
     os.umask(0o022)
-    guest = Guest(receive_fd, send_fd, memory_bytes)
-    guest._send([b"0", b"hello", *greeting()])
+    guest._send([b"0", b"hello", *cage.greeting()])
     guest.run()

@@ -13,7 +13,8 @@ from turngym.sandbox.guest import system
 STATE_IN_FD, STATE_OUT_FD = 8, 9
 """Where a session's script reads the state before it, and writes the state after it."""
 STATUS_FD = 7
-_SIGPIPE, _SIGXFSZ = 13, 25
+_MORE_LIKELY = 500
+_SIGINT, _SIGPIPE, _SIGXFSZ = 2, 13, 25
 
 
 class Order:
@@ -46,30 +47,61 @@ class Stop(BaseException):
     """The guest wants the command ended now."""
 
 
-def start(order: Order) -> "tuple[int, int]":
+class Score:
+    """When memory runs out the kernel shall take a command, never the guest.
+
+    A forked process inherits the score, so it is raised for the moment of the fork. Where /proc is
+    read-only commands cannot change what they inherit; the launcher then sends the guest its own
+    score as an open file.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Wrap the open file; -1 for none."""
+        self.fd = fd
+        self.own = int(os.pread(fd, 16, 0)) if fd >= 0 else 0
+
+    def set(self, more: int) -> bool:
+        """Make it ``more`` likely than at the start; return whether the kernel agreed."""
+        try:
+            return self.fd >= 0 and os.pwrite(self.fd, b"%d" % min(1000, self.own + more), 0) > 0
+        except OSError:
+            return False
+
+
+def start(order: Order, score: Score) -> "tuple[int, int]":
     """Fork a runner; return its process id and the pipe that it reports to.
 
     The report is text: ``started PID`` when asked for, then ``ended WAITSTATUS LEFTOVERS CLEAN``;
     or ``failed ERRNO``.
     """
     report, status = os.pipe()
-    pid = os.fork()
+    is_scored = score.set(_MORE_LIKELY)
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(report)
+        os.close(status)
+        score.set(0)
+        raise
     if pid:
+        score.set(0)
         os.close(status)
         return pid, report
     try:
-        _run(order, status)
+        _run(order, status, is_scored)
     finally:
         os._exit(1)
 
 
-def _run(order: Order, status: int) -> None:
+def _run(order: Order, status: int, is_scored: bool) -> None:
     _signal.set_wakeup_fd(-1)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(system.SIGUSR1, _stop)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
     _keep_only(order, status)
     try:
+        if not is_scored:
+            _be_killed_first()
         main = _spawn(order)
     except OSError as error:
         os.write(STATUS_FD, b"failed %d\n" % (error.errno or 0))
@@ -117,7 +149,6 @@ def _close(fd: int) -> None:
 
 def _spawn(order: Order) -> int:
     os.chdir(order.cwd)
-    _be_killed_first()
     actions: list[tuple[int, int, bytes, int, int]] = []
     if order.tty:
         actions = [(os.POSIX_SPAWN_OPEN, fd, order.tty, os.O_RDWR, 0) for fd in (0, 1, 2)]
@@ -128,17 +159,17 @@ def _spawn(order: Order) -> int:
         file_actions=actions,
         setsid=True,
         setsigmask=[],
-        setsigdef=[_SIGPIPE, _SIGXFSZ, system.SIGUSR1, _signal.SIGCHLD],
+        setsigdef=[_SIGINT, _SIGPIPE, _SIGXFSZ, system.SIGUSR1, _signal.SIGCHLD],
     )
 
 
 def _be_killed_first() -> None:
-    """When memory runs out the kernel shall take the command, never the guest."""
+    """Raise the score of this process itself: a command could lower it again, but must know how."""
     try:
         # The files of a process that may not be looked at belong to root, even for itself.
         system.prctl(system.PR_SET_DUMPABLE, 1)
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(fd, b"500")
+        os.write(fd, b"%d" % _MORE_LIKELY)
         os.close(fd)
     except OSError:
         pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,6 +171,17 @@ class Group:
         except OSError:
             return False
         return True
+
+    def wait_frozen(self, patience_s: float) -> None:
+        """Wait until all processes that were told to stand still do, for ``patience_s`` seconds."""
+        folder = self.folders.get("freezer")
+        if folder is None:
+            return
+        v2 = self.version == 2
+        file, word = ("cgroup.events", "frozen 1") if v2 else ("freezer.state", "FROZEN")
+        deadline = time.monotonic() + patience_s
+        while word not in (folder / file).read_text() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     @property
     def oom_file(self) -> str:

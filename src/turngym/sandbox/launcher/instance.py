@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from turngym.sandbox.launcher import cgroups, layers, mounts
 from turngym.sandbox.launcher.single import become
 
-GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD = 3, 4, 5, 6, 7
+GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD, SCORE_FD = 3, 4, 5, 6, 7, 8
 
 
 class Store:
@@ -60,6 +61,8 @@ class Instance:
         self.info_fd = -1
         self.info = b""
         self.block_fd = -1
+        self.score: socket.socket | None = None
+        """Where process 1 gets the file of its own score from."""
         self.messages_fd = -1
         self.is_mounted = False
         self.is_doomed = False
@@ -84,6 +87,7 @@ class Instance:
         """
         self.info_fd, info_write = os.pipe()
         block_read, self.block_fd = os.pipe()
+        self.score, guest_score = socket.socketpair()
         self.messages_fd = os.memfd_create("messages")
         split = args.index("--")
         fds = {
@@ -94,12 +98,13 @@ class Instance:
             SECCOMP_FD: _memory_file(seccomp),
             INFO_FD: info_write,
             BLOCK_FD: block_read,
+            SCORE_FD: guest_score.detach(),
         }
         command = ["bwrap", "--args", str(ARGS_FD), "--", *args[split + 1 :]]
         self.monitor_pid = os.fork()
         if self.monitor_pid == 0:
             self._become(command, fds, owner)
-        for fd in (fds[0], fds[ARGS_FD], fds[SECCOMP_FD], info_write, block_read):
+        for fd in (fds[0], fds[ARGS_FD], fds[SECCOMP_FD], info_write, block_read, fds[SCORE_FD]):
             os.close(fd)
         self.monitor_fd = os.pidfd_open(self.monitor_pid)
 
@@ -114,7 +119,7 @@ class Instance:
             for place, fd in moved.items():
                 os.dup2(fd, place)
             os.dup2(0, 1)
-            os.closerange(BLOCK_FD + 1, 1 << 20)
+            os.closerange(SCORE_FD + 1, 1 << 20)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -146,6 +151,7 @@ class Instance:
             self.init_fd = os.pidfd_open(pid)
             status = Path(f"/proc/{pid}/status").read_text()
             self.uid = int(status.partition("\nUid:\t")[2].split()[1])
+            self._send_score(pid)
         except (OSError, ValueError, KeyError, IndexError):
             return False
         if self.is_doomed:
@@ -155,6 +161,15 @@ class Instance:
         self.block_fd = -1
         return True
 
+    def _send_score(self, pid: int) -> None:
+        """Let process 1 have the file that says how likely the kernel is to kill it."""
+        assert self.score is not None
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            socket.send_fds(self.score, [b"1"], [fd])
+        finally:
+            os.close(fd)
+
     def kill(self) -> None:
         """Kill all processes, now or as soon as the first is known."""
         self.is_doomed = True
@@ -163,6 +178,11 @@ class Instance:
                 signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
         if self.group is not None and self.init_fd >= 0:
             self.group.freeze(False)
+
+    def wait_frozen(self) -> None:
+        """Wait until what was told to stand still does; a kernel takes a moment for that."""
+        if self.group is not None:
+            self.group.wait_frozen(2.0)
 
     def messages(self) -> str:
         """Return what bubblewrap had to say."""
@@ -184,6 +204,8 @@ class Instance:
             if (fd := getattr(self, name)) >= 0:
                 os.close(fd)
                 setattr(self, name, -1)
+        if self.score is not None:
+            self.score.close()
         if self.store is not None and not self.keep_store:
             self.store.remove()
         with contextlib.suppress(OSError):
@@ -200,14 +222,19 @@ def _memory_file(content: bytes) -> int:
 
 
 def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON values
-    """Run ``work`` in a forked process; return its id and the pipe of its JSON answer."""
+    """Run ``work`` in a forked process; return its id and the pipe of its JSON answer.
+
+    The process ends with this one, whatever ends this one.
+    """
     answer, write_end = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         os.close(write_end)
         return pid, answer
     try:
         try:
+            mounts.end_with(parent)
             result = {"ok": work()}
         except (OSError, ValueError, shutil_error()) as error:
             result = {"error": str(error)[:2000]}

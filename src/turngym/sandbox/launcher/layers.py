@@ -2,6 +2,10 @@
 
 A store is a file system of its own, with a limit of bytes and inodes, that holds the upper folder
 of one sandbox. Sealing a sandbox turns its store into a layer; the sandbox gets a new one.
+
+What lies in a store was chosen by a command nobody trusts: files of exabytes that hold nothing,
+folders deeper than any path reaches, names of any bytes. So trees are walked folder by folder
+through descriptors, and of a file only what it holds is read.
 """
 
 from __future__ import annotations
@@ -10,12 +14,24 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 AREAS = ("workspace", "home", "tmp", "run", "shm", "vartmp")
 """The writable places of a sandbox, one folder each in every layer."""
 MAX_LAYERS = 60
-_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+MAX_CHANGE_PATH = 4000
+"""In bytes; nobody can open a longer path. What lies deeper is one change of its folder."""
+TRUSTED, USER = "trusted.overlay.", "user.overlay."
+"""What marks of root's overlay begin with, and of a plain user's. In root's any command can set
+attributes like the other's."""
+_BLOCK, _PIECE = 4096, 1 << 20
+_ZEROS = bytes(_BLOCK)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class TooManyChanges(ValueError):
+    """A difference holds more than may be told."""
 
 
 def make_skeleton(folder: Path, owner: int) -> None:
@@ -59,47 +75,58 @@ def _special_files(folder: str, names: list[str]) -> list[str]:
     return [name for name, mode in modes.items() if not any(test(mode) for test in kept)]
 
 
-def copy_upper(source: str, target: str) -> None:
+def _walk(root: str) -> Iterator[tuple[int, str, os.stat_result | None]]:
+    """Yield descriptor of the folder, name and status of all below ``root``, folders first.
+
+    Behind a folder's contents it comes again, without a status. No path is ever built, so any depth
+    will do; of all folders only one is open.
+    """
+    folder = os.open(root, _FOLDER)
+    above: list[tuple[str, Iterator[str]]] = []
+    names = iter(sorted(os.listdir(folder)))
+    try:
+        while True:
+            for name in names:
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                yield folder, name, found
+                if stat.S_ISDIR(found.st_mode):
+                    above.append((name, names))
+                    folder = _moved(folder, name)
+                    names = iter(sorted(os.listdir(folder)))
+                    break
+            else:
+                if not above:
+                    return
+                folder = _moved(folder, "..")
+                name, names = above.pop()
+                yield folder, name, None
+    finally:
+        os.close(folder)
+
+
+def _moved(folder: int, name: str) -> int:
+    """Return a descriptor of a neighbour of ``folder``, which is closed."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _path(folder: int, name: str) -> str:
+    """Return a path for calls that take no descriptor of a folder."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def copy_upper(source: str, target: str, marks: str = TRUSTED) -> None:
     """Copy an upper folder with everything an overlay keeps there: whiteouts and opaque marks.
 
     Raises:
         OSError: Something cannot be copied.
     """
-    os.mkdir(target)
-    _copy_marks(source, target)
-    with os.scandir(source) as entries:
-        for entry in entries:
-            path = os.path.join(target, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                copy_upper(entry.path, path)
-            else:
-                _copy_entry(entry, path)
+    merge([source], target, marks)
 
 
-def _copy_entry(entry: os.DirEntry[str], path: str) -> None:
-    found = entry.stat(follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
-        os.symlink(os.readlink(entry.path), path)
-        os.lchown(path, found.st_uid, found.st_gid)
-    elif stat.S_ISREG(found.st_mode):
-        shutil.copyfile(entry.path, path, follow_symlinks=False)
-        _copy_marks(entry.path, path)
-    elif is_whiteout(found) or stat.S_ISFIFO(found.st_mode):
-        os.mknod(path, found.st_mode, 0)
-    # Sockets have no life without their process.
-
-
-def _copy_marks(source: str, target: str) -> None:
-    found = os.lstat(source)
-    os.chown(target, found.st_uid, found.st_gid)
-    os.chmod(target, stat.S_IMODE(found.st_mode))
-    for name in os.listxattr(source, follow_symlinks=False):
-        if ".overlay." in name:
-            os.setxattr(target, name, os.getxattr(source, name))
-    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
-def merge(layers: list[str], target: str) -> None:
+def merge(layers: list[str], target: str, marks: str = TRUSTED) -> None:
     """Write into ``target`` what the stacked ``layers`` (topmost first) amount to as one layer.
 
     Raises:
@@ -107,35 +134,92 @@ def merge(layers: list[str], target: str) -> None:
     """
     os.mkdir(target)
     for layer in reversed(layers):
-        _merge_into(layer, target)
+        _copy_marks(layer, target, marks)
+        folder = os.open(target, _FOLDER)
+        try:
+            for inside, name, found in _walk(layer):
+                if found is None:
+                    folder = _moved(folder, "..")
+                    continue
+                _make_room(folder, name, found, is_opaque(_path(inside, name), marks))
+                _copy_entry(inside, name, found, folder, marks)
+                if stat.S_ISDIR(found.st_mode):
+                    folder = _moved(folder, name)
+        finally:
+            os.close(folder)
 
 
-def _merge_into(source: str, target: str) -> None:
-    if is_opaque(source):
-        shutil.rmtree(target)
-        os.mkdir(target)
-    _copy_marks(source, target)
-    with os.scandir(source) as entries:
-        for entry in entries:
-            path = os.path.join(target, entry.name)
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and os.path.isdir(path) and not os.path.islink(path):
-                _merge_into(entry.path, path)
-                continue
-            was_there = os.path.lexists(path)
-            if was_there:
-                _remove(path)
-            if is_folder:
-                copy_upper(entry.path, path)
-            else:
-                _copy_entry(entry, path)
+def _make_room(folder: int, name: str, coming: os.stat_result, is_opaque: bool) -> None:
+    """Remove what an entry replaces; two folders become one unless the new one hides the old."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(name, dir_fd=folder)
+    elif is_opaque or not stat.S_ISDIR(coming.st_mode):
+        for inside, inner, status in _walk(_path(folder, name) + "/."):
+            if status is None:
+                os.rmdir(inner, dir_fd=inside)
+            elif not stat.S_ISDIR(status.st_mode):
+                os.unlink(inner, dir_fd=inside)
+        os.rmdir(name, dir_fd=folder)
 
 
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+def _copy_entry(inside: int, name: str, found: os.stat_result, folder: int, marks: str) -> None:
+    source, target = _path(inside, name), _path(folder, name)
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(source), target)
+        os.lchown(target, found.st_uid, found.st_gid)
+        return
+    if stat.S_ISDIR(found.st_mode):
+        if not os.path.lexists(target):
+            os.mkdir(target)
+    elif stat.S_ISREG(found.st_mode):
+        _copy_file(source, target)
+    elif is_whiteout(found) or stat.S_ISFIFO(found.st_mode):
+        os.mknod(target, found.st_mode, 0)
+        return
+    else:  # Sockets have no life without their process.
+        return
+    _copy_marks(source, target, marks)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy what a file holds; what it does not hold is not there in the copy either."""
+    with open(source, "rb", buffering=0) as old, open(target, "xb", buffering=0) as new:
+        os.truncate(new.fileno(), os.fstat(old.fileno()).st_size)
+        for at, data in _held(old.fileno()):
+            while data:
+                written = os.pwrite(new.fileno(), data, at)
+                data, at = data[written:], at + written
+
+
+def _held(file: int) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and bytes of what a file holds, in pieces; holes are jumped over."""
+    at, end = 0, os.fstat(file).st_size
+    while at < end:
+        try:
+            at = os.lseek(file, at, os.SEEK_DATA)
+        except OSError:
+            return  # nothing but a hole is left
+        stop = os.lseek(file, at, os.SEEK_HOLE)
+        while at < stop:
+            data = os.pread(file, min(_PIECE, stop - at), at)
+            if not data:
+                return
+            yield at, data
+            at += len(data)
+
+
+def _copy_marks(source: str, target: str, marks: str) -> None:
+    found = os.lstat(source)
+    os.chown(target, found.st_uid, found.st_gid)
+    os.chmod(target, stat.S_IMODE(found.st_mode))
+    for name in os.listxattr(source, follow_symlinks=False):
+        if name.startswith(marks):
+            os.setxattr(target, name, os.getxattr(source, name))
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def is_whiteout(found: os.stat_result) -> bool:
@@ -143,65 +227,87 @@ def is_whiteout(found: os.stat_result) -> bool:
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
-def is_opaque(folder: str) -> bool:
+def is_opaque(folder: str, marks: str = TRUSTED) -> bool:
     """Say whether a folder of an upper hides what lies below it."""
-    for name in _OPAQUE:
-        try:
-            if os.getxattr(folder, name) == b"y":
-                return True
-        except OSError:
-            continue
-    return False
+    try:
+        return os.getxattr(folder, marks + "opaque", follow_symlinks=False) == b"y"
+    except OSError:
+        return False
 
 
-def changes(upper: str, limit: int) -> list[tuple[str, str]]:
+def changes(upper: str, limit: int, marks: str = TRUSTED) -> list[tuple[str, str]]:
     """Return path and ``written`` or ``deleted`` for what an upper's workspace holds.
 
-    A folder counts when it is new or replaced; one that only leads to a change does not.
+    A folder counts when it is new or replaced; one that only leads to a change does not. Of one
+    whose path is longer than `MAX_CHANGE_PATH` only the folder is told.
+
+    Raises:
+        TooManyChanges: There are more than ``limit``; a long path counts as several.
     """
-    root = os.path.join(upper, "workspace")
     found: list[tuple[str, str]] = []
-    queue = [""]
-    while queue and len(found) < limit:
-        folder = queue.pop()
-        try:
-            entries = sorted(os.scandir(os.path.join(root, folder)), key=lambda entry: entry.name)
-        except OSError:
+    path, deep, count = "", 0, 0
+    root = os.path.join(upper, "workspace")
+    for folder, name, status in _walk(root) if os.path.isdir(root) else ():
+        if status is None:
+            deep, path = max(0, deep - 1), path if deep else path.rpartition("/")[0]
             continue
-        for entry in entries:
-            name = os.path.join(folder, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                queue.append(name)
-                if is_opaque(entry.path):
-                    found.append((name, "written"))
-            else:
-                kind = "deleted" if is_whiteout(entry.stat(follow_symlinks=False)) else "written"
-                found.append((name, kind))
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if deep:
+            deep += is_folder
+            continue
+        place = f"{path}/{name}"
+        is_far = is_folder and len(os.fsencode(place)) > MAX_CHANGE_PATH
+        if not is_folder or is_far or is_opaque(_path(folder, name), marks):
+            found.append((place[1:], "deleted" if is_whiteout(status) else "written"))
+            count += 1 + len(place) // 200
+        if count > limit:
+            raise TooManyChanges(f"more than {limit} changes")
+        if is_far:
+            deep = 1
+        elif is_folder:
+            path = place
     return sorted(found)
 
 
-def digest(layer: str, below: str) -> str:
+def digest(layer: str, below: str, marks: str = TRUSTED) -> str:
     """Return SHA-256 over ``below``, the digest of what lies under it, and all of ``layer``."""
     whole = hashlib.sha256(below.encode())
-    queue = [""]
-    while queue:
-        folder = queue.pop()
-        path = os.path.join(layer, folder)
-        for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-            found = entry.stat(follow_symlinks=False)
-            name = os.path.join(folder, entry.name)
-            content = b""
+    for folder, name, found in _walk(layer):
+        content = b""
+        if found is None:
+            name, mode = "", b"end"
+        else:
+            mode = b"%o" % found.st_mode
             if stat.S_ISDIR(found.st_mode):
-                queue.append(name)
-                content = b"opaque" if is_opaque(entry.path) else b""
+                content = b"opaque" if is_opaque(_path(folder, name), marks) else b""
             elif stat.S_ISREG(found.st_mode):
-                with open(entry.path, "rb") as file:
-                    content = hashlib.file_digest(file, "sha256").digest()
+                content = _file_digest(_path(folder, name))
             elif stat.S_ISLNK(found.st_mode):
-                content = os.fsencode(os.readlink(entry.path))
-            for part in (os.fsencode(name), b"%o" % found.st_mode, content):
-                whole.update(len(part).to_bytes(4, "big") + part)
+                content = os.fsencode(os.readlink(name, dir_fd=folder))
+        for part in (os.fsencode(name), mode, content):
+            whole.update(len(part).to_bytes(4, "big") + part)
     return whole.hexdigest()
+
+
+def _file_digest(path: str) -> bytes:
+    """Return SHA-256 over a file's size, where it holds blocks other than zeros, and those.
+
+    So a hole and as many zeros give the same, and nothing has to be read to skip a hole.
+    """
+    data, places = hashlib.sha256(), hashlib.sha256()
+    end = -1
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        for start, piece in _held(file.fileno()):
+            for at in range(0, len(piece), _BLOCK):
+                block = piece[at : at + _BLOCK]
+                if _ZEROS.startswith(block):
+                    continue
+                if start + at != end:
+                    places.update(b"%d %d," % (end, start + at))
+                end = start + at + len(block)
+                data.update(block)
+    return hashlib.sha256(b"%d " % size + places.digest() + data.digest()).digest()
 
 
 def usage(store: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class Launcher:
         self.inbox = bytearray()
         self.fds: list[int] = []
         self.parents = cgroups.find_parents()
+        self.marks = layers.TRUSTED if self.is_root else layers.USER
 
     def setup(self, settings: Request) -> Request:
         """Make the private place of all mounts; return what this machine offers.
@@ -299,16 +301,21 @@ class Launcher:
         return {"bytes": num_bytes, "inodes": inodes}
 
     def do_diff(self, request: Request) -> None:
-        """Tell what a sandbox wrote and deleted in its workspace."""
-        store = self.boxes[request["id"]].store
+        """Tell what a sandbox wrote and deleted in its workspace; None when it is too much."""
+        box = self.boxes[request["id"]]
+        store = box.store
         chain = [name for name in request["layers"] if name in self.layers]
         uppers = [self.layer_path(name) for name in reversed(chain)]
         uppers += [store.upper] if store else []
 
-        def work() -> list[list[str]]:
+        def work() -> list[list[str]] | None:
             merged: dict[str, str] = {}
-            for upper in uppers:
-                merged |= dict(layers.changes(upper, request["limit"]))
+            box.wait_frozen()
+            try:
+                for upper in uppers:
+                    merged |= dict(layers.changes(upper, request["limit"], self.marks))
+            except layers.TooManyChanges:
+                return None
             return [[path, kind] for path, kind in sorted(merged.items())]
 
         self.later(request, work, lambda found: {"changes": found})
@@ -353,7 +360,11 @@ class Launcher:
             self.layers[name], self.stores[name] = chain, store
             return {"layer": name}
 
-        self.later(request, lambda: layers.copy_upper(source, target), done, store.remove)
+        def work() -> None:
+            box.wait_frozen()
+            layers.copy_upper(source, target, self.marks)
+
+        self.later(request, work, done, store.remove)
 
     def _new_store(self, limits: Request) -> tuple[str, Store]:
         store = self.make_store(limits)
@@ -376,7 +387,8 @@ class Launcher:
                 self.held.add(name)
             return {"layer": name}
 
-        self.later(request, lambda: layers.merge(paths, target), done, store.remove)
+        work = partial(layers.merge, paths, target, self.marks)
+        self.later(request, work, done, store.remove)
 
     def do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
@@ -410,7 +422,7 @@ class Launcher:
         def work() -> list[str]:
             found = [below]
             for path in paths:
-                found.append(layers.digest(path, found[-1]))
+                found.append(layers.digest(path, found[-1], self.marks))
             return found[1:]
 
         def done(found: list[str]) -> Request:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 from collections.abc import Sequence
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -11,7 +13,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
     1, 2, 4, 32, 4096, 16384, 1 << 18,
 )  # fmt: skip
 _MNT_DETACH = 2
-_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -102,3 +104,14 @@ def unmount(target: str) -> None:
 def forbid_new_privileges() -> None:
     """From here on no program this process executes gains anything by a set-uid bit."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(no new privileges)")
+
+
+def end_with(parent: int) -> None:
+    """From here on this process is killed when ``parent`` ends; at once when it has.
+
+    Raises:
+        OSError: The parent has ended.
+    """
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(signal of the end)")
+    if os.getppid() != parent:
+        raise OSError(errno.ESRCH, "the launcher has ended")
