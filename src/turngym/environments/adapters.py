@@ -2,8 +2,9 @@
 
 ``as_async`` gives any ``gymnasium.Env`` the coroutines of ``AsyncTurnEnv``, so that one that
 blocks does not hold up the others. ``as_sync`` makes a real ``gymnasium.Env`` of an
-``AsyncTurnEnv``. Exceptions cross both ways as they are. No executor is shared or global: an
-adapter owns its threads and its process, and ``close`` ends them.
+``AsyncTurnEnv``. Exceptions cross both ways as they are, but what would end a thread, a loop or the
+program (exits, ``StopIteration``, cancellations of its own) becomes an ``EnvironmentFault``. No
+executor is shared or global: an adapter owns its threads and its process, and ``close`` ends them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from turngym.environments.workers import (
     ShortThreads,
 )
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.faults import ExitBorder
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -404,7 +406,8 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         """Do ``work`` where ``interrupt_call`` finds it."""
         task = self._task = asyncio.current_task()
         try:
-            return await work
+            with ExitBorder(_name(work), EnvironmentFault):  # or this loop would end with it
+                return await work
         finally:
             if self._task is task:
                 self._task = None
@@ -425,11 +428,19 @@ def as_sync(
 
 
 def waits(env: object) -> TypeGuard[gymnasium.Env[Any, Any]]:
-    """Return True when ``env`` is made of coroutines, so that its calls wait more than they work.
+    """Return True when the calls of ``env`` wait more than they work, so that a thread pays.
 
-    One that plays in this very thread is cheaper called than sent to another.
+    So it is with one that is made of coroutines, and with one that says so: ``blocks = True``. One
+    that plays in this very thread is cheaper called than sent to another.
     """
-    return isinstance(env, gymnasium.Env) and isinstance(env.unwrapped, SyncAdapter)
+    if not isinstance(env, gymnasium.Env):
+        return False
+    inner = env.unwrapped
+    return isinstance(inner, SyncAdapter) or getattr(inner, "blocks", False) is True
+
+
+def _name(work: Coroutine[Any, Any, Any]) -> str:
+    return str(getattr(work, "__name__", "call")).strip("_")
 
 
 async def _made(source: Callable[[], AsyncTurnEnv]) -> AsyncTurnEnv:

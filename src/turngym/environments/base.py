@@ -55,6 +55,9 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
     """
 
     metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
+    blocks: ClassVar[bool] = False
+    """Its calls wait for something outside (a server, a program), so others play meanwhile: whoever
+    plays many at once gives each a thread. An environment that computes stays in the event loop."""
 
     def __init__(self, *, render_mode: str | None = None) -> None:
         self.observation_space = text_observation_space()

@@ -237,7 +237,7 @@ def _work(
         while (message := pipe.recv())[0] != "close":
             pipe.send((worker.answer(*message), True))
         pipe.send((None, True))
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the main process raises it
+    except BaseException as error:  # noqa: BLE001 - the main process raises it
         errors.put((index, pack_error(f"environment {index}", error)))
         pipe.send((None, False))
     finally:

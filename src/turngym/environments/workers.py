@@ -23,6 +23,7 @@ import gymnasium
 
 from turngym.environments.snapshot import fork, restore, snapshot
 from turngym.errors import EnvironmentFault
+from turngym.faults import ExitBorder, describe, keep_place
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 Call = Callable[[], Any]
@@ -85,10 +86,15 @@ class LocalHome:
         self._env: gymnasium.Env[Any, Any] | None = None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Carry out a call in the thread of the caller."""
-        if self._env is None:
-            self._env = self._make()
-        return perform(self._env, name, args, kwargs)
+        """Carry out a call in the thread of the caller.
+
+        Raises:
+            EnvironmentFault: In place of what would end the thread or the program.
+        """
+        with ExitBorder(name, EnvironmentFault):
+            if self._env is None:
+                self._env = self._make()
+            return perform(self._env, name, args, kwargs)
 
     def interrupt(self) -> bool:
         """Break off coroutines in their loop (``SyncAdapter``); a thread itself cannot be."""
@@ -102,7 +108,8 @@ class LocalHome:
         """Close the environment."""
         env, self._env = self._env, None
         if env is not None:
-            env.close()
+            with ExitBorder("close", EnvironmentFault):
+                env.close()
 
 
 class ProcessHome:
@@ -201,16 +208,17 @@ class ProcessHome:
 
 
 def open_reply(name: str, reply: bytes) -> Any:
-    """Return or raise what the other process packed."""
+    """Return or raise what the other process packed; what would end this one becomes a fault."""
     try:
         fine, value = pickle.loads(reply)
-    except Exception as error:  # a class that only the child can import, for example
+    except BaseException as error:  # a class that only the child can import, for example
         raise EnvironmentFault(
-            f"{name}: the reply of the process is unreadable: {error}"
+            f"{name}: the reply of the process is unreadable: {describe(error)}"
         ) from error
     if fine:
         return value
-    raise value
+    with ExitBorder(name, EnvironmentFault):
+        raise value
 
 
 def _serve(pipe: Connection, make: MakeEnv) -> None:
@@ -236,20 +244,21 @@ def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:
         return pack_error(name, error)
     try:
         return pickle.dumps((True, value))
-    except Exception as error:  # noqa: BLE001 - pickling raises many types
-        fault = EnvironmentFault(f"{name}: the result cannot be pickled: {error}")
+    except BaseException as error:  # noqa: BLE001 - pickling raises many types
+        fault = EnvironmentFault(f"{name}: the result cannot be pickled: {describe(error)}")
         return pickle.dumps((False, fault))
 
 
 def pack_error(name: str, error: BaseException) -> bytes:
     """Return ``error`` with its traceback as a note, or a fault that describes it, for sending."""
     trace = "".join(traceback.format_exception(error))
-    error.add_note(f"in the environment's process:\n{trace}")
+    fault = EnvironmentFault(f"{name}: {describe(error)}\n{trace}")
     try:
+        keep_place(error)
+        error.add_note(f"in the environment's process:\n{trace}")
         reply = pickle.dumps((False, error))
         pickle.loads(reply)  # some exceptions can be written but not read
-    except Exception:  # noqa: BLE001 - pickling raises many types
-        fault = EnvironmentFault(f"{name}: {type(error).__name__}: {error}\n{trace}")
+    except BaseException:  # noqa: BLE001 - pickling raises many types
         return pickle.dumps((False, fault))
     return reply
 
@@ -347,10 +356,6 @@ def _run(future: CallFuture, call: Call, after: CallFuture | None = None) -> Non
         return
     try:
         result = call()
-    except StopIteration as error:  # no asyncio future takes one; it would wait for ever
-        failure = RuntimeError("the environment raised StopIteration")
-        failure.__cause__ = error
-        future.set_exception(failure)
     except BaseException as error:  # noqa: BLE001 - whoever waits gets it
         future.set_exception(error)
     else:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,9 @@ import gymnasium
 
 from turngym.agents.base import Policy
 from turngym.environments.adapters import as_async, waits
-from turngym.errors import ConfigError
-from turngym.rollouts.episode import AnyEnv, EpisodeSpec, faulted, rollout
+from turngym.errors import ConfigError, EnvironmentFault
+from turngym.faults import Border, Tolerated, cancellations, message_of
+from turngym.rollouts.episode import SELF_CANCELLED, AnyEnv, EpisodeSpec, faulted, rollout
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.types import StopReason, Trajectory, TrajectoryGroup
@@ -23,6 +24,7 @@ MakeEnv = Callable[[], AnyEnv]
 OnEpisode = Callable[[Trajectory], None]
 Play = Callable[[AnyEnv, Policy, EpisodeSpec], Awaitable[Trajectory]]
 
+_CLOSE_S = 60.0
 CALLS_PER_CORE = 8
 """Calls to environments in processes of their own that run at a time, for each core of the machine:
 more would only make all of them slow, and some too slow for the limits that they stand under."""
@@ -87,24 +89,27 @@ async def collect(
     todo = iter(enumerate(specs))
     turns = asyncio.Semaphore(CALLS_PER_CORE * (os.cpu_count() or 1))
 
+    wanted = _Wanted()
+
     async def work() -> None:
         env: AnyEnv | None = None
         try:
             for index, spec in todo:
                 try:
-                    env = env if env is not None else _beside_others(make_env(), turns)
-                except ConfigError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - the border where faults are attributed
-                    trajectory = faulted(spec, f"make: {type(error).__name__}: {error}")
-                else:
-                    trajectory = await play(env, policy, spec)
+                    with Border("make", EnvironmentFault, ConfigError):
+                        env = env if env is not None else _beside_others(make_env(), turns)
+                    trajectory = await wanted.unless_cancelled(play(env, policy, spec), spec)
+                except EnvironmentFault as fault:
+                    trajectory = faulted(spec, message_of(fault))
                 results[index] = trajectory
                 if on_episode is not None:
                     on_episode(trajectory)
                 if env is not None and _must_replace(trajectory.stop_reason):
                     await _close(env)
                     env = None
+        except BaseException:
+            wanted.ends = True
+            raise
         finally:
             if env is not None:
                 await _close(env)
@@ -116,6 +121,30 @@ async def collect(
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None  # the others are the same, or come of it
     return [trajectory for trajectory in results if trajectory is not None]
+
+
+class _Wanted:
+    """Tells a cancellation of all episodes from one that an episode's own code asked for."""
+
+    def __init__(self) -> None:
+        self.ends = False
+        """Whether an episode failed in a way that ends all."""
+        self._caller = asyncio.current_task()
+        self._before = cancellations()
+
+    async def unless_cancelled(
+        self, playing: Awaitable[Trajectory], spec: EpisodeSpec
+    ) -> Trajectory:
+        """Return what ``playing`` returns; a faulted episode when its code cancelled its task."""
+        try:
+            return await playing
+        except asyncio.CancelledError:
+            if self.ends or self._caller is None or self._caller.cancelling() > self._before:
+                raise
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
+            return faulted(spec, SELF_CANCELLED)
 
 
 def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
@@ -161,7 +190,8 @@ def _must_replace(stop: StopReason) -> bool:
 
 
 async def _close(env: Any) -> None:
-    with suppress(Exception):  # a broken environment may not close; it is dropped either way
-        result = env.close()
-        if asyncio.iscoroutine(result):
-            await result
+    with Tolerated("an environment did not close"):
+        closing = env.close()
+        if inspect.isawaitable(closing):
+            async with asyncio.timeout(_CLOSE_S):
+                await closing

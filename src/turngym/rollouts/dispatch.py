@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from turngym.agents.base import Policy
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.faults import describe, is_from_signal, message_of
 from turngym.rollouts.assembly import Assembly
 from turngym.rollouts.episode import (
+    SELF_CANCELLED,
     CannotReplay,
     EpisodeSpec,
     NoReplay,
@@ -27,8 +31,13 @@ from turngym.rollouts.pool import EnvPool, Lease
 from turngym.rollouts.retry import FailureBudget, Quarantine, may_retry
 from turngym.rollouts.running import BrokenOff, Job, RunningEpisode, Surroundings
 from turngym.rollouts.timeline import Slots
+from turngym.rollouts.watchdog import describe_tasks
 from turngym.types import StopReason, Trajectory
 
+logger = logging.getLogger(__name__)
+
+_CANCEL_S = 10.0
+"""Seconds that episodes have to end when everything is closed."""
 _SLOW = frozenset({"redundant", "late", "oversampled", "stale"})
 """Reasons that hit slow episodes."""
 
@@ -76,6 +85,8 @@ class Dispatcher:
         self._running: dict[int, tuple[RunningEpisode, asyncio.Task[None]]] = {}
         self._slots = Slots()
         self._round_open = True
+        self._is_ending = False
+        """Whether everything is cancelled, and nothing is accounted for any more."""
         self._freed: float | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._timers: set[asyncio.TimerHandle] = set()
@@ -87,6 +98,16 @@ class Dispatcher:
     def running(self) -> int:
         """Episodes that run."""
         return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Episodes that wait to run."""
+        return len(self._jobs)
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether something happens by itself later."""
+        return bool(self._timers)
 
     @property
     def is_busy(self) -> bool:
@@ -146,6 +167,7 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._play(episode, self._freed), name=f"episode {job.key}")
         self._running[slot] = (episode, task)
+        task.add_done_callback(partial(self._task_ended, episode))
         return True
 
     def seal_round(self) -> None:
@@ -183,6 +205,7 @@ class Dispatcher:
 
     def cancel_all(self) -> None:
         """Stop everything and begin nothing more."""
+        self._is_ending = True
         self._jobs.clear()
         for _, task in self._running.values():
             task.cancel()
@@ -192,8 +215,10 @@ class Dispatcher:
         for timer in self._timers:
             timer.cancel()
         self.cancel_all()
-        tasks = self.tasks()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks := self.tasks():
+            _, late = await asyncio.wait(tasks, timeout=_CANCEL_S)
+            if late:
+                logger.warning("left behind on closing:\n%s", describe_tasks(late, _CANCEL_S))
         self._running.clear()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
@@ -245,12 +270,14 @@ class Dispatcher:
             pass
         except asyncio.CancelledError:
             broken = episode.phase != "act"
-            if episode.drop_reason is None and not episode.stop_asked:
+            if self._is_ending:
                 if around.ledger is not None and episode.loose_tokens:
                     around.ledger.lose(job.key, episode.attempt, episode.loose_tokens)
                 raise
+            if episode.drop_reason is None and not episode.stop_asked:  # nobody of ours asked
+                ended, broken = faulted(self._spec(job), SELF_CANCELLED), True
         except EnvironmentFault as fault:
-            ended = faulted(self._spec(job), str(fault))
+            ended = faulted(self._spec(job), message_of(fault))
         except Exception as error:  # noqa: BLE001 - wrong settings, or a bug: the consumer gets it
             self._owner.fail(error)
             return
@@ -259,6 +286,16 @@ class Dispatcher:
                 lease.release(broken=broken)
             self._leave(episode)
         self._conclude(episode, ended)
+
+    def _task_ended(self, episode: RunningEpisode, task: asyncio.Task[None]) -> None:
+        """Make a fault of a try whose task ended without an end of its own."""
+        if self._running.get(episode.slot, (None, None))[0] is episode:
+            self._leave(episode)  # it was cancelled before it began
+        error = None if task.cancelled() else task.exception()
+        if episode.concluded or self._is_ending or (error is not None and is_from_signal(error)):
+            return
+        cause = "it was cancelled" if error is None else describe(error)
+        self._conclude(episode, faulted(self._spec(episode.job), f"the task ended early: {cause}"))
 
     def _leave(self, episode: RunningEpisode) -> None:
         self._running.pop(episode.slot, None)
@@ -275,6 +312,7 @@ class Dispatcher:
     def _conclude(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
         """Account for what ended, and begin what that allows in the same breath."""
         around = self._around
+        episode.concluded = True
         around.alive()
         now = around.clock()
         try:
@@ -283,7 +321,7 @@ class Dispatcher:
             else:
                 episode.cut()
                 self._broken(episode, ended)
-        except Exception as error:  # noqa: BLE001 - a hook of the user's, or too many faults
+        except BaseException as error:  # noqa: BLE001 - a hook of the user's, or too many faults
             self._owner.fail(error)
             return
         self._freed = now

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import logging
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,10 +22,13 @@ from turngym.agents.base import (
 )
 from turngym.environments.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
+from turngym.faults import Border, Tolerated, message_of
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
 
-logger = logging.getLogger(__name__)
+SELF_CANCELLED = "CancelledError: code of the environment or the policy cancelled its own task"
+_CLOSE_S = 10.0
+"""Seconds that a policy session has to close."""
 
 
 class AnyEnv(Protocol):
@@ -102,9 +103,9 @@ async def rollout(
 ) -> Trajectory:
     """Play one episode and return everything it produced. Does not close ``env``.
 
-    A fault of the environment or the policy ends this episode with an ``error_*`` stop reason; it
-    is not raised, so other episodes go on, and the trajectory has no score. Wrong settings and
-    cancellation are raised.
+    Whatever the environment, the policy or the judge raises ends this episode with an ``error_*``
+    stop reason; it is not raised, so other episodes go on, and the trajectory has no score. Wrong
+    settings, a cancellation of this task and the user's Ctrl-C are raised.
 
     Args:
         env: Free for the length of the episode.
@@ -126,19 +127,20 @@ async def rollout(
         async with asyncio.timeout(timeout_s):
             await _play(env, policy, record, watch, act_timeout_s, played)
     except TimeoutError:
-        record.stop = StopReason.TRUNCATED_TIME
+        if not record.is_over:  # else it came while the session closed
+            record.stop = StopReason.TRUNCATED_TIME
     except ContextOverflow:
         record.stop = StopReason.TRUNCATED_CONTEXT
     except EnvironmentFault as fault:
-        record.stop, record.error = StopReason.ERROR_ENV, str(fault)
+        record.stop, record.error = StopReason.ERROR_ENV, message_of(fault)
     except PolicyFault as fault:
-        record.stop, record.error = StopReason.ERROR_POLICY, str(fault)
+        record.stop, record.error = StopReason.ERROR_POLICY, message_of(fault)
     if record.stop.is_truncated and record.score is None:
         try:
-            record.score = _checked_score(_attribute(env, "score", lambda: None)())
-        except Exception as error:  # noqa: BLE001 - an episode without a judge has no reward
-            record.stop = StopReason.ERROR_REWARD
-            record.error = f"score: {type(error).__name__}: {error}"
+            with Border("score", EnvironmentFault):
+                record.score = _checked_score(_attribute(env, "score", lambda: None)())
+        except EnvironmentFault as fault:  # an episode without a judge has no reward
+            record.stop, record.error = StopReason.ERROR_REWARD, message_of(fault)
     return record.trajectory()
 
 
@@ -166,6 +168,8 @@ class _Record:
         self.last_picture: str | None = None
         self.turns: list[Turn] = []
         self.stop = StopReason.ERROR_ENV
+        self.is_over = False
+        """Whether the environment or the watch ended it: what follows changes nothing."""
         self.score: float | None = None
         self.error: str | None = None
         self.last_text: str | None = None
@@ -173,16 +177,19 @@ class _Record:
         self.ground_truth: str | None = None
         self.answer: str | None = None
 
-    def open(self, info: Info) -> None:
+    def open(self, observation: Any, info: Info) -> None:
+        if not isinstance(text := observation["text"], str):
+            raise TypeError(f"the observation's text is of type {type(text).__name__}")
         truth, answer = info.get("ground_truth"), info.get("answer")
         self.ground_truth = str(truth) if isinstance(truth, str | int | float) else None
         self.answer = answer if isinstance(answer, str) else None
 
     def see(self, observation: Any) -> None:
-        image = observation.get("image") if self.keep_picture is not None else None
         self.last_picture = None
-        if image is not None and self.keep_picture is not None:
-            self.last_picture = self.keep_picture(image)
+        if self.keep_picture is not None:
+            with Border("image", EnvironmentFault, OSError):  # a full disk is not its fault
+                if (image := observation.get("image")) is not None:
+                    self.last_picture = self.keep_picture(image)
 
     def add(self, turn: PolicyTurn, seen: Info, answer: _Answer) -> None:
         self.last_text = answer.observation["text"]
@@ -264,18 +271,17 @@ async def _play(
         observation, info = await _awaited(
             env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
-    record.open(info)
+        record.open(observation, info)
+        context = EpisodeContext(
+            env_id=spec.env_id,
+            task_id=spec.task.id,
+            seed=spec.policy_seed,
+            instructions=info.get("instructions", ""),
+            oracle=_attribute(env, "oracle_action", None),
+        )
     record.see(observation)
     with _policy_border("start"):
-        session = policy.start(
-            EpisodeContext(
-                env_id=spec.env_id,
-                task_id=spec.task.id,
-                seed=spec.policy_seed,
-                instructions=info.get("instructions", ""),
-                oracle=_attribute(env, "oracle_action", None),
-            )
-        )
+        session = policy.start(context)
     try:
         over = False
         for number, before in enumerate(played):
@@ -306,6 +312,7 @@ async def _play(
                     record.stop = stop
                     break
             observation, info, over = answer.observation, answer.info, answer.is_over
+        record.is_over = True
         await _finish_session(session, record)
     finally:
         await _close_session(session)
@@ -360,29 +367,18 @@ def _as_policy_turn(turn: Turn) -> PolicyTurn:
     )
 
 
-@contextmanager
-def _env_border(phase: str) -> Iterator[None]:
+def _env_border(phase: str) -> Border:
     """Attribute to the environment what is raised inside, a timeout of its own included.
 
     The time limit of the episode does not come this way: it arrives as a cancellation.
     """
-    try:
-        yield
-    except (ConfigError, EnvironmentFault):
-        raise
-    except Exception as error:
-        raise EnvironmentFault(f"{phase}: {type(error).__name__}: {error}") from error
+    return Border(phase, EnvironmentFault, ConfigError, EnvironmentFault)
 
 
-@contextmanager
-def _policy_border(phase: str) -> Iterator[None]:
+def _policy_border(phase: str) -> Border:
     """Attribute to the policy what is raised inside."""
-    try:
-        yield
-    except (ConfigError, ContextOverflow, EnvironmentFault, PolicyFault):
-        raise
-    except Exception as error:
-        raise PolicyFault(f"{phase}: {type(error).__name__}: {error}") from error
+    passing = (ConfigError, ContextOverflow, EnvironmentFault, PolicyFault)
+    return Border(phase, PolicyFault, *passing)
 
 
 async def _awaited(result: Any) -> Any:
@@ -391,25 +387,23 @@ async def _awaited(result: Any) -> Any:
 
 async def _finish_session(session: PolicySession, record: _Record) -> None:
     """Let a session that learns know how the episode came out."""
-    if not isinstance(session, LearningSession):
-        return
-    end = EpisodeEnd(
-        observation=record.last_text or "",
-        episode_return=sum(turn.reward for turn in record.turns),
-        score=record.score,
-        stop_reason=record.stop,
-    )
-    try:
-        await session.finish(end)
-    except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
-        logger.warning("a policy session learned nothing: %s: %s", type(error).__name__, error)
+    with Tolerated("a policy session learned nothing"):
+        if isinstance(session, LearningSession):
+            end = EpisodeEnd(
+                observation=record.last_text or "",
+                episode_return=sum(turn.reward for turn in record.turns),
+                score=record.score,
+                stop_reason=record.stop,
+            )
+            await session.finish(end)
 
 
 async def _close_session(session: PolicySession) -> None:
-    try:
-        await _awaited(session.close())
-    except Exception as error:  # noqa: BLE001 - the episode is over; what it gave stands
-        logger.warning("a policy session did not close: %s: %s", type(error).__name__, error)
+    with Tolerated("a policy session did not close"):
+        closing = session.close()
+        if inspect.isawaitable(closing):
+            async with asyncio.timeout(_CLOSE_S):
+                await closing
 
 
 def _checked_score(score: Any) -> float | None:

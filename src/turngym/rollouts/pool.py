@@ -12,11 +12,15 @@ from typing import Any, Literal
 
 import gymnasium
 
-from turngym.environments.adapters import AsyncAdapter, as_async
+from turngym.environments.adapters import AsyncAdapter, as_async, waits
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.faults import Border, ExitBorder, Tolerated
 from turngym.rollouts.schedule_config import DeadlineConfig
 
 logger = logging.getLogger(__name__)
+
+_CANCEL_S = 5.0
+"""Seconds that a call has to end after it was cancelled."""
 
 MakeAnyEnv = Callable[[], Any]
 """Makes a ``gymnasium.Env`` or an ``AsyncTurnEnv``."""
@@ -34,8 +38,16 @@ class PoolStats:
     """Environments given back broken."""
     timeouts: int = 0
     """Calls that did not answer in time."""
+    close_faults: int = 0
+    """Environments that raised when they were closed."""
     abandoned: int = 0
     """Environments that would not close in time."""
+    left_behind: int = 0
+    """Calls that did not end when they were cancelled."""
+
+
+class TooLate(EnvironmentFault):
+    """A call did not answer within its deadline."""
 
 
 class EnvPool:
@@ -47,8 +59,9 @@ class EnvPool:
         make_env: Makes one environment; for ``isolation="process"`` it must be picklable.
         size: Environments lent at once, 1 or more.
         isolation: Where calls run. ``"inline"``: in the event loop, right for environments that
-            compute for microseconds or are coroutines. ``"thread"``: calls that block do not hold
-            up others. ``"process"``: nor do calls that crash, leak or never return.
+            compute for microseconds or are coroutines; those that wait (``waits``) are given
+            threads all the same. ``"thread"``: calls that block do not hold up others.
+            ``"process"``: nor do calls that crash, leak or never return.
         deadlines: Seconds that calls may take.
         spares: Environments kept ready besides those that are lent, so that replacing a broken one
             takes no time.
@@ -81,6 +94,8 @@ class EnvPool:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._background: set[asyncio.Task[None]] = set()
         self._making = 0
+        self._waits = False
+        """Whether its environments turned out to wait, though they were to run inline."""
         self._closed = False
 
     async def open(self) -> None:
@@ -103,7 +118,12 @@ class EnvPool:
         if self._lent >= self.size:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # its turn had come: it is the next one's now
+                    self._wake()
+                raise
         self._lent += 1
         self.stats.leases += 1
         try:
@@ -134,6 +154,9 @@ class EnvPool:
 
     def _returned(self) -> None:
         self._lent -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -158,18 +181,17 @@ class EnvPool:
         self._idle.append(env)
 
     async def _make(self) -> Any:
-        try:
-            if self.isolation == "inline":
+        with Border("make", EnvironmentFault, ConfigError, EnvironmentFault):
+            if self.isolation == "inline" and not self._waits:
                 env = self._make_env()
+                if waits(env):
+                    env, self._waits = as_async(env), True
                 self._check_deadlines(env)
             else:
-                env = as_async(self._make_env, executor=self.isolation)
+                executor = "thread" if self.isolation == "inline" else self.isolation
+                env = as_async(self._make_env, executor=executor)
                 if isinstance(env, AsyncAdapter):
                     await env.start()
-        except (ConfigError, EnvironmentFault):
-            raise
-        except Exception as error:
-            raise EnvironmentFault(f"make: {type(error).__name__}: {error}") from error
         self.stats.made += 1
         return env
 
@@ -183,16 +205,38 @@ class EnvPool:
             )
 
     async def _close_env(self, env: Any) -> None:
+        with Tolerated("an environment did not close") as closing:
+            waiting = env.close()
+            if inspect.isawaitable(waiting):
+                await self.within("close", waiting, self.deadlines.close_s)
+        is_late = isinstance(closing.error, TooLate)
+        self.stats.abandoned += is_late
+        self.stats.close_faults += closing.error is not None and not is_late
+
+    async def within(self, phase: str, call: Awaitable[Any], limit_s: float) -> Any:
+        """Return what ``call`` returns; one that does not end when it is cancelled is left behind.
+
+        Raises:
+            TooLate: There is no answer within ``limit_s``.
+        """
+        work = asyncio.ensure_future(_guarded(phase, call))
         try:
-            async with asyncio.timeout(self.deadlines.close_s):
-                closing = env.close()
-                if inspect.isawaitable(closing):
-                    await closing
-        except TimeoutError:
-            self.stats.abandoned += 1
-            logger.warning("an environment did not close within %g s", self.deadlines.close_s)
-        except Exception as error:  # noqa: BLE001 - a broken environment may not close; it is dropped
-            logger.debug("an environment did not close: %s: %s", type(error).__name__, error)
+            await asyncio.wait({work}, timeout=limit_s)
+            if work.done():
+                return work.result()
+        finally:
+            if not work.done():
+                await self._cancel(phase, work)
+        self.stats.timeouts += phase != "close"
+        raise TooLate(f"{phase}: no answer within {limit_s:g} s")
+
+    async def _cancel(self, phase: str, work: asyncio.Future[Any]) -> None:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        work.cancel()
+        await asyncio.wait({work}, timeout=_CANCEL_S)
+        if not work.done():
+            self.stats.left_behind += 1
+            logger.warning("a call that was cancelled goes on, and is left behind: %s", phase)
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -220,13 +264,13 @@ class Lease:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode, within the deadline for it."""
-        answer = self._env.reset(seed=seed, options=options)
-        return answer if self._reset_s is None else self._within("reset", answer, self._reset_s)
+        answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
+        return answer if limit is None else self._pool.within("reset", answer, limit)
 
     def step(self, action: str) -> Any:
         """Carry out one action, within the deadline for it."""
-        answer = self._env.step(action)
-        return answer if self._step_s is None else self._within("step", answer, self._step_s)
+        answer, limit = self._env.step(action), self._step_s
+        return answer if limit is None else self._pool.within("step", answer, limit)
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""
@@ -241,13 +285,8 @@ class Lease:
         env = self._env
         return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
 
-    async def _within(self, phase: str, answer: Awaitable[Any], limit_s: float) -> Any:
-        limit = asyncio.timeout(limit_s)
-        try:
-            async with limit:
-                return await answer
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            self._pool.stats.timeouts += 1
-            raise EnvironmentFault(f"{phase}: no answer within {limit_s:g} s") from error
+
+async def _guarded(phase: str, call: Awaitable[Any]) -> Any:
+    """Await ``call`` in a task of its own, which must not end the loop with an exit."""
+    with ExitBorder(phase, EnvironmentFault):
+        return await call

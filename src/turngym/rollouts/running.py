@@ -116,6 +116,8 @@ class RunningEpisode:
         self.phase: Phase = "reset"
         self.entered = False
         """Whether its task began."""
+        self.concluded = False
+        """Whether its end is accounted for."""
         self.stop_asked = False
         self.drop_reason: str | None = None
         self.began = self.since = around.clock()

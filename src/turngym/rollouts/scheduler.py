@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from turngym.agents.base import Policy
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, TrainingError
+from turngym.faults import describe, is_from_signal
 from turngym.rollouts.admission import make_admission
 from turngym.rollouts.assembly import Assembly
 from turngym.rollouts.dispatch import Dispatcher
@@ -36,7 +37,7 @@ from turngym.rollouts.running import Surroundings, TurnGate
 from turngym.rollouts.schedule_config import SchedulerConfig, check_schedule
 from turngym.rollouts.staleness import harvest_end
 from turngym.rollouts.timeline import Timeline
-from turngym.rollouts.watchdog import Watchdog
+from turngym.rollouts.watchdog import Stuck, Watchdog, describe_groups
 from turngym.types import StopReason, Trajectory, TrajectoryGroup
 
 Load = Callable[[], Awaitable[None] | None]
@@ -156,7 +157,7 @@ class RolloutScheduler:
         await self._pool.open()
         self._is_open = True
         if self.config.watchdog_s is not None:
-            self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks)
+            self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks, self._on_idle)
         if self._ledger is not None:
             self._take_up(self._ledger)
         self.pump()
@@ -191,6 +192,7 @@ class RolloutScheduler:
 
         Raises:
             TooManyFaults: The failure budget is spent.
+            Stuck: Nothing runs and nothing can begin, but the step has not enough.
             RuntimeError: The batch before was not published yet.
         """
         if self._assembly.taken:
@@ -204,11 +206,13 @@ class RolloutScheduler:
             found = self._assembly.compose(self.version, final=is_over)
             if found is not None:
                 batch = Batch(step=self.version, groups=found.groups, extra=found.extra)
-            elif is_over:
+            elif is_over and not self._assembly.open:
                 return None
             else:
                 self.pump()
-                if self._dispatch.is_busy or not self._exhausted:
+                if self._is_stuck(is_over):
+                    self.fail(Stuck(self._table()))
+                elif self._dispatch.is_busy or not self._exhausted:
                     self._waiter = asyncio.get_running_loop().create_future()
                     await self._waiter
         if self._ledger is not None:
@@ -266,6 +270,7 @@ class RolloutScheduler:
         """End ``quiet``."""
         self._held -= 1
         self.pump()
+        self.changed()
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
@@ -277,6 +282,7 @@ class RolloutScheduler:
             "sched/version": float(self.version),
             "pool/replaced": float(self._pool.stats.replaced),
             "pool/timeouts": float(self._pool.stats.timeouts),
+            "pool/close_faults": float(self._pool.stats.close_faults),
             "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
         }
         return now | self._gauges.metrics(self._now())
@@ -302,20 +308,44 @@ class RolloutScheduler:
     def changed(self) -> None:
         """Let a waiting consumer look again."""
         waiter = self._waiter
-        is_over = self._failure is not None or not self._dispatch.is_busy
+        is_over = self._failure is not None or not self._dispatch.running
         if waiter is not None and (is_over or self._assembly.may_compose()):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Stop everything; the consumer gets ``error``."""
+        """Stop everything; the consumer gets ``error``, or one that names an exit of a hook."""
+        if not isinstance(error, Exception) and not is_from_signal(error):
+            cause, error = error, TrainingError(f"scheduler: a hook raised {describe(error)}")
+            error.__cause__ = cause
         if self._failure is None:
             self._failure = error
             self._dispatch.cancel_all()
         self.changed()
 
     # Inside.
+
+    def _is_stuck(self, is_over: bool) -> bool:
+        """Return whether nothing will ever happen again: a bug, or an admission of nothing."""
+        dispatch = self._dispatch
+        idle = not (dispatch.running or dispatch.has_timers or self._held or self._failure)
+        return idle and (is_over or dispatch.queued > 0 or not self._exhausted)
+
+    def _on_idle(self) -> None:
+        if self._waiter is not None and not self._blocked:  # a full disk may have room again
+            self.fail(Stuck(self._table()))
+
+    def _table(self) -> str:
+        assembly, held = self._assembly, self._held - self._blocked
+        why = f"; held up by {held} quiet() without go_on()" if held else ""
+        over = ", and the selection has no task left" if self._exhausted else ""
+        return (
+            f"scheduler: update {self.version} waits for {self.config.groups_per_step} groups, has "
+            f"{len(assembly.ready)}, and nothing can begin{why}: 0 episodes run, "
+            f"{self._dispatch.queued} are queued{over}. Open groups:\n"
+            f"{describe_groups(assembly.open.values())}"
+        )
 
     def _begin_group(self) -> bool:
         admitted = self._admission.admit(self._assembly.load(self.version))
@@ -327,7 +357,7 @@ class RolloutScheduler:
             order = None if task is None else self._selection.allocate(index, task)
             if order is not None:
                 check_schedule(self.config, order.size)
-        except Exception as error:  # noqa: BLE001 - a hook of the user's; the consumer gets it
+        except BaseException as error:  # noqa: BLE001 - a hook of the user's; the consumer gets it
             self.fail(error)
             return False
         if order is None:
@@ -431,6 +461,7 @@ class RolloutScheduler:
         was_blocked, self._blocked = self._blocked, trouble is not None
         self._held += self._blocked - was_blocked
         self.pump()
+        self.changed()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

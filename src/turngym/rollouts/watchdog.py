@@ -1,4 +1,4 @@
-"""Says what is stuck when nothing happens for too long."""
+"""Says what is stuck: episodes where nothing happens for too long, or a wait for nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import io
 import logging
 from collections.abc import Callable, Iterable
 
+from turngym.errors import TrainingError
+from turngym.rollouts.groups import OpenGroup
+
 logger = logging.getLogger(__name__)
 
 _MOST_STACKS = 8
+_MOST_GROUPS = 20
+
+
+class Stuck(TrainingError):
+    """A trainer waits for groups, but nothing runs and nothing can begin: a table says why."""
 
 
 class Watchdog:
@@ -19,12 +27,17 @@ class Watchdog:
 
     Args:
         seconds: How long nothing may happen.
-        suspects: Returns the tasks that might be stuck; none when nothing is expected to happen.
+        suspects: Returns the tasks that might be stuck.
+        on_idle: Called when nothing happened, and nothing runs.
     """
 
     def __init__(
-        self, seconds: float, suspects: Callable[[], Iterable[asyncio.Task[object]]]
+        self,
+        seconds: float,
+        suspects: Callable[[], Iterable[asyncio.Task[object]]],
+        on_idle: Callable[[], None],
     ) -> None:
+        self._on_idle = on_idle
         self.barks = 0
         self._seconds = seconds
         self._suspects = suspects
@@ -47,13 +60,32 @@ class Watchdog:
             stuck = list(self._suspects())
             if stuck:
                 self.barks += 1
-                logger.warning("%s", describe(stuck, quiet))
+                logger.warning("%s", describe_tasks(stuck, quiet))
+            else:
+                self._on_idle()
             self._last = self._loop.time()
             left = self._seconds
         self._timer = self._loop.call_later(left, self._look)
 
 
-def describe(tasks: Iterable[asyncio.Task[object]], quiet_s: float) -> str:
+def describe_groups(groups: Iterable[OpenGroup]) -> str:
+    """Return a table of groups: what each waits for."""
+    rows = sorted(groups, key=lambda group: group.index)
+    lines = [" group  for update  born  finished  missing members  task"]
+    for group in rows[:_MOST_GROUPS]:
+        target = "any" if group.target is None else str(group.target)
+        missing = ", ".join(map(str, sorted(group.waiting))) or "none"
+        state = " (closed)" if group.closed else ""
+        lines.append(
+            f"{group.index:6d}  {target:>10}  {group.born:4d}  {len(group.finished):8d}  "
+            f"{missing:<15}  {group.order.task.id}{state}"
+        )
+    if len(rows) > _MOST_GROUPS:
+        lines.append(f"and {len(rows) - _MOST_GROUPS} more")
+    return "\n".join(lines if rows else ["no group is open"])
+
+
+def describe_tasks(tasks: Iterable[asyncio.Task[object]], quiet_s: float) -> str:
     """Return the names and stacks of ``tasks``, of the first few in full."""
     stuck = list(tasks)
     text = io.StringIO()

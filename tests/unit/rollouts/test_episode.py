@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import math
+import re
 from typing import Any
 
 import gymnasium
@@ -155,13 +156,14 @@ async def test_a_slow_environment_is_cut_off():
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        ("break value", "step: ValueError: broke by order"),
-        ("break timeout", "step: TimeoutError: the server did not answer"),
+        ("break value", r"step: ValueError: broke by order \(envs\.py:\d+ in \w+\)"),
+        ("break timeout", r"step: TimeoutError: the server did not answer \(envs\.py:\d+ in \w+\)"),
     ],
 )
 async def test_an_environment_that_breaks_is_an_error_without_a_score(kind, action, error):
     made = await rollout(kind(slip=0.0), Saying("jump 3", action), SPEC, timeout_s=60)
-    assert (made.stop_reason, made.error) == (StopReason.ERROR_ENV, error)
+    assert made.stop_reason is StopReason.ERROR_ENV
+    assert re.fullmatch(error, str(made.error)), made.error
     assert made.score is None
     assert len(made.turns) == 1  # the reward that came before is kept, but the episode is masked
 
@@ -173,7 +175,10 @@ async def test_a_reset_that_breaks_is_an_error_too():
 
     policy = Saying("up")
     made = await rollout(Unready(), policy, SPEC)
-    assert (made.stop_reason, made.error) == (StopReason.ERROR_ENV, "reset: OSError: no disk")
+    assert made.stop_reason is StopReason.ERROR_ENV
+    assert re.fullmatch(
+        r"reset: OSError: no disk \(test_episode\.py:\d+ in begin\)", str(made.error)
+    )
     assert policy.contexts == []
 
 
@@ -205,8 +210,6 @@ async def test_a_fault_that_the_environment_raised_itself_keeps_its_words():
     ],
 )
 async def test_an_answer_that_makes_no_sense_is_a_fault_of_the_environment(changes, error):
-    import re
-
     made = await rollout(answering(**changes), Saying("up"), SPEC)
     assert made.stop_reason is StopReason.ERROR_ENV
     assert re.search(error, str(made.error)), made.error
@@ -217,21 +220,28 @@ async def test_an_answer_that_makes_no_sense_is_a_fault_of_the_environment(chang
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("crash", "act: ZeroDivisionError: the engine is gone"),
-        ("time out", "act: TimeoutError: the server did not answer"),
+        ("crash", r"act: ZeroDivisionError: the engine is gone \(policies\.py:\d+ in act\)"),
+        ("time out", r"act: TimeoutError: the server did not answer \(policies\.py:\d+ in act\)"),
         ("speak for another", "act: ValueError: the action is a message of role 'user'"),
     ],
 )
 async def test_a_policy_that_breaks_is_an_error_without_a_score(text, error):
     made = await rollout(ladder(), Saying("jump 3", text), SPEC, timeout_s=60)
-    assert (made.stop_reason, made.error) == (StopReason.ERROR_POLICY, error)
+    assert made.stop_reason is StopReason.ERROR_POLICY
+    assert re.fullmatch(error, str(made.error)), made.error
     assert made.score is None
     assert len(made.turns) == 1
 
 
 @pytest.mark.parametrize(
     ("raised", "error"),
-    [(RuntimeError("no engine"), "start: RuntimeError: no engine"), (PolicyFault("gone"), "gone")],
+    [
+        (
+            RuntimeError("no engine"),
+            r"start: RuntimeError: no engine \(test_episode\.py:\d+ in start\)",
+        ),
+        (PolicyFault("gone"), "gone"),
+    ],
 )
 async def test_a_policy_that_cannot_start_is_an_error(raised, error):
     class Unready(Saying):
@@ -239,7 +249,8 @@ async def test_a_policy_that_cannot_start_is_an_error(raised, error):
             raise raised
 
     made = await rollout(ladder(), Unready("up"), SPEC)
-    assert (made.stop_reason, made.error) == (StopReason.ERROR_POLICY, error)
+    assert made.stop_reason is StopReason.ERROR_POLICY
+    assert re.fullmatch(error, str(made.error)), made.error
 
 
 async def test_an_environment_that_breaks_while_its_expert_is_asked_is_the_environments_fault():
@@ -254,13 +265,17 @@ async def test_an_environment_that_breaks_while_its_expert_is_asked_is_the_envir
 @pytest.mark.parametrize(
     ("score", "error"),
     [
-        (OSError("the judge is gone"), "score: OSError: the judge is gone"),
-        (7.0, r"score: ValueError: score must lie in [0, 1] or be None, got 7.0"),
+        (
+            OSError("the judge is gone"),
+            r"score: OSError: the judge is gone \(test_episode\.py:\d+ in score\)",
+        ),
+        (7.0, r"score: ValueError: score must lie in \[0, 1\] or be None, got 7\.0"),
     ],
 )
 async def test_a_judge_that_breaks_leaves_the_episode_without_a_reward(score, error):
     made = await rollout(scoring(score), Saying("up", "overflow"), SPEC)
-    assert (made.stop_reason, made.error, made.score) == (StopReason.ERROR_REWARD, error, None)
+    assert (made.stop_reason, made.score) == (StopReason.ERROR_REWARD, None)
+    assert re.fullmatch(error, str(made.error)), made.error
 
 
 async def test_an_episode_that_cannot_be_judged_has_no_score_and_is_no_error():
