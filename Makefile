@@ -88,9 +88,9 @@ llm: ## SmolLM2 through the local engine and through a server: equal turns; and 
 	@$(BOOTSTRAP) core train search dev smollm2 openai serve sandboxes
 	@TURNGYM_LLM=full $(BIN)/python -m pytest -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py $(PYTEST_ARGS)
 
-drill: ## Kill a trainer 50 times at random, and 400 runs of random settings: the account stays right
+drill: ## Kill a trainer 50 times, 400 runs of random settings, every fault everywhere: the account stays right
 	@$(BOOTSTRAP) core dev
-	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py tests/property/test_staleness_bound.py $(PYTEST_ARGS)
+	@TURNGYM_DRILL=full $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_scheduler_drill.py tests/property/test_staleness_bound.py tests/integration/test_chaos_environment.py $(PYTEST_ARGS)
 
 wheel: ## Build sdist and wheel into dist/, install the wheel from a registry where nothing else is, and use it
 	@$(BOOTSTRAP) core train dev

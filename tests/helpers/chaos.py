@@ -279,7 +279,7 @@ class ChaosSession:
         self._turns += 1
         await asyncio.sleep(0)
         self._policy.trouble.may(f"act{self._turns}", self._name)
-        drawn = TokenSpan(
+        sampled = TokenSpan(
             token_ids=(4, 5, 6),
             sampled=True,
             logprobs=(-1.0, -1.0, -1.0),
@@ -290,7 +290,7 @@ class ChaosSession:
         return PolicyTurn(
             observation=(Message(role="user", content=observation["text"]),),
             action=Message(role="assistant", content="go"),
-            spans=(TokenSpan(token_ids=(1, 2), sampled=False), drawn),
+            spans=(TokenSpan(token_ids=(1, 2), sampled=False), sampled),
         )
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:

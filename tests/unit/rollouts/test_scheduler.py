@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ import pytest
 from helpers.scheduling import run_audited, scenario
 from turngym.agents.base import EpisodeContext
 from turngym.errors import ConfigError
-from turngym.rollouts.groups import ReadyGroup
+from turngym.rollouts.dispatch import Dispatcher
+from turngym.rollouts.groups import OpenGroup, ReadyGroup
 from turngym.rollouts.ledger import Ledger
 from turngym.rollouts.oracle import list_schedule
 from turngym.rollouts.orders import GroupOrder, UniformSelection, Verdict
@@ -35,6 +37,7 @@ from turngym.rollouts.simulation import (
 )
 from turngym.rollouts.timeline import Timeline
 from turngym.rollouts.virtual_clock import run_virtually
+from turngym.rollouts.watchdog import Stuck
 from turngym.tasks.base import Task, procedural_task
 
 
@@ -447,6 +450,87 @@ def test_the_watchdog_prints_the_stacks_of_stuck_episodes(
         run_virtually(play())
     assert "nothing happened for 30.0 s; 12 episodes run" in caplog.text
     assert "SimEnv.step" in caplog.text
+
+
+ADMISSIONS = ["in_order", "ready_first", "windowed", "capacity"]
+
+
+def take_all(run: Scenario, spoil: Callable[[RolloutScheduler], None]) -> int:
+    """Train on twelve groups of a scheduler that ``spoil`` broke; return the number of updates."""
+
+    async def play() -> int:
+        scheduler, engine = scheduler_for(run, UniformSelection(task, group_size=4, count=12))
+        spoil(scheduler)
+        updates = 0
+        async with scheduler:
+            while (batch := await scheduler.take()) is not None:
+                updates, version = updates + 1, batch.step + 1
+                await scheduler.publish(version, load=lambda v=version: engine.load(v))
+        return updates
+
+    return run_virtually(play())
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_a_take_that_waits_for_a_lost_episode_ends_with_a_table(
+    admission: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_group = Dispatcher.add_group
+
+    def lose_one(dispatch: Dispatcher, group: OpenGroup) -> None:
+        add_group(dispatch, group)
+        if group.index == 1:
+            dispatch._jobs.pop()
+
+    monkeypatch.setattr(Dispatcher, "add_group", lose_one)
+    run = scenario(scheduler={"admission": {"type": admission, "staleness": 1}})
+    with pytest.raises(Stuck, match="nothing can begin: 0 episodes run, 0 are queued") as caught:
+        take_all(run, lambda _: None)
+    row = next(line for line in str(caught.value).splitlines() if "simulated/train/1" in line)
+    assert row.split()[0] == "1"
+    assert row.split()[-3:] == ["3", "3", "simulated/train/1"]  # finished, missing, task
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_an_admission_that_lets_nothing_begin_ends_the_take(admission: str) -> None:
+    def close(scheduler: RolloutScheduler) -> None:
+        scheduler._admission.admit = lambda load: None  # type: ignore[method-assign]
+
+    run = scenario(scheduler={"admission": {"type": admission, "staleness": 1}})
+    with pytest.raises(Stuck, match=r"waits for 3 groups, has 0.*\n.*no group is open"):
+        take_all(run, close)
+
+
+def test_the_watchdog_ends_a_take_that_nobody_lets_go_on() -> None:
+    run = scenario(scheduler={"watchdog_s": 30.0})
+    with pytest.raises(Stuck, match=r"held up by 1 quiet\(\) without go_on\(\)"):
+        take_all(run, lambda scheduler: setattr(scheduler, "_held", 1))
+
+
+def test_an_episode_that_will_not_end_is_left_behind_on_closing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stubborn(SimEnv):
+        async def step(self, action: str) -> Any:
+            while not released.is_set():
+                with suppress(asyncio.CancelledError):
+                    await released.wait()
+            return await super().step(action)
+
+    async def play() -> None:
+        run = scenario()
+        pool = EnvPool(lambda: Stubborn(run.profile), size=run.scheduler.concurrency)
+        policy = SimPolicy(SimEngine(), run.profile)
+        selection = UniformSelection(task, group_size=4)
+        async with RolloutScheduler(pool, policy, selection, run.scheduler, env_id="e", seed=0):
+            await asyncio.sleep(5.0)
+        released.set()
+
+    released = asyncio.Event()
+    with caplog.at_level(logging.WARNING):
+        run_virtually(play())
+    assert "left behind on closing" in caplog.text
+    assert "Stubborn.step" in caplog.text
 
 
 def test_the_timeline_is_a_trace_that_perfetto_opens(tmp_path: Path) -> None:
