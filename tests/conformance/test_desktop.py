@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from helpers import plain_user
 from turngym.agents.scripted import OraclePolicy
 from turngym.environments.checks import check_fork, check_turn_env
 from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
+from turngym.environments.desktop.pool import DisplayPool
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs
 from turngym.sandbox.launcher_client import SANDBOX_UID
@@ -181,6 +183,28 @@ def test_an_application_that_hangs_is_told_and_the_others_go_on():
         device.close()
 
 
+def test_a_screen_is_read_when_no_program_has_anything_left_to_do():
+    device = new_device()
+    try:
+        device.launch("mousepad")
+        device.display.launch("bash", "-c", "env sleep 0.6; touch /tmp/late")
+        deadline = time.monotonic() + 60
+        while "sleep" not in names(device) and not (device.display.root / "tmp/late").exists():
+            assert time.monotonic() < deadline
+        device.look()
+        assert device.run("test", "-e", "/tmp/late") == 0
+    finally:
+        device.close()
+
+
+def names(device) -> list[str]:
+    found = []
+    for pid in children(device.display.pid):
+        with suppress(OSError):
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
+
+
 def test_an_application_that_crashes_is_told_and_the_episode_goes_on():
     device = new_device()
     try:
@@ -242,6 +266,27 @@ async def test_a_display_that_was_killed_is_a_fault_without_score_and_the_next_r
         await env.step("click 5")
     finally:
         await env.close()
+
+
+@pytest.mark.parametrize("name", ["Xvfb", "dbus-daemon", "openbox", ""])
+def test_a_spare_desktop_that_died_is_replaced(name):
+    pool = DisplayPool.lease(640, 480)
+    try:
+        pool.take().close()
+        deadline = time.monotonic() + 120
+        while not pool._ready and time.monotonic() < deadline:
+            time.sleep(0.01)
+        spare = pool._ready[0]
+        os.kill(process(spare, name) if name else spare.display.pid, signal.SIGKILL)
+        if name:
+            while name in names(spare) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        device = pool.take()
+        assert device is not spare
+        device.launch("galculator")
+        device.close()
+    finally:
+        pool.release()
 
 
 async def test_nothing_is_left_when_an_environment_closes():

@@ -43,10 +43,10 @@ def lines(file: Path) -> list[list[str]]:
 def kill_while_it_plays(folder: Path, steps: int, isolation: str, rng: random.Random) -> None:
     """Start the trainer and kill it at a random moment after its first drawn action."""
     process = start(folder, steps, isolation)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not any(line[0] == str(process.pid) for line in lines(folder / "starts.txt")):
         assert process.poll() is None, (folder / "stderr.txt").read_text()
-        assert time.monotonic() < deadline, "the trainer drew nothing within a minute"
+        assert time.monotonic() < deadline, "the trainer drew nothing"
         time.sleep(0.01)
     time.sleep(rng.uniform(0.0, 0.6))
     process.send_signal(signal.SIGKILL)
@@ -66,7 +66,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 def no_process_is_left(folder: Path) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300  # those that were just starting have to come so far first
     while left_over(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not left_over(folder)
@@ -90,7 +90,7 @@ def drill(folder: Path, *, kills: int, steps: int, isolation: str) -> AuditRepor
         report = audit(folder)
         assert report.problems == []
     process = start(folder, steps, isolation)
-    assert process.wait(timeout=240) == 0, (folder / "stderr.txt").read_text()
+    assert process.wait(timeout=2400) == 0, (folder / "stderr.txt").read_text()
     return audit(folder)
 
 
@@ -118,7 +118,7 @@ def test_a_trainer_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_no_environment_process_outlives_a_killed_trainer(tmp_path: Path) -> None:
     rng = random.Random(5)
     for _ in range(5 if FULL else 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Without the program's name; None for those of the process.
     """
+    if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments  # wherever it stands
     arguments = [argument for argument in arguments if argument != "--debug"]

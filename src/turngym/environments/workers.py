@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import os
 import pickle
 import queue
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -33,6 +35,8 @@ GET = "get attribute"
 CALL = "call attribute"
 
 _CLOSE_TIMEOUT_S = 10.0
+_LAST_S = 2.0
+"""How long a child may take to close once its parent is dead."""
 _STARTS_EPISODE = frozenset({"reset", "restore"})
 
 
@@ -224,6 +228,7 @@ def open_reply(name: str, reply: bytes) -> Any:
 def _serve(pipe: Connection, make: MakeEnv) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
     home = LocalHome(make)
     name = ""
     try:
@@ -235,6 +240,15 @@ def _serve(pipe: Connection, make: MakeEnv) -> None:
             pipe.send_bytes(_answer(home, name, args, kwargs))
     finally:
         home.close()
+
+
+def _end_with_parent() -> None:
+    """End this process soon after its parent has, also when a call never ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        time.sleep(_LAST_S)  # an environment that can be closed closes
+        os._exit(1)
 
 
 def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:

@@ -3,9 +3,12 @@ import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -625,3 +628,17 @@ def test_snapshots_of_a_process_can_be_pickled():
 
     state = asyncio.run(main())
     assert pickle.loads(pickle.dumps(state)).kind == "exact"
+
+
+def test_a_child_in_a_call_that_never_ends_does_not_outlive_a_killed_owner():
+    script = Path(__file__).parents[2] / "helpers" / "hanging_process.py"
+    owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
+    child = int(owner.stdout.readline())
+    assert Path(f"/proc/{child}").exists()
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + 120
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    owner.stdout.close()

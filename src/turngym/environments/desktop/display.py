@@ -26,9 +26,10 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
+from turngym.environments.desktop.activity import Activities
 from turngym.environments.desktop.names import FILES, PACKAGES
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.sandbox import seccomp
@@ -40,10 +41,9 @@ from turngym.sandbox.launcher_client import SANDBOX_UID, base_folder, interprete
 HOME = "/home/agent"
 MEMORY_BYTES = 256 << 20
 """Most that files of one desktop may take, each of home, /tmp and /run."""
-START_S = 15.0
+START_S = 60.0
 _STOP_S = 5.0
 _TICK_S = 0.005
-_NOT_WATCHED = ("Xvfb", "bwrap", "sh")
 _HERE = Path(__file__).parent
 
 
@@ -101,7 +101,6 @@ class Display:
         self.pid = 0
         """Of the first process inside, as the host counts."""
         self._launched = 0
-        self._names: dict[str, str] = {}
         self._output = b""
         info_read, info_write = os.pipe()
         filter_fd, shell_fd = _in_memory("filter", seccomp.bpf()), os.open("/bin/sh", os.O_RDONLY)
@@ -166,28 +165,10 @@ class Display:
             raise DisplayGone(f"desktop: it lost its {lost[0] if lost else 'sandbox'}")
         return [Ended(number=int(f[1]), status=int(f[2])) for f in fields if f[:1] == [b"ended"]]
 
-    def activity(self) -> tuple[int, bool]:
-        """Return how often programs got a processor so far, and whether one runs or waits for one.
-
-        The X server is left out: it runs because of us.
-        """
-        turns, is_busy = 0, False
-        proc = self.root / "proc"
-        try:
-            pids = [path.name for path in proc.iterdir() if path.name.isdigit()]
-        except OSError as error:
-            raise DisplayGone("desktop: its sandbox is gone") from error
-        for pid in pids:
-            with suppress(OSError):  # it ended while we looked
-                if pid not in self._names:
-                    self._names[pid] = (proc / pid / "comm").read_text().strip()
-                if self._names[pid] in _NOT_WATCHED:
-                    continue
-                for thread in (proc / pid / "task").iterdir():
-                    turns += int((thread / "schedstat").read_text().split()[2])
-                    state = (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                    is_busy |= state in "RD"
-        return turns, is_busy
+    @cached_property
+    def activities(self) -> Activities:
+        """What the programs inside do, and how long what they do has taken."""
+        return Activities(self.root / "proc")
 
     def close(self) -> None:
         """End every process of the desktop. Safe to call twice."""

@@ -66,7 +66,7 @@ class DisplayPool:
         with self._change:
             while self._ready and device is None:
                 device = self._ready.popleft()
-                if not device.display.is_alive:
+                if not device.is_sound():
                     device.close()
                     device = None
             if self._thread is None:

@@ -20,7 +20,7 @@ serve bus dbus-daemon --config-file=$settings/bus.conf --nofork --nopidfile --pr
 tries=0
 until [ -s /run/screen/ready ] && [ -s /run/user/ready ]; do
   tries=$((tries + 1))
-  if [ "$tries" -gt 1000 ]; then echo "failed no X server"; exit 1; fi
+  if [ "$tries" -gt 6000 ]; then echo "failed no X server"; exit 1; fi
   sleep 0.01
 done
 serve registry /usr/libexec/at-spi2-registryd

@@ -9,7 +9,7 @@ import mmap
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,12 +86,14 @@ class Screen:
         root: The desktop's file system as the host reaches it.
         width: Of the screen, in pixels.
         height: Of the screen, in pixels.
+        hold: Waits until programs have seen that a button is down.
 
     Raises:
         DisplayGone: The X server does not answer.
     """
 
-    def __init__(self, root: Path, width: int, height: int) -> None:
+    def __init__(self, root: Path, width: int, height: int, *, hold: Callable[[], None]) -> None:
+        self._hold = hold
         self.width, self.height = width, height
         with self._border():
             self._display = _connect(root / "tmp/.X11-unix/X0")
@@ -128,11 +130,14 @@ class Screen:
         with self._border():
             self._fake(X.MotionNotify, x=x, y=y)
             self._display.sync()
-            time.sleep(_HOLD_S)
+            self._hold()
             for _ in range(times):
                 self._fake(X.ButtonPress, _BUTTONS[button])
                 self._display.sync()
-                time.sleep(_HOLD_S)
+                if times == 1:
+                    self._hold()
+                else:  # what comes too late is no second click
+                    time.sleep(_HOLD_S)
                 self._fake(X.ButtonRelease, _BUTTONS[button])
                 self._display.sync()
 
@@ -255,8 +260,12 @@ class Screen:
 
     # Clipboard.
 
-    def clipboard(self, timeout_s: float = 1.0) -> str | None:
-        """Return the text on the clipboard; None when there is none or its owner is silent."""
+    def clipboard(self, timeout_s: float) -> str | None:
+        """Return the text on the clipboard; None when there is none.
+
+        Raises:
+            TimeoutError: Its owner is silent.
+        """
         with self._border():
             target, utf8 = self._atoms["_TURNGYM_CLIP"], self._atoms["UTF8_STRING"]
             self._own.delete_property(target)
@@ -268,7 +277,7 @@ class Screen:
                         return None
                     found = self._own.get_full_property(target, X.AnyPropertyType)
                     return None if found is None else bytes(found.value).decode(errors="replace")
-            return None
+        raise TimeoutError
 
     # How.
 

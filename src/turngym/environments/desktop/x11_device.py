@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from turngym.environments.desktop import files
 from turngym.environments.desktop.accessibility import Accessibility
+from turngym.environments.desktop.activity import Activity
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.display import HOME, Display, DisplayGone
 from turngym.environments.desktop.observation import Element, View, marked
@@ -47,17 +48,28 @@ class X11Device:
     def __init__(self, width: int = 1024, height: int = 768) -> None:
         self.width, self.height = width, height
         self.display = Display(width, height)
+        self._activities = self.display.activities
         self._names: dict[int, str] = {}
         """Programs by the number of their launch."""
         self._silent: set[str] = set()
         """Titles of windows whose owner did not answer."""
         try:
-            self.screen = Screen(self.display.root, width, height)
-            self._accessibility = Accessibility(self.display.root)
+            self.screen = Screen(self.display.root, width, height, hold=self._calm)
+            self._accessibility = Accessibility(self.display.root, self._now)
             self._await_manager()
+            self.screen.move(width - 1, height - 1)  # out of the way of windows and their hints
         except BaseException:
             self.display.close()
             raise
+
+    def is_sound(self) -> bool:
+        """Say whether everything that a desktop needs is there and answers."""
+        try:
+            self.display.ended()
+            self._accessibility.elements()
+            return self.screen.is_managed()
+        except (EnvironmentFault, OSError):
+            return False
 
     def look(self) -> View:
         """Return windows and their parts once the screen is quiet."""
@@ -154,19 +166,19 @@ class X11Device:
         before = {one.id for one in self.screen.windows()}
         number = self.display.launch(*command)
         self._names[number] = command[0]
-        until = time.monotonic() + _WINDOW_S
+        until = self._now() + _WINDOW_S
         while not (new := [w for w in self.screen.windows() if w.id not in before]):
             status = next(
                 (one.status for one in self.display.ended() if one.number == number), None
             )
-            if time.monotonic() > until or status is not None:
+            if self._now() > until or status is not None:
                 said = self.run_output(f"/run/app{number}.log").decode(errors="replace")
                 raise EnvironmentFault(
                     f"desktop: {command[0]} showed no window (exit status {status}): "
                     f"{said.strip()[-200:]}"
                 )
             time.sleep(_TICK_S)
-        self.screen.ping(new[-1].id, _PING_S)
+        self._ping(new[-1].id, _PING_S)
         self._quiet(_LAUNCH_QUIET_S)
 
     def arrange(self, boxes: Mapping[int, tuple[int, int, int, int]]) -> None:
@@ -179,8 +191,8 @@ class X11Device:
     def run(self, *command: str) -> int | None:
         """Run a program inside, without a window, to its end."""
         number = self.display.launch(*command)
-        until = time.monotonic() + _RUN_S
-        while time.monotonic() < until:
+        until = self._now() + _RUN_S
+        while self._now() < until:
             for one in self.display.ended():
                 if one.number == number:
                     return one.status
@@ -207,8 +219,14 @@ class X11Device:
         return files.read_tree(self.display.root, HOME)
 
     def clipboard(self) -> str | None:
-        """Return the text on the clipboard."""
-        return self.screen.clipboard()
+        """Return the text on the clipboard; None also when its owner hangs."""
+        until = self._now() + _PING_S
+        while True:
+            try:
+                return self.screen.clipboard(_PING_AGAIN_S)
+            except TimeoutError:
+                if self._now() >= until:
+                    return None
 
     def state(self, query: str) -> str | None:
         """Return the title of the active window for ``"window"``, or ``"clipboard"``."""
@@ -228,9 +246,9 @@ class X11Device:
 
     def _await_manager(self) -> None:
         """Wait for the window manager, since what is mapped before it may stay unmanaged."""
-        until = time.monotonic() + _WINDOW_S
+        until = self._now() + _WINDOW_S
         while not self.screen.is_managed():
-            if time.monotonic() > until:
+            if self._now() > until:
                 raise EnvironmentFault("desktop: the window manager did not start")
             time.sleep(_TICK_S)
 
@@ -239,7 +257,7 @@ class X11Device:
         notes, silent = [], set()
         for window in self.screen.windows():
             wait = _PING_AGAIN_S if window.title in self._silent else _PING_S
-            if not self.screen.ping(window.id, wait):
+            if not self._ping(window.id, wait):
                 notes.append(f"{window.title!r} does not answer.")
                 silent.add(window.title)
         self._silent = silent
@@ -247,21 +265,52 @@ class X11Device:
         return notes
 
     def _quiet(self, quiet_s: float) -> None:
-        """Wait until no program has run for ``quiet_s``, and none waits for a processor.
+        """Wait until no program has run for ``quiet_s``, and none is about to.
 
         So a slow machine makes it wait longer, and not see less.
         """
-        until = time.monotonic() + _CAP_S
+        until = self._now() + _CAP_S
         turns, since = -1, time.monotonic()
-        while (now := time.monotonic()) < until and now - since < quiet_s:
-            fresh, is_busy = self.display.activity()
-            if is_busy or fresh != turns:
-                turns, since = fresh, time.monotonic()
+        while self._now() < until and time.monotonic() - since < quiet_s:
+            fresh = self._look()
+            if fresh.is_busy or fresh.has_alarm or fresh.turns != turns:
+                turns, since = fresh.turns, time.monotonic()
             time.sleep(_TICK_S)
+
+    def _calm(self) -> None:
+        """Wait until nobody runs at all, whatever they intend to do later."""
+        until, turns = self._now() + _CAP_S, -1
+        while True:
+            time.sleep(_TICK_S)
+            fresh = self._look()
+            if (not fresh.is_busy and fresh.turns == turns) or self._now() > until:
+                return
+            turns = fresh.turns
+
+    def _look(self) -> Activity:
+        try:
+            return self._activities.look()
+        except OSError as error:
+            raise DisplayGone("desktop: its sandbox is gone") from error
+
+    def _now(self) -> float:
+        """Return the time by the desktop's own clock, which stands while it gets no processor."""
+        try:
+            return self._activities.now()
+        except OSError as error:
+            raise DisplayGone("desktop: its sandbox is gone") from error
+
+    def _ping(self, window: int, timeout_s: float) -> bool:
+        """Ask a window's owner whether it has handled all input; False when it hangs."""
+        until = self._now() + timeout_s
+        while not self.screen.ping(window, _PING_AGAIN_S):
+            if self._now() >= until:
+                return False
+        return True
 
     def _ping_active(self, timeout_s: float) -> bool:
         windows: list[Window] = [one for one in self.screen.windows() if one.is_active]
-        return all(self.screen.ping(one.id, timeout_s) for one in windows)
+        return all(self._ping(one.id, timeout_s) for one in windows)
 
     def _ended(self) -> list[str]:
         return [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from turngym.environments.folders import OwnedFolder
 from turngym.environments.web.acting import LOAD_S, MAX_TABS, Acting, first_line
 from turngym.environments.web.browser import BrowserGone, BrowserHost, answered
 from turngym.environments.web.fresh import keep_fresh, make_fresh, take_fresh
@@ -62,7 +61,8 @@ class WebSession(Acting):
         self._is_next_wanted = False
         self._clipboard = ""
         """One per episode; the browser's own is shared by all of them."""
-        self.folder = Path(tempfile.mkdtemp(prefix="turngym-web-"))
+        self._owned = OwnedFolder("web")
+        self.folder = self._owned.path
         """Downloads, and what may be uploaded."""
 
     async def open(self, url: str) -> None:
@@ -100,7 +100,7 @@ class WebSession(Acting):
                         await context.tracing.stop(path=trace)
                     await context.close()
         await self._gate.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._owned.remove()
 
     @property
     def tab(self) -> Tab:

@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from turngym.environments.folders import OwnedFolder
 from turngym.environments.web.gate import Server
 from turngym.errors import ConfigError, EnvironmentFault
 
@@ -131,7 +132,7 @@ class Slot:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._folder: Path | None = None
+        self._folder: OwnedFolder | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._resets = 0
 
@@ -139,7 +140,7 @@ class Slot:
     def folder(self) -> Path:
         """Socket and data of the running server."""
         assert self._folder is not None, "the slot is not started"
-        return self._folder
+        return self._folder.path
 
     @property
     def database(self) -> Path:
@@ -200,20 +201,21 @@ class Slot:
                 await asyncio.wait_for(process.wait(), _STOP_S)
         folder, self._folder = self._folder, None
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
 
     async def _start(self) -> None:
         program = self.program
         program.require()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"turngym-{program.name}-"))
-        shutil.copytree(program.seed, self._folder / "data")
-        with (self._folder / "errors").open("wb") as errors:
+        self._folder = OwnedFolder(program.name)
+        folder = self._folder.path
+        shutil.copytree(program.seed, folder / "data")
+        with (folder / "errors").open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(_jail(self._folder, program.home) if _jails() else ()),
+                *(_jail(folder, program.home) if _jails() else ()),
                 str(program.python),
                 str(program.folder / "server.py"),
-                str(self._folder / "data"),
-                str(self._folder / "socket"),
+                str(folder / "data"),
+                str(folder / "socket"),
                 stdin=asyncio.subprocess.PIPE,  # its end tells the server that we are gone
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -225,7 +227,7 @@ class Slot:
         with suppress(TimeoutError):
             line = await asyncio.wait_for(self._process.stdout.readline(), _START_S)
         if line.strip() != b"ready":
-            said = (self._folder / "errors").read_text("utf-8", "replace").split("\n")
+            said = (folder / "errors").read_text("utf-8", "replace").split("\n")
             reason = next((one.strip() for one in reversed(said) if one.strip()), "no answer")
             await self.stop()
             raise EnvironmentFault(f"{program.title} does not start: {reason[:200]}")
