@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -251,6 +252,10 @@ class _Evaluation:
         total = len(job.tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
             rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
+        if place and not sys.stderr.isatty():  # among many, who waits hears of each
+            judged = sum(row.is_judged for row in rows)
+            solved = sum(row.is_success for row in rows)
+            say(f"{job.env}{place}: {len(rows)} episodes, {solved}/{judged} solved")
         errors = [row.error for row in rows if row.error is not None]
         if errors:
             first = errors[0].splitlines()[0]

@@ -24,6 +24,7 @@ from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
 from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
+from turngym.cli.export import export
 from turngym.cli.play import play
 from turngym.cli.report import report
 from turngym.cli.serve import app as serve_app
@@ -44,6 +45,7 @@ app.command("train")(train)
 app.command("compare")(compare)
 app.command("report")(report)
 app.command("view")(view)
+app.command("export")(export)
 app.command("audit")(audit)
 app.command("simulate")(simulate)
 app.add_typer(check_app, name="check")

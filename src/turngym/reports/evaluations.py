@@ -15,7 +15,7 @@ import numpy as np
 from turngym.errors import ConfigError, unknown_name
 from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
 from turngym.rollouts.eval_folder import EVALUATION_FILE, read_evaluation
-from turngym.rollouts.intervals import Measure, bootstrap_ratio
+from turngym.rollouts.intervals import FloatArray, Measure, bootstrap_ratio, paired_interval
 from turngym.rollouts.summary import Summary, summarize_rows
 
 MEASURED: dict[str, Callable[[EpisodeRow], float | None]] = {
@@ -131,7 +131,8 @@ def _read(folder: Path, name: str) -> EvalRun:
 def compare_runs(runs: Sequence[EvalRun], reference: str | None = None) -> list[Comparison]:
     """Return every run minus the reference, in each environment that both played.
 
-    The interval is a bootstrap over tasks: what both did at a task is drawn together.
+    The interval is a bootstrap over tasks: what both did at a task is sampled together. That of
+    success is Newcombe's for pairs where each task counts 0 or 1.
 
     Args:
         runs: At least one.
@@ -169,6 +170,9 @@ def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
             gains_T = found_T
         if shared:
             interval = bootstrap_ratio(found_T, np.ones(len(found_T)))
+            pairs_2T = np.array([[each[task] for task in shared] for each in (ours, theirs)])
+            if name == "success" and _is_all_or_nothing(pairs_2T):
+                interval = paired_interval(*pairs_2T)
             differences[name] = Measure(value=float(found_T.mean()), interval=interval)
     return Comparison(
         env=env,
@@ -179,6 +183,11 @@ def _compare(env: str, run: EvalRun, base: EvalRun) -> Comparison:
         worse=int((gains_T < 0).sum()),
         differences=differences,
     )
+
+
+def _is_all_or_nothing(success_2T: FloatArray) -> bool:
+    """Say whether a bootstrap is no use: tasks count 0 or 1, or all differences are alike."""
+    return bool(np.isin(success_2T, (0, 1)).all() or np.ptp(success_2T[0] - success_2T[1]) == 0)
 
 
 def _task_means(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -11,13 +10,9 @@ import numpy as np
 
 from turngym.agents.base import Policy
 from turngym.rollouts.collect import MakeEnv, OnEpisode, collect, group_specs
+from turngym.rollouts.intervals import Interval, mean_interval, wilson_interval
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
-
-Interval = tuple[float, float]
-
-_Z95 = 1.959963984540054
-"""97.5 % point of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +38,7 @@ class Evaluation:
     """Mean partial success in [0, 1] of the judged episodes."""
     mean_return: float | None
     mean_return_ci95: Interval | None
-    """Mean plus and minus 1.96 standard errors; None with fewer than two episodes."""
+    """95 % bootstrap interval; None with fewer than two episodes."""
     mean_turns: float | None
     truncated: int
     """Episodes that a limit cut off."""
@@ -65,45 +60,6 @@ class Evaluation:
             for key, value in content.items()
         }
         return cls(**fields)
-
-
-def wilson_interval(successes: int, trials: int) -> Interval:
-    """Return the 95 % Wilson score interval of a share.
-
-    ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike ``p ± z·se`` it stays inside
-    [0, 1] and keeps its width when every trial, or none, succeeded.
-
-    Args:
-        successes: Number of successes, 0 to ``trials``.
-        trials: Number of independent trials, 1 or more.
-
-    Raises:
-        ValueError: The counts are out of range.
-
-    Source:
-        Wilson 1927, J. Am. Stat. Assoc. 22, 209.
-    """
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(
-            f"wanted 0 <= successes <= trials and trials >= 1, got {successes}/{trials}"
-        )
-    share, z2 = successes / trials, _Z95**2
-    centre = share + z2 / (2 * trials)
-    half = _Z95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    low, high = (centre - half) / (1 + z2 / trials), (centre + half) / (1 + z2 / trials)
-    return (
-        0.0 if successes == 0 else max(0.0, low),
-        1.0 if successes == trials else min(1.0, high),
-    )
-
-
-def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Return mean minus and plus 1.96 standard errors; None with fewer than two values."""
-    if len(values) < 2:
-        return None
-    centre = float(np.mean(values))
-    half = _Z95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return (centre - half, centre + half)
 
 
 def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:

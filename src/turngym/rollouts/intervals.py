@@ -19,13 +19,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.rollouts.evaluation import Interval, mean_interval, wilson_interval
-
 FloatArray = NDArray[np.float64]
+
+Interval = tuple[float, float]
 
 RESAMPLES = 5_000
 _CELLS = 2_000_000
 """Resampled numbers in memory at once."""
+_Z95 = 1.959963984540054
+"""97.5 % point of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +47,9 @@ class Measure:
 
     @classmethod
     def mean(cls, values_by_task: Iterable[Sequence[float]]) -> Self | None:
-        """Return the mean of all values; None when there are none.
+        """Return the mean of all values with a bootstrap over tasks; None when there are none.
 
-        With one value a task the interval is the mean plus and minus 1.96 standard errors; with
-        several it is a bootstrap over tasks.
+        The interval never passes the smallest or the largest value: seconds are never below 0.
 
         Args:
             values_by_task: The values of each task's episodes.
@@ -56,10 +57,7 @@ class Measure:
         tasks = [list(values) for values in values_by_task if values]
         if not tasks:
             return None
-        flat = [value for values in tasks for value in values]
-        value = math.fsum(flat) / len(flat)
-        if len(flat) == len(tasks):
-            return cls(value=value, interval=mean_interval(flat))
+        value = math.fsum(value for values in tasks for value in values) / sum(map(len, tasks))
         sums_T = np.array([math.fsum(values) for values in tasks])
         counts_T = np.array([float(len(values)) for values in tasks])
         return cls(value=value, interval=bootstrap_ratio(sums_T, counts_T))
@@ -91,6 +89,77 @@ def bootstrap_ratio(sums_T: FloatArray, counts_T: FloatArray) -> Interval | None
         parts.append(sums_T[drawn_RT].sum(1) / counts_T[drawn_RT].sum(1))
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return float(low), float(high)
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Return the bootstrap interval of a mean; None with fewer than two values."""
+    return bootstrap_ratio(np.array(values, dtype=np.float64), np.ones(len(values)))
+
+
+def wilson_interval(successes: float, trials: int) -> Interval:
+    """Return the 95 % Wilson score interval of a share.
+
+    ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``. Unlike ``p ± z·se`` it stays inside
+    [0, 1] and keeps its width when every trial, or none, succeeded.
+
+    Args:
+        successes: Number of successes, 0 to ``trials``; parts of one where a trial half succeeded.
+        trials: Number of independent trials, 1 or more.
+
+    Raises:
+        ValueError: The counts are out of range.
+
+    Source:
+        Wilson 1927, J. Am. Stat. Assoc. 22, 209.
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(
+            f"wanted 0 <= successes <= trials and trials >= 1, got {successes}/{trials}"
+        )
+    share, z2 = successes / trials, _Z95**2
+    centre = share + z2 / (2 * trials)
+    half = _Z95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    low, high = (centre - half) / (1 + z2 / trials), (centre + half) / (1 + z2 / trials)
+    return (
+        0.0 if successes == 0 else max(0.0, low),
+        1.0 if successes == trials else min(1.0, high),
+    )
+
+
+def paired_interval(ours_T: FloatArray, theirs_T: FloatArray) -> Interval:
+    """Return the 95 % interval of ``mean(ours) - mean(theirs)`` of successes at the same tasks.
+
+    Newcombe's method 10: the distances from both shares to the ends of their Wilson intervals,
+    added as squares, less what their correlation explains. It keeps its width where both solved
+    all tasks, or none, and stays inside [-1, 1].
+
+    Args:
+        ours_T: Success at each task, in [0, 1].
+        theirs_T: The other's, of the same length, 1 or more.
+
+    Source:
+        Newcombe 1998, Statistics in Medicine 17, 2635.
+    """
+    tasks = len(ours_T)
+    both, neither = float(ours_T @ theirs_T), float((1 - ours_T) @ (1 - theirs_T))
+    only_ours, only_theirs = float(ours_T @ (1 - theirs_T)), float((1 - ours_T) @ theirs_T)
+    ours, theirs = both + only_ours, both + only_theirs
+    product = ours * (tasks - ours) * theirs * (tasks - theirs)
+    excess = both * neither - only_ours * only_theirs
+    if excess > 0:
+        excess = max(0.0, excess - tasks / 2)
+    phi = excess / math.sqrt(product) if product > 0 else 0.0
+    share, other = ours / tasks, theirs / tasks
+    low, high = wilson_interval(ours, tasks)
+    other_low, other_high = wilson_interval(theirs, tasks)
+
+    def distance(one: float, two: float) -> float:
+        return math.sqrt(max(0.0, one**2 - 2 * phi * one * two + two**2))
+
+    return (
+        share - other - distance(share - low, other_high - other),
+        share - other + distance(high - share, other - other_low),
+    )
 
 
 def pass_at(k: int, attempts: int, solved: int) -> float:

@@ -73,7 +73,18 @@ def test_equal_runs_differ_by_nothing_whatever_their_intervals(tmp_path: Path):
     scores = [[0, 1], [1, 1], [0, 0], [1, 0]]
     runs = found(write(tmp_path / "one", scores), write(tmp_path / "other", scores))
     [comparison] = compare_runs(runs)
-    assert comparison.differences["success"].to_json() == [0.0, 0.0, 0.0]
+    value, low, high = comparison.differences["success"].to_json()
+    assert value == 0.0
+    assert low == pytest.approx(-high)
+    assert 0.2 < high < 1  # four tasks say little of others, however alike two runs are
+    assert comparison.differences["return"].to_json() == [0.0, 0.0, 0.0]
+
+
+def test_two_runs_that_solve_nothing_differ_by_less_than_could_have_been_missed(tmp_path: Path):
+    scores = [[0]] * 20
+    runs = found(write(tmp_path / "one", scores), write(tmp_path / "other", scores))
+    [comparison] = compare_runs(runs)
+    assert comparison.differences["success"].to_json() == pytest.approx([0, -0.1611, 0.1611], 1e-3)
 
 
 def test_other_tasks_under_one_name_are_refused(tmp_path: Path):

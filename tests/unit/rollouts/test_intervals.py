@@ -5,8 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.rollouts.evaluation import mean_interval, wilson_interval
-from turngym.rollouts.intervals import Measure, bootstrap_ratio, pass_at, pass_at_measure
+from turngym.rollouts.intervals import (
+    Measure,
+    bootstrap_ratio,
+    mean_interval,
+    paired_interval,
+    pass_at,
+    pass_at_measure,
+    wilson_interval,
+)
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.data())
@@ -55,11 +62,58 @@ def test_pass_at_k_that_is_certain_at_every_task_keeps_the_width_of_wilsons_inte
     assert found == Measure(value=1.0, interval=wilson_interval(8, 8))
 
 
-def test_a_mean_of_single_attempts_has_the_normal_interval():
+def test_a_mean_of_single_attempts_is_the_mean_of_its_tasks():
     assert Measure.mean([[1.0], [2.0], [4.0]]) == Measure(
         value=7 / 3, interval=mean_interval([1.0, 2.0, 4.0])
     )
     assert Measure.mean([[], []]) is None
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=8))
+def test_an_interval_of_seconds_is_never_below_0_nor_above_the_longest(seconds):
+    found = Measure.mean([[value] for value in seconds])
+    assert found is not None
+    assert found.interval is not None
+    low, high = found.interval
+    assert min(seconds) - 1e-6 <= low <= high <= max(seconds) + 1e-6
+
+
+def test_seconds_with_one_slow_episode_and_rare_returns_stay_above_0():
+    for values in ([0.01] * 9 + [5.0], [0.0] * 19 + [1.0]):
+        found = Measure.mean([[value] for value in values])
+        assert found is not None
+        assert found.interval is not None
+        assert found.interval[0] >= 0
+
+
+def test_difference_of_nothing_and_nothing_has_the_width_of_wilsons_interval():
+    zeros, ones = np.zeros(20), np.ones(20)
+    low, high = wilson_interval(0, 20)
+    assert paired_interval(zeros, zeros) == pytest.approx((-high, high))
+    assert paired_interval(ones, ones) == pytest.approx((-high, high))
+    low, high = paired_interval(ones, zeros)
+    assert 0.7 < low < high == 1.0
+
+
+def test_paired_interval_is_that_of_newcombe():
+    """His example of 20, 12, 2 and 16 pairs: Wilson's ends, and phi = (320 - 24 - 25) / 595.66."""
+    phi, d1, d2 = 0.45496, 0.64 - 0.50138, 0.57694 - 0.44
+    low = 0.2 - (d1**2 - 2 * phi * d1 * d2 + d2**2) ** 0.5
+    ours = np.repeat([1.0, 1.0, 0.0, 0.0], [20, 12, 2, 16])
+    theirs = np.repeat([1.0, 0.0, 1.0, 0.0], [20, 12, 2, 16])
+    assert paired_interval(ours, theirs) == pytest.approx((low, 0.3292), abs=1e-4)
+    assert paired_interval(theirs, ours) == pytest.approx((-0.3292, -low), abs=1e-4)
+
+
+def test_paired_interval_covers_the_truth_about_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        ability = random.random(30)  # tasks differ, so the two agents' outcomes are correlated
+        ours, theirs = (random.random((2, 30)) < np.stack([ability, ability**2])).astype(float)
+        low, high = paired_interval(ours, theirs)
+        inside += low <= 1 / 2 - 1 / 3 <= high
+    assert 0.92 * 400 <= inside <= 400
 
 
 def test_attempts_at_one_task_count_as_one_draw():

@@ -62,7 +62,7 @@ class Library:
             raise ConfigError(f"{run}: there is no such folder or file")
         self.run = run
         self.root = run if run.is_dir() else run.parent
-        self.sources = _sources(run)
+        self.sources = sources_of(run)
         if not self.sources and not _others(run):
             raise ConfigError(
                 f"{run}: no trajectories, metrics or timeline in here; wanted the folder of "
@@ -130,7 +130,7 @@ class Library:
 
     def signature(self) -> tuple[Any, ...]:
         """Return what changes when files are added, grow or are replaced."""
-        stats = [(path, path.stat()) for path in _sources(self.run)]
+        stats = [(path, path.stat()) for path in sources_of(self.run)]
         return tuple((str(path), s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats)
 
     def _line(self, place: Place) -> bytes:
@@ -248,7 +248,8 @@ def texts(content: Mapping[str, Any]) -> Iterator[str]:
         yield message["content"]
 
 
-def _sources(run: Path) -> list[Path]:
+def sources_of(run: Path) -> list[Path]:
+    """Return the files of trajectories in a folder, at any depth, or the one file."""
     files = [run] if run.is_file() else _walk(run)
     return [path for path in files if path.suffix == ".jsonl" and _has_trajectories(path)]
 
