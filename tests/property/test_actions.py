@@ -6,6 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turngym.environments.actions import Action, Commands, InvalidAction, JsonTools
+from turngym.environments.desktop.actions import NAMES, device_commands
+from turngym.environments.search.tools import COMMANDS as SEARCHING
+from turngym.environments.swe.running import RUN_TESTS
+from turngym.environments.web.actions import COMMANDS as BROWSING
+from turngym.environments.workspace.actions import BASH, CREATE, EDIT, SUBMIT, VIEW
+from turngym.environments.workspace.tools import ToolText
 
 WORDS = st.text(string.ascii_lowercase + string.digits + "äß中🙂'-", min_size=1, max_size=8)
 LINES = st.lists(WORDS, min_size=1, max_size=4).map(" ".join)
@@ -95,3 +101,94 @@ def test_arguments_that_pass_have_the_types_of_the_schema(arguments):
 def test_pieces_of_json_are_never_an_error(pieces):
     assert isinstance(TOOLS.parse("".join(pieces)), Action | InvalidAction)
     assert isinstance(JsonTools(TOOLS.tools()).parse(" ".join(pieces)), Action | InvalidAction)
+
+
+# What models put around a command.
+
+MARKS = ['"', "'", "\u201c", "\u201d"]
+QUOTED_WORDS = st.text([*"aB7.,:/-", *MARKS], min_size=1, max_size=8)
+DEVICE, WORKSPACE = device_commands(NAMES), ToolText((BASH, VIEW, EDIT, CREATE, RUN_TESTS, SUBMIT))
+WRAPPINGS = [
+    "**{}**", "*{}*", "`{}`", "__{}__", "\n**{}**.", '"{}"', "{}.", "**{}.**", "Action: {}",
+    "**Action:** {}", "> {}", "> `{}`", "```\n{}\n```", "```text\n{}\n```", "I go on.\n```\n{}\n```\n",
+]  # fmt: skip
+LEGAL = [
+    (
+        BROWSING,
+        ["click 3", "stop", "scroll down in 3", "click at 12 -3", "switch_tab 1", "go_back"],
+    ),
+    (DEVICE, ["click 3", "drag 3 to 5", "scroll up", "wait", "double_click at 3 4", "stop"]),
+    (WORKSPACE, ["submit", "run_tests", "view a.py 3", "view a.py 3 9"]),
+    (WORLD, ["go north", "go up stairs", "guess 12", "look", "say it's me", "give tea to bob"]),
+]
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize(("format", "actions"), LEGAL, ids=["web", "device", "work", "game"])
+def test_a_wrapping_does_not_matter(wrapping, format, actions):
+    for action in actions:
+        found = format.parse(wrapping.format(action))
+        assert isinstance(found, Action), (wrapping.format(action), found)
+        assert found == format.parse(action)
+
+
+@pytest.mark.parametrize("wrapping", [one for one in WRAPPINGS if "{}." not in one])
+@given(action=ACTIONS)
+def test_any_command_may_be_wrapped(wrapping, action):
+    assert WORLD.parse(wrapping.format(WORLD.render(action))) == action
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "wanted"),
+    [
+        (BROWSING, 'answer "45.50"', {"text": "45.50"}),
+        (BROWSING, "answer 'Rue \u00e9'", {"text": "Rue \u00e9"}),
+        (BROWSING, 'answer ""45.50""', {"text": '"45.50"'}),
+        (BROWSING, 'answer "a" or "b"', {"text": '"a" or "b"'}),
+        (BROWSING, 'select 15 "Newest"', {"mark": "15", "option": "Newest"}),
+        (BROWSING, 'select "15" "Newest"', {"mark": "15", "option": "Newest"}),
+        (BROWSING, 'press "Enter"', {"keys": "Enter"}),
+        (BROWSING, "click '3'", {"mark": "3"}),
+        (BROWSING, "click 3.", {"mark": "3"}),
+        (BROWSING, 'switch_tab "1"', {"tab": 1}),
+        (BROWSING, 'type 3 "a b"', {"mark": "3", "text": "a b"}),
+        (BROWSING, "type 3 'a b'", {"mark": "3", "text": "'a b'"}),
+        (BROWSING, "type 3 The end.", {"mark": "3", "text": "The end."}),
+        (DEVICE, 'key "enter"', {"keys": "enter"}),
+        (DEVICE, 'type ""hi""', {"text": '"hi"'}),
+        (SEARCHING, 'find "a b" in "c d"', {"text": "a b", "doc": "c d"}),
+        (WORKSPACE, 'view "a b.py" 3', {"path": "a b.py", "start": 3}),
+        (WORKSPACE, "```\nview 'a b.py'\n```\nThat shows it.", {"path": "a b.py"}),
+        (WORKSPACE, "bash echo `date`", {"command": "echo `date`"}),
+        (WORKSPACE, '```\nbash echo "a"\n```', {"command": 'echo "a"'}),
+        (WORKSPACE, "```\ncreate a.txt\none\ntwo\n```", {"path": "a.txt", "content": "one\ntwo"}),
+        (WORLD, 'go "up stairs".', {"direction": "up stairs"}),
+        (WORLD, 'give "old tea" to bob.', {"thing": "old tea", "whom": "bob"}),
+    ],
+)
+def test_quotes_and_full_stops_are_read_as_meant(format, text, wanted):
+    found = format.parse(text)
+    assert isinstance(found, Action), found
+    assert found.arguments == wanted
+
+
+@given(
+    st.sampled_from(
+        [(BROWSING, "answer"), (SEARCHING, "answer"), (DEVICE, "answer"), (DEVICE, "type")]
+    ),
+    QUOTED_WORDS,
+)
+def test_an_argument_may_hold_quotes(command, text):
+    format, name = command
+    if name == "type":
+        text = text.replace(".", "")
+    action = Action(name=name, arguments={"text": text})
+    assert format.parse(format.render(action)) == action
+
+
+@given(QUOTED_WORDS, st.integers(1, 9))
+def test_a_path_may_hold_quotes_or_blanks_but_not_both(path, line):
+    one = "".join(mark for mark in path if mark != '"') or "x"
+    for name in (path.strip("\"'") or "x", f"{one.strip(MARKS[1])} b".strip()):
+        action = Action(name="view", arguments={"path": name, "start": line})
+        assert WORKSPACE.parse(WORKSPACE.render(action)) == action

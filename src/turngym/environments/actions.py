@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+from turngym.environments.leniency import (
+    LEAD,
+    QUOTES,
+    quoted,
+    readings,
+    unquoted,
+    without_full_stop,
+)
 from turngym.errors import ConfigError
 
 
@@ -54,13 +62,13 @@ class ActionFormat(Protocol):
 
 _SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
 _FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
-_LEAD = re.compile(r"^(?:action\s*:|>)\s*", re.IGNORECASE)
 _OBJECT = re.compile(r"\{\s*[\"}]")
 
 # Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
 _MAX_LINE_CHARS = 10_000
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
 _MAX_BROKEN_OBJECTS = 1_000
+_ANY_QUOTES = "".join(QUOTES)
 
 
 class Commands:
@@ -71,6 +79,10 @@ class Commands:
     repeated blanks do not matter; captured values are lower-cased unless ``keep_case``. When the
     text has several lines, the last non-empty one counts (so an agent may think first), or the
     last line of the last fenced block; a leading ``Action:`` or ``>`` is dropped.
+
+    What a model puts around a command or an argument is read by the rule of ``leniency``: bold
+    type, backticks, quotes, a full stop. ``{x...:text}`` is text to type, which loses double quotes
+    only, and ``{x...:raw}`` keeps all.
 
     Args:
         templates: Command name to template, for example ``{"go": "go {direction:north|south}"}``.
@@ -91,9 +103,11 @@ class Commands:
         self.help = dict(help or {})
         self.keep_case = keep_case
         self._known: dict[str, Action | InvalidAction] = {}
-        self._patterns = [
+        patterns = [
             (name, _compile(name, text), _slots(text)) for name, text in self.templates.items()
         ]
+        self._patterns = [one for one in patterns if not self.templates[one[0]].startswith("{")]
+        self._anything = [one for one in patterns if self.templates[one[0]].startswith("{")]
 
     def instructions(self) -> str:
         """Return the list of commands, one a line."""
@@ -125,15 +139,24 @@ class Commands:
         if len(line) > _MAX_LINE_CHARS:
             reason = f"The last line is longer than {_MAX_LINE_CHARS} characters. "
             return InvalidAction(reason=reason + self._hint())
-        for name, pattern, slots in self._patterns:
-            match = pattern.fullmatch(line)
-            if match is not None:
-                return Action(name=name, arguments=self._arguments(slots, match))
+        forms = [(form, self._patterns) for form in readings(line)]
+        for form, patterns in (*forms, (line, self._anything)):
+            for name, pattern, slots in patterns:
+                if (match := pattern.fullmatch(form)) is not None:
+                    return Action(name=name, arguments=self._arguments(slots, match))
         return InvalidAction(reason=f"Not a command: {line[:80]!r}. " + self._hint())
 
     def render(self, action: Action) -> str:
         """Return the command line of ``action``."""
-        return _SLOT.sub(lambda m: str(action.arguments[m["name"]]), self.templates[action.name])
+        template = self.templates[action.name]
+        slots = {slot.name: slot for slot in _slots(template)}
+
+        def shown(match: re.Match[str]) -> str:
+            slot, text = slots[match["name"]], str(action.arguments[match["name"]])
+            is_plain = text == self._meant(slot, text) and not slot.needs_quotes(text)
+            return text if is_plain else quoted(text, slot.quotes)
+
+        return _SLOT.sub(shown, template)
 
     def tools(self) -> list[dict[str, Any]]:
         """Return one function description per command."""
@@ -146,15 +169,22 @@ class Commands:
     def _hint(self) -> str:
         return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
 
-    def _arguments(self, slots: Sequence[tuple[str, bool]], match: re.Match[str]) -> dict[str, Any]:
+    def _arguments(self, slots: Sequence[_Slot], match: re.Match[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for name, is_int in slots:
-            raw = match[name]
-            if is_int:
-                values[name] = int(raw)
+        for slot in slots:
+            text = match[slot.name] if slot.is_int else self._meant(slot, match[slot.name])
+            if slot.is_int:
+                values[slot.name] = int(text)
             else:
-                values[name] = raw if self.keep_case else raw.lower()
+                values[slot.name] = text if self.keep_case else text.lower()
         return values
+
+    def _meant(self, slot: _Slot, text: str) -> str:
+        """Return what is meant by ``text`` in a slot: see ``leniency``."""
+        inner = unquoted(text, slot.quotes)
+        if inner == text and slot.is_last and (slot.is_word or not self.keep_case):
+            return without_full_stop(text)
+        return inner
 
 
 def function_tool(
@@ -275,17 +305,51 @@ def _compile(name: str, template: str) -> re.Pattern[str]:
         raise ConfigError(f"command {name!r}: template {template!r}: {error}") from error
 
 
-def _slots(template: str) -> list[tuple[str, bool]]:
-    """Return name and whether it is an integer, per slot."""
-    return [(slot["name"], slot["kind"] == "int") for slot in _SLOT.finditer(template)]
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One argument of a template."""
+
+    name: str
+    kind: str
+    """``int``, ``word``, ``rest``, ``text``, ``raw``, or the choices."""
+    is_last: bool
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind == "int"
+
+    @property
+    def is_word(self) -> bool:
+        return self.kind == "word"
+
+    @property
+    def quotes(self) -> str:
+        """The quotes that an argument may stand in."""
+        return {"rest": _ANY_QUOTES, "word": _ANY_QUOTES, "text": '"'}.get(self.kind, "")
+
+    def needs_quotes(self, text: str) -> bool:
+        """Say whether ``text`` cannot be seen without them."""
+        has_blanks = any(map(str.isspace, text)) if self.is_word else text != text.strip()
+        return has_blanks or not text
+
+
+def _slots(template: str) -> list[_Slot]:
+    return [
+        _Slot(
+            slot["name"],
+            slot["kind"] or ("rest" if slot["rest"] else "word"),
+            slot.end() == len(template),
+        )
+        for slot in _SLOT.finditer(template)
+    ]
 
 
 def _slot_pattern(name: str, slot: re.Match[str]) -> str:
     kind = slot["kind"]
-    if slot["rest"]:
+    if slot["rest"] and kind in (None, "text", "raw"):
         body = r".+"
     elif kind is None:
-        body = r"\S+"
+        body = r"""(?:"[^"]+"|'[^']+'|\u201c[^\u201d]+\u201d|\S+)"""
     elif kind == "int":
         body = r"[+-]?\d{1,18}"
     elif "|" in kind:
@@ -314,7 +378,7 @@ def _last_line(text: str) -> str:
         fences = _FENCE.findall(text)
         text = fences[-1] if fences else text
     line = next((line for line in reversed(text.splitlines()) if line and not line.isspace()), "")
-    line = _LEAD.sub("", line.strip()).strip().strip("`")
+    line = LEAD.sub("", line.strip()).strip().strip("`")
     return " ".join(line.split())
 
 

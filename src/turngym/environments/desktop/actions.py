@@ -20,7 +20,7 @@ _TEMPLATES = {
     "scroll_at": "scroll {direction:up|down} at {x:int} {y:int}",
     "scroll_in": "scroll {direction:up|down} in {mark}",
     "scroll": "scroll {direction:up|down}",
-    "type": "type {text...}",
+    "type": "type {text...:text}",
     "key": "key {keys...}",
     "box": "box {left:int} {top:int} {right:int} {bottom:int}",
     "wait": "wait",
@@ -30,7 +30,7 @@ _TEMPLATES = {
 _HELP = {
     "click": "mark is the number before an element",
     "click_at": "pixels from the top left corner of the screen",
-    "type": "at the focus, as it is; \\n is Enter",
+    "type": "at the focus; \\n is Enter",
     "box": "the edges of an element, in pixels",
     "key": "a key or chord, such as enter, f2 or ctrl+shift+s",
     "wait": "one second",

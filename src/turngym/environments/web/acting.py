@@ -87,7 +87,7 @@ class Acting(ABC):
             case "type" | "submit" | "append" | "clear":
                 return await self._type(
                     mark or 0,
-                    _unescaped(str(arguments.get("text", ""))),
+                    str(arguments.get("text", "")).replace("\\n", "\n"),
                     clear=action.name != "append" and bool(arguments.get("clear", True)),
                     submit=action.name == "submit" or bool(arguments.get("submit")),
                 )
@@ -270,13 +270,6 @@ def _problem(mark: int, kind: str) -> str:
         "no field": f"Nothing can be typed into [{mark}].",
         "no list": f"[{mark}] is no list of options; click it instead.",
     }[kind]
-
-
-def _unescaped(text: str) -> str:
-    """Return ``text`` without the quotes around it, and with real line breaks."""
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        text = text[1:-1]
-    return text.replace("\\n", "\n")
 
 
 def first_line(error: Exception) -> str:

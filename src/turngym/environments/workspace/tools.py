@@ -6,8 +6,10 @@
     return price + tax
     ```
 
-A one-line command needs no fence: the last line of an answer counts. The same tools have a JSON
-form, for models that were trained on tool calls.
+A one-line command needs no fence: the last line of an answer counts. What a model puts around it
+(bold type, a bare fence, a full stop) is read by the rule of ``environments.leniency``; a path may
+stand in quotes, all other arguments are taken as they are. The same tools have a JSON form, for
+models that were trained on tool calls.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from turngym.environments.actions import Action, InvalidAction, JsonTools
+from turngym.environments.leniency import LEAD, readings
 from turngym.errors import ConfigError
 
 DIVIDER = "======="
 _FENCE = re.compile(r"^(`{3,})[ \t]*([^`\n]*)$")
-_LEAD = re.compile(r"^(?:action\s*:|>|\$)\s*", re.IGNORECASE)
+_QUOTED = re.compile(r"\"([^\"]+)\"(?= |$)|'([^']+)'(?= |$)")
+_BARE = ("", "text", "tool", "tool_call", "sh", "shell")
+"""Opening lines of a fence that say nothing of what is inside."""
 _MAX_CHARS = 200_000
 """Longest answer that is looked into; a longer one is told so."""
 
@@ -109,16 +114,22 @@ class ToolText:
                 return self._call(header, body)
         if is_open:
             return self._bad("The block is not closed.")
-        line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-        line = _LEAD.sub("", line.strip().strip("`").strip())
-        return self._call(line, None) if line else self._bad("The answer was empty.")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if blocks and lines[-1].strip("`") and self._calls(lines[-1]):
+            blocks = []  # what is fenced above is no call, or an example
+        for header, body in reversed(blocks):  # a bare fence around a call
+            first, _, rest = body.strip("\n").partition("\n")
+            if header in _BARE and self._calls(first):
+                return self._line(first, rest if rest.strip() else None)
+        line = lines[-1].strip("`").strip() if lines else ""
+        return self._line(line) if line else self._bad("The answer was empty.")
 
     def render(self, action: Action) -> str:
         """Return the text of a call."""
         tool, given = self._tools[action.name], dict(action.arguments)
         words = [tool.name]
         words += [
-            str(given[one.name])
+            _shown(str(given[one.name]), one.kind)
             for one in tool.parameters
             if one.kind != "body" and one.name in given
         ]
@@ -141,6 +152,16 @@ class ToolText:
     def tools(self) -> list[dict[str, Any]]:
         """Return the function descriptions."""
         return [tool.as_function() for tool in self._tools.values()]
+
+    def _calls(self, line: str) -> list[str]:
+        """Return the readings of ``line`` that begin with a tool."""
+        line = LEAD.sub("", line.strip())
+        return [one for one in readings(line) if one.partition(" ")[0] in self._tools]
+
+    def _line(self, line: str, body: str | None = None) -> Action | InvalidAction:
+        """Return the first reading of ``line`` that can be carried out, or why none can."""
+        found = [self._call(one, body) for one in self._calls(line) or [line]]
+        return next((one for one in found if isinstance(one, Action)), found[0])
 
     def _call(self, header: str, body: str | None) -> Action | InvalidAction:
         name, _, rest = header.partition(" ")
@@ -211,8 +232,7 @@ def _read_words(tool: Tool, words: str, arguments: dict[str, Any]) -> str | None
         if one.kind == "rest":
             word, words = words, ""
         else:
-            word, _, words = words.partition(" ")
-            words = words.lstrip(" ")
+            word, words = _next_word(words)
         if not word:
             if one.is_optional:
                 continue
@@ -224,6 +244,21 @@ def _read_words(tool: Tool, words: str, arguments: dict[str, Any]) -> str | None
         else:
             arguments[one.name] = word
     return f"{words[:40]!r} is too much" if words.strip() else None
+
+
+def _next_word(words: str) -> tuple[str, str]:
+    """Return the first word, without quotes around it, and the rest."""
+    if (match := _QUOTED.match(words)) is not None:
+        return match[1] or match[2], words[match.end() :].lstrip(" ")
+    word, _, rest = words.partition(" ")
+    return word, rest.lstrip(" ")
+
+
+def _shown(value: str, kind: str) -> str:
+    """Return a word that ``_next_word`` gives back."""
+    if kind != "word" or _next_word(value) == (value, ""):
+        return value
+    return f"'{value}'" if '"' in value else f'"{value}"'
 
 
 def _read_bodies(

@@ -46,7 +46,7 @@ class MiniEnv(TextGame):
         "is said by its name, or by its docstring. Hidden calls of all functions judge your work."
     )
     commands = Commands(
-        {"view": "view {path}", "edit": "edit {path} {line:int} {text...}", "submit": "submit"},
+        {"view": "view {path}", "edit": "edit {path} {line:int} {text...:raw}", "submit": "submit"},
         help={"edit": "replaces one line of a file"},
         keep_case=True,
     )
