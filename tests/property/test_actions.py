@@ -110,7 +110,8 @@ QUOTED_WORDS = st.text([*"aB7.,:/-", *MARKS], min_size=1, max_size=8)
 DEVICE, WORKSPACE = device_commands(NAMES), ToolText((BASH, VIEW, EDIT, CREATE, RUN_TESTS, SUBMIT))
 WRAPPINGS = [
     "**{}**", "*{}*", "`{}`", "__{}__", "\n**{}**.", '"{}"', "{}.", "**{}.**", "Action: {}",
-    "**Action:** {}", "> {}", "> `{}`", "```\n{}\n```", "```text\n{}\n```", "I go on.\n```\n{}\n```\n",
+    "**Action:** {}", "> {}", "> `{}`", "```\n{}\n```", "```text\n{}\n```",
+    "I go on.\n```\n{}\n```\n",
 ]  # fmt: skip
 LEGAL = [
     (

@@ -31,7 +31,7 @@ def act(device: Device, view: View, action: Action, *, scale: float = 1.0) -> st
     name = action.name.removesuffix("_at").removesuffix("_in")
     match name:
         case "type":
-            return device.type_text(unescaped(str(arguments["text"])))
+            return device.type_text(str(arguments["text"]).replace("\\n", "\n"))
         case "key":
             return device.press(str(arguments["keys"]))
         case "wait":
@@ -81,10 +81,3 @@ def place_of(
 def pixels_of(arguments: Mapping[str, Any], scale: float) -> tuple[int, int]:
     """Return the pixels of the screen that ``x`` and ``y`` of a picture at ``scale`` stand for."""
     return round(int(arguments["x"]) / scale), round(int(arguments["y"]) / scale)
-
-
-def unescaped(text: str) -> str:
-    """Return ``text`` without the quotes around it, and with real line breaks."""
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        text = text[1:-1]
-    return text.replace("\\n", "\n")

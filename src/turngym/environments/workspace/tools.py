@@ -121,8 +121,8 @@ class ToolText:
             first, _, rest = body.strip("\n").partition("\n")
             if header in _BARE and self._calls(first):
                 return self._line(first, rest if rest.strip() else None)
-        line = lines[-1].strip("`").strip() if lines else ""
-        return self._line(line) if line else self._bad("The answer was empty.")
+        line = lines[-1] if lines else ""
+        return self._line(line) if line.strip("`") else self._bad("The answer was empty.")
 
     def render(self, action: Action) -> str:
         """Return the text of a call."""
