@@ -8,15 +8,20 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from helpers import plain_user
+from turngym.sandbox import Limits, SandboxSpec, bubblewrap, open_backend
+from turngym.sandbox import attack_programs as programs
 from turngym.sandbox.attack_checks import CHECKS as ATTACKS
+from turngym.sandbox.attack_targets import attack, program
 from turngym.sandbox.checks import check_sandbox
 from turngym.sandbox.conformance_checks import CHECKS as PROMISES
 from turngym.sandbox.unsafe_local import RISK
 
+SPEC = SandboxSpec(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, enforce="best_effort"))
 NEVER_LOCAL = {
     "a mount can be read and not written",
     "attack: a full disk is full at the limit",
@@ -44,6 +49,52 @@ def test_bubblewrap_of_a_plain_user_keeps_every_promise_too(tmp_path_factory) ->
     assert {r["name"]: r["reason"] for r in report["results"] if r["status"] != "pass"} == {}
     assert len(report["results"]) == 1 + len(PROMISES + ATTACKS)
     assert run.returncode == 0
+
+
+@pytest.mark.extra("bwrap")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a plain user's sandboxes are all that one user")
+async def test_one_sandbox_cannot_take_what_another_needs() -> None:
+    backend = open_backend("bubblewrap")
+    async with (
+        await backend.start(SPEC) as hog,
+        await backend.start(SPEC) as other,
+        await hog.spawn(program(hog, programs.TAKE_ALL, "take")) as process,
+    ):
+        assert await process.read() == b"taken"
+        assert await attack(other, programs.TAKE_ALL, "taste") == []
+        # The control: a fork stands on the same files, so it is the same user of the host.
+        [fork] = await hog.fork(1)
+        assert not isinstance(fork, Exception)
+        async with fork:
+            lacking = await attack(fork, programs.TAKE_ALL, "taste")
+        wanted = ["inotify", "large pipes", "descriptors"]
+        assert [line.partition(" of ")[2] for line in lacking] == wanted
+    await backend.close()
+
+
+@pytest.mark.extra("bwrap")
+async def test_a_writable_proc_is_what_lets_a_command_spare_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control of the attack that asks the kernel to be spared: without its wall it works."""
+    real = bubblewrap.arguments
+
+    def without_the_wall(*given: Any, **named: Any) -> list[str]:
+        options = real(*given, **named)
+        at = options.index("/proc", options.index("--remount-ro"))
+        return options[: at - 1] + options[at + 1 :]
+
+    monkeypatch.setattr(bubblewrap, "arguments", without_the_wall)
+    backend = open_backend("bubblewrap")
+    spare = "echo 0 > /proc/self/oom_score_adj && cat /proc/self/oom_score_adj"
+    async with await backend.start(SPEC) as sandbox:
+        assert (await sandbox.exec(spare, timeout_s=60)).stdout == b"0\n"
+    monkeypatch.undo()
+    async with await backend.start(SPEC) as sandbox:
+        assert (await sandbox.exec(spare, timeout_s=60)).stdout == b""
+        text = (await sandbox.exec(["cat", "/proc/self/oom_score_adj"], timeout_s=60)).stdout
+        assert int(text) >= 500
+    await backend.close()
 
 
 def test_every_attack_gets_through_where_nothing_isolates() -> None:

@@ -38,7 +38,8 @@ from turngym.sandbox.bubblewrap_command import Root, arguments
 from turngym.sandbox.bubblewrap_sandbox import BubblewrapSandbox, Started, limits_json
 from turngym.sandbox.channel import Channel, SocketStream
 from turngym.sandbox.launcher.layers import MAX_LAYERS
-from turngym.sandbox.launcher_client import SANDBOX_UID, LauncherError, LauncherProcess
+from turngym.sandbox.launcher.users import FIRST
+from turngym.sandbox.launcher_client import LauncherError, LauncherProcess
 from turngym.sandbox.quota import Quota
 
 
@@ -181,7 +182,7 @@ class BubblewrapBackend:
                 facts,
                 spec,
                 host_uid=answer["uid"],
-                wanted_uid=SANDBOX_UID if launcher.facts["root"] else 0,
+                wanted_uid=max(FIRST, answer["user"]) if launcher.facts["root"] else 0,
             )
         except SandboxRefused:
             await channel.close()

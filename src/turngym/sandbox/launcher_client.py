@@ -21,7 +21,7 @@ from turngym.errors import SandboxUnavailable
 from turngym.sandbox.runtime import cache_folder, runtime_folder
 
 SANDBOX_UID = 0x70000001
-"""Host user of every sandbox that root starts; beyond the ranges that distributions hand out."""
+"""Host user of what root starts without the launcher; the launcher has others, see its `Users`."""
 START_TIMEOUT_S = 60.0
 
 Answer = dict[str, Any]  # JSON
@@ -70,7 +70,7 @@ class LauncherProcess:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Answer]] = {0: Future()}
         self._is_closed = False
-        self._send({"base": self.base, "owner": SANDBOX_UID, "runtime": str(runtime_folder())}, [])
+        self._send({"base": self.base, "runtime": str(runtime_folder())}, [])
         greeting = self._waiting[0]
         threading.Thread(target=self._read, name="turngym-launcher", daemon=True).start()
         _alive.add(self)

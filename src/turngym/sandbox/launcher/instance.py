@@ -56,6 +56,8 @@ class Instance:
         self.monitor_fd = -1
         self.init_fd = -1
         """A pidfd of the sandbox's process 1, once it is known."""
+        self.user = 0
+        """Host user that it shall be."""
         self.uid = -1
         """Effective user of process 1, as this process sees it."""
         self.info_fd = -1

@@ -38,10 +38,15 @@ def make_skeleton(folder: Path, owner: int) -> None:
     """Make the lowest layer of all: the writable places, empty, with their modes."""
     folder.mkdir(mode=0o755)
     os.chown(folder, owner, owner)
+    make_areas(str(folder), owner)
+
+
+def make_areas(folder: str, owner: int) -> None:
+    """Make the writable places, for a user who finds those of another below."""
     for area in AREAS:
-        (folder / area).mkdir()
-        (folder / area).chmod(0o1777 if area in ("tmp", "shm", "vartmp") else 0o755)
-        os.chown(folder / area, owner, owner)
+        os.mkdir(f"{folder}/{area}")
+        os.chmod(f"{folder}/{area}", 0o1777 if area in ("tmp", "shm", "vartmp") else 0o755)
+        os.chown(f"{folder}/{area}", owner, owner)
 
 
 def import_folder(source: Path, layer: Path, owner: int) -> None:
@@ -52,9 +57,9 @@ def import_folder(source: Path, layer: Path, owner: int) -> None:
     Raises:
         OSError: Something cannot be read, or there is no space.
     """
-    layer.mkdir(mode=0o755)
-    os.chown(layer, owner, owner)
-    shutil.copytree(source, layer / "workspace", symlinks=True, ignore=_special_files)
+    make_skeleton(layer, owner)
+    workspace = layer / "workspace"
+    shutil.copytree(source, workspace, symlinks=True, ignore=_special_files, dirs_exist_ok=True)
     for folder, folders, files in os.walk(layer / "workspace"):
         os.chown(folder, owner, owner)
         os.chmod(folder, (os.stat(folder).st_mode & 0o755) | 0o700)

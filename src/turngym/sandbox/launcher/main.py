@@ -27,6 +27,7 @@ from turngym.sandbox.launcher.instance import (
     make_base,
     start_marker,
 )
+from turngym.sandbox.launcher.users import Users
 
 RETRY_S = 0.002
 """Between two attempts to remove what is still dying."""
@@ -41,7 +42,7 @@ class Launcher:
         self.connection = connection
         self.base: str = settings["base"]
         self.is_root = as_root()
-        self.owner: int = settings["owner"] if self.is_root else 0
+        self.users = Users(is_root=self.is_root, pid=os.getpid())
         self.selector = selectors.DefaultSelector()
         self.boxes: dict[str, Instance] = {}
         self.dying: list[Instance] = []
@@ -65,7 +66,7 @@ class Launcher:
             OSError: The kernel or a security module forbids it.
         """
         mounts.enter_private_namespace(as_root=self.is_root)
-        make_base(self.base, self.owner)
+        make_base(self.base, self.users.first)
         mounts.bind_read_only(settings["runtime"], f"{self.base}/runtime")
         os.chdir(self.base)
         swept = cgroups.sweep(self.parents)
@@ -173,12 +174,13 @@ class Launcher:
             if box.id in self.boxes:
                 raise OSError(f"there is a sandbox {box.id} already")
             box.chain = self.chain(request["layer"])
+            box.user = self.users.of(request["layer"])
             self._prepare(box, request)
             box.launch(
                 request["args"],
                 bytes.fromhex(request["seccomp"]),
                 guest_fd,
-                self.owner if self.is_root else None,
+                box.user if self.is_root else None,
             )
         except OSError as error:
             box.release()
@@ -195,7 +197,9 @@ class Launcher:
         limits = request["limits"]
         os.mkdir(box.folder)
         os.mkdir(f"{box.folder}/m")
-        box.store = self.make_store(limits)
+        box.store = self.make_store(limits, box.user)
+        if request["layer"] == "skeleton":
+            layers.make_areas(box.store.upper, box.user)
         mounts.mount_overlay(
             f"{box.folder}/m",
             lower=[self.layer_path(name) for name in box.chain],
@@ -216,14 +220,14 @@ class Launcher:
             if missing:
                 raise OSError(f"limits not held: {', '.join(sorted(missing))}")
 
-    def make_store(self, limits: Request) -> Store:
+    def make_store(self, limits: Request, user: int) -> Store:
         """Mount memory for one more sandbox."""
         self.serial += 1
         return Store(
             f"stores/{self.serial}",
             num_bytes=limits["disk_bytes"],
-            inodes=limits["inodes"] + 4,  # those of the store itself
-            owner=self.owner,
+            inodes=limits["inodes"] + 4 + len(layers.AREAS),  # those that are there already
+            owner=user,
         )
 
     def on_info(self, box: Instance) -> None:
@@ -236,6 +240,7 @@ class Launcher:
             self.watch(box.init_fd, lambda fd: self.on_exit(box))
             oom_file = box.group.oom_file if box.group else ""
             answer = {"enforced": box.enforced, "oom_file": oom_file, "uid": box.uid}
+            answer["user"] = box.user
             self.answer(box.start_request, answer)
             box.start_request = None
         self.on_exit(box)
@@ -342,6 +347,7 @@ class Launcher:
         def sealed(_: str) -> None:
             assert box.store is not None
             self.layers[name], self.stores[name] = box.chain, box.store
+            self.users.note(name, box.user)
             self.held.add(name)
             self.answer(request["number"], {"layer": name})
 
@@ -352,7 +358,7 @@ class Launcher:
         """Make a layer of a copy of what a running (frozen) sandbox wrote."""
         box = self.boxes[request["id"]]
         assert box.store is not None
-        name, store = self._new_store(request["limits"])
+        name, store = self._new_store(request["limits"], box.user)
         source, target, chain = box.store.upper, store.upper, box.chain
         os.rmdir(target)
 
@@ -366,16 +372,18 @@ class Launcher:
 
         self.later(request, work, done, store.remove)
 
-    def _new_store(self, limits: Request) -> tuple[str, Store]:
-        store = self.make_store(limits)
-        return f"l{self.serial}", store
+    def _new_store(self, limits: Request, user: int) -> tuple[str, Store]:
+        store = self.make_store(limits, user)
+        name = f"l{self.serial}"
+        self.users.note(name, user)
+        return name, store
 
     def do_flatten(self, request: Request) -> None:
         """Make one layer of a layer and the sealed ones below it; a hold passes on to it."""
         chain = self.chain(request["layer"])
         sealed = [name for name in chain if name in self.stores]
         below = chain[len(sealed) :]
-        name, store = self._new_store(request["limits"])
+        name, store = self._new_store(request["limits"], self.users.of(request["layer"]))
         target = store.upper
         paths = [self.layer_path(layer) for layer in sealed]
         os.rmdir(target)
@@ -393,12 +401,13 @@ class Launcher:
     def do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
         self.serial += 1
-        name, source = f"l{self.serial}", Path(request["folder"])
+        name, source, user = f"l{self.serial}", Path(request["folder"]), self.users.fresh()
+        self.users.note(name, user)
         store = Store(
             f"stores/{self.serial}",
             num_bytes=request["bytes"],
             inodes=request["inodes"],
-            owner=self.owner,
+            owner=user,
         )
         target = Path(store.upper)
         target.rmdir()
@@ -407,9 +416,7 @@ class Launcher:
             self.layers[name], self.stores[name] = ["skeleton"], store
             return {"layer": name}
 
-        self.later(
-            request, lambda: layers.import_folder(source, target, self.owner), done, store.remove
-        )
+        self.later(request, lambda: layers.import_folder(source, target, user), done, store.remove)
 
     def do_digest(self, request: Request) -> Request | None:
         """Tell the digest of a layer and all below it."""
@@ -452,6 +459,7 @@ class Launcher:
             needed = needed or any(name in chain for chain in self.layers.values())
             if not needed and name in self.layers:
                 del self.layers[name]
+                self.users.forget(name)
                 self.dropped.discard(name)
                 if name in self.stores:
                     self.stores.pop(name).remove()
