@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from turngym.environments.actions import Action, InvalidAction
-from turngym.environments.desktop.acting import act, unescaped
+from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,
     as_tool_call,
@@ -86,8 +86,12 @@ def test_a_tool_call_without_a_place_is_refused():
 
 
 def test_quotes_keep_blanks_and_a_backslash_n_is_a_line_break():
-    assert unescaped('" a\\nb "') == " a\nb "
-    assert unescaped("plain") == "plain"
+    for said, typed in (('" a\\nb "', " a\nb "), ("plain", "plain"), ('""x""', '"x"')):
+        screen = Recorder()
+        action = WORDS.parse(f"type {said}")
+        assert isinstance(action, Action)
+        act(screen, VIEW, action)
+        assert screen.told == [("type_text", typed)]
 
 
 def test_the_view_is_told_in_whole_lines_within_the_budget():
