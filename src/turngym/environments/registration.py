@@ -12,7 +12,7 @@ from turngym.environments.base import SnapshotKind
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 
-TURN_LIMIT = "turngym.environments.wrappers:TurnLimit"
+TURN_LIMIT = "turngym.environments.registration:with_turn_limit"
 
 
 def register(
@@ -76,6 +76,35 @@ def register(
         disable_env_checker=True,
         order_enforce=False,  # TurnEnv refuses a step without a reset itself
     )
+
+
+def with_turn_limit(env: gymnasium.Env[Any, Any], max_turns: int) -> gymnasium.Env[Any, Any]:
+    """Return ``env`` within the turns of what it was made as.
+
+    An id stands for one difficulty. Made with another one (``difficulty="hard"``), the environment
+    gets the turns of the id that stands for that.
+
+    Args:
+        env: As ``gymnasium.make`` made it.
+        max_turns: Turns of the id.
+    """
+    from turngym.environments.wrappers import TurnLimit
+
+    spec = env.unwrapped.spec
+    return TurnLimit(env, max_turns if spec is None else _turns_of(spec, max_turns))
+
+
+def _turns_of(spec: gymnasium.envs.registration.EnvSpec, max_turns: int) -> int:
+    own = registry.find(spec.id)
+    other = {key: value for key, value in spec.kwargs.items() if own.kwargs.get(key) != value}
+
+    def likeness(entry: EnvEntry) -> tuple[int, int, int]:
+        same = [key for key, value in entry.kwargs.items() if spec.kwargs.get(key) == value]
+        return sum(key in other for key in same), len(same), entry.max_turns
+
+    alike = [one for one in registry.entries() if one.entry_point == own.entry_point]
+    best = max(alike, key=likeness)
+    return best.max_turns if likeness(best)[0] else max_turns
 
 
 def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
