@@ -3,6 +3,8 @@
 from turngym.environments.actions import Action, Commands, JsonTools
 from turngym.environments.base import AsyncTurnEnv, Outcome, TurnEnv
 from turngym.environments.desktop import register_desktop as _register_desktop
+from turngym.environments.own import add_class as _add_class
+from turngym.environments.own import load as _load_own
 from turngym.environments.registration import make, register
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.swe import register_swe as _register_swe
@@ -10,6 +12,7 @@ from turngym.environments.terminal import register_terminal as _register_termina
 from turngym.environments.text import register_text_games as _register_text_games
 from turngym.environments.text.base import TextGame
 from turngym.environments.web import register_web as _register_web
+from turngym.registry import extend as _extend
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
 
@@ -33,6 +36,7 @@ __all__ = [
     "register",
 ]
 
+_extend(load_own=_load_own, add_class=_add_class)
 _register_text_games()
 _register_search()
 _register_web()

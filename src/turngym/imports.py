@@ -1,10 +1,16 @@
-"""Things of the user's own, named ``module:attribute``."""
+"""Things of the user's own, named ``module:attribute`` or ``path.py:attribute``."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from turngym.errors import ConfigError, unknown_name
@@ -15,35 +21,100 @@ def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; t
 
     Args:
         kind: What it should be, for messages, for example ``"agent"``.
-        spec: Module and attribute.
+        spec: Module or file (``path.py``), and attribute.
 
     Raises:
         ConfigError: The module does not exist or breaks on import, or has no such attribute.
     """
-    module_name, _, attribute = spec.partition(":")
-    if not module_name or not attribute:
-        raise ConfigError(f"{kind} {spec!r}: wanted module:attribute")
-    module = _import(kind, spec, module_name)
+    where, _, attribute = spec.partition(":")
+    if not where or not attribute:
+        raise ConfigError(f"{kind} {spec!r}: wanted module:attribute or path.py:attribute")
+    module = import_module(kind, where, spec=spec)
     if not hasattr(module, attribute):
-        known = [f"{module_name}:{name}" for name in vars(module) if not name.startswith("_")]
-        raise unknown_name(kind, spec, known, hint=f"{module_name!r} holds no such name.")
+        known = [
+            f"{where}:{name}"
+            for name, value in vars(module).items()
+            if not name.startswith("_") and _home(value) in (None, module.__name__)
+        ]
+        raise unknown_name(kind, spec, known, hint=f"{where!r} holds no such name.")
     return getattr(module, attribute)
 
 
-def _import(kind: str, spec: str, name: str) -> Any:
+def _home(value: Any) -> Any:
+    """Return the module that defined ``value``; None where it does not say."""
+    return value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+
+
+def import_module(kind: str, where: str, *, spec: str | None = None) -> ModuleType:
+    """Return the module that a name (looked for in the working folder first) or a file stands for.
+
+    A file is run once, however it is named. Its module has the file's name, unless another module
+    has it already.
+
+    Args:
+        kind: What it should hold, for messages.
+        where: ``package.module``, or the path of a file that ends in ``.py``.
+        spec: What the user wrote, for messages; ``where`` by default.
+
+    Raises:
+        ConfigError: There is none, or it breaks on import.
+    """
+    if where.endswith(".py"):
+        return _import_file(kind, where, spec or where)
     here = str(Path.cwd())
-    sys.path.insert(0, here)
+    with _one_line(kind, where, spec or where), _searched(here):
+        return importlib.import_module(where)
+
+
+def _import_file(kind: str, where: str, spec: str) -> ModuleType:
+    file = Path(where).expanduser().resolve()
+    if not file.is_file():
+        raise ConfigError(f"{kind} {spec!r}: there is no such file")
+    for module in list(sys.modules.values()):
+        known = getattr(module, "__file__", None)
+        if isinstance(known, str) and known.endswith(file.name) and Path(known).resolve() == file:
+            return module
+    name = file.stem
+    if name in sys.modules or not name.isidentifier() or importlib.util.find_spec(name):
+        name = f"{name}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    return _execute(kind, name, file, spec)
+
+
+def _execute(kind: str, name: str, file: Path, spec: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, file)
+    if found is None or found.loader is None:
+        raise ConfigError(f"{kind} {spec!r}: is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
-            raise ConfigError(
-                f"{kind} {spec!r}: no module {error.name!r} here or installed"
-            ) from error
-        raise ConfigError(f"{kind} {spec!r}: {error}") from error
-    except Exception as error:
-        raise ConfigError(
-            f"{kind} {spec!r}: importing {name!r} raised {type(error).__name__}: {error}"
-        ) from error
+        with _one_line(kind, file.name, spec), _searched(str(file.parent)):
+            found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _searched(folder: str) -> Iterator[None]:
+    """Look for modules in ``folder`` first while the block runs."""
+    sys.path.insert(0, folder)
+    try:
+        yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(folder)
+
+
+@contextmanager
+def _one_line(kind: str, where: str, spec: str) -> Iterator[None]:
+    """Turn what the user's module raises into one line that says where it was raised."""
+    try:
+        yield
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and missing.split(".")[0] == where.split(".")[0]:
+            reason = f"no module {missing!r} here or installed"
+            raise ConfigError(f"{kind} {spec!r}: {reason}") from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        raise ConfigError(f"{kind} {spec!r}: importing {where!r} raised {reason}") from error

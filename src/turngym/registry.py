@@ -1,21 +1,25 @@
 """Which environments exist: id, family, what each needs. Nothing is imported until it is made.
 
 ``turngym/<Name>-vN`` is the Gymnasium id; ``<family>/<name>`` is the short form of the command
-line (``text/maze-hard`` for ``turngym/Maze-hard-v0``). Packages add theirs through the entry-point
-group ``turngym.environments``: each entry point names a function without arguments that calls
-``register``. One that fails is named in a warning and in ``broken_plugins``; it hides no other.
+line (``text/maze-hard`` for ``turngym/Maze-hard-v0``). ``find`` also takes a file, a class or a
+folder of the user's own; ``own.py`` loads it. Packages add theirs through the entry-point group
+``turngym.environments``: each entry point names an environment's class, or a function without
+arguments that calls ``register``. One that fails is named in a warning and in ``broken_plugins``;
+it hides no other.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import os
 import re
 import shutil
+import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -25,6 +29,9 @@ ENTRY_POINT_GROUP = "turngym.environments"
 OWN_NAMESPACE = "turngym"
 WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
+
+FORMS = "an id, a short name, FAMILY/*, FILE.py, FILE.py:Class, module:Class or a folder of tasks"
+"""How an environment may be named."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +61,20 @@ class EnvEntry:
     """Debian package of a program, where the hint shall name it."""
     provides: frozenset[str] = frozenset()
     """What it gives credit methods beyond rewards: ``anchor``, ``ground_truth``, ``potential``."""
+    source: str | None = None
+    """The file, class or folder of the user's own that it was loaded from; None where it needs no
+    loading."""
 
     @property
     def short_name(self) -> str:
         """The form of the command line, ``<family>/<name>``."""
         match = _ID.match(self.id)
         return f"{self.family}/{match['name'].lower() if match else self.id}"
+
+    @property
+    def reference(self) -> str:
+        """The name by which another process finds it."""
+        return self.source or self.short_name
 
     @property
     def version(self) -> int:
@@ -137,23 +152,58 @@ def _can_import(name: str) -> bool:
         return False
 
 
+OwnLoader = Callable[[str], EnvEntry | None]
+ClassAdder = Callable[[type, str], EnvEntry]
+
 _entries: dict[str, EnvEntry] = {}
+_load_own: OwnLoader = lambda name: None  # noqa: E731
+_add_class: ClassAdder
 _broken: list[str] = []
 _discovered = False
 _lock = threading.RLock()
 
 
-def add(entry: EnvEntry) -> None:
-    """Add an environment.
+def add(entry: EnvEntry) -> bool:
+    """Add an environment and return True; False when the same object is there already.
+
+    A file that is both run and imported registers twice what is one environment.
 
     Raises:
         ConfigError: The id is malformed or already taken.
     """
     if _ID.match(entry.id) is None:
         raise ConfigError(f"environment id {entry.id!r}: wanted '<namespace>/<Name>-v<N>'")
-    if entry.id in _entries:
-        raise ConfigError(f"environment id {entry.id!r} is registered twice")
+    old = _entries.get(entry.id)
+    if old is not None:
+        same = replace(old, entry_point=entry.entry_point, source=entry.source)
+        if same != entry or _place(old) != _place(entry):
+            raise ConfigError(
+                f"environment id {entry.id!r} is registered twice: as {old.entry_point} and as "
+                f"{entry.entry_point}"
+            )
+        if not str(old.entry_point).startswith("__main__:"):  # which no other process could import
+            return False
     _entries[entry.id] = entry
+    return True
+
+
+def _place(entry: EnvEntry) -> tuple[str, str]:
+    """Return the file and the name of what an entry point stands for."""
+    module, _, attribute = str(entry.entry_point).partition(":")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return (os.path.realpath(file) if file else module, attribute)
+
+
+def extend(*, load_own: OwnLoader, add_class: ClassAdder) -> None:
+    """Set how ``find`` loads what is the user's own; ``environments.own`` calls it once.
+
+    Args:
+        load_own: Returns the environment of a file, a class or a folder; None where the name is
+            none of them.
+        add_class: Registers a class under an id.
+    """
+    global _load_own, _add_class
+    _load_own, _add_class = load_own, add_class
 
 
 def entries() -> list[EnvEntry]:
@@ -163,10 +213,11 @@ def entries() -> list[EnvEntry]:
 
 
 def find(name: str) -> EnvEntry:
-    """Return the environment called ``name``, by id or short name.
+    """Return the environment called ``name``: an id, a short name, or what ``own.load`` takes.
 
     Raises:
         UnknownNameError: There is none; the message names the nearest.
+        ConfigError: A file or class of the user's own cannot be loaded; the message says why.
     """
     discover()
     if name in _entries:
@@ -174,14 +225,22 @@ def find(name: str) -> EnvEntry:
     by_short = {entry.short_name: entry for entry in sorted(_entries.values(), key=_rank)}
     if name.lower() in by_short:
         return by_short[name.lower()]
+    if (own := _load_own(name)) is not None:
+        _entries[own.id] = own
+        return own
     known = _entries if re.search(r"-v\d+$", name) else by_short
-    hint = " ".join(["See 'turngym envs'.", *_broken])
+    hint = " ".join([f"Wanted {FORMS}; see 'turngym envs'.", *_broken])
     raise unknown_name("environment", name, known, hint=hint)
 
 
 def _rank(entry: EnvEntry) -> tuple[bool, int]:
     """Order of entries that share a short name: ours and the newest last, which wins."""
     return (entry.id.startswith(OWN_NAMESPACE + "/"), entry.version)
+
+
+def sources() -> list[str]:
+    """Return what was loaded from files and classes; ``find`` of each tells another process."""
+    return [entry.source for entry in _entries.values() if entry.source is not None]
 
 
 def match(pattern: str) -> list[EnvEntry]:
@@ -228,7 +287,13 @@ def broken_plugins() -> list[str]:
 
 def _load(point: EntryPoint) -> None:
     try:
-        point.load()()
+        found = point.load()
+        if not callable(found):
+            raise TypeError(f"wanted a class or a function, found {type(found).__name__}")
+        if not inspect.isclass(found):
+            found()
+        else:
+            _add_class(found, point.name)
     except Exception as error:  # noqa: BLE001 - the border to code of others
         owner = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

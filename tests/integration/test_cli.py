@@ -15,6 +15,7 @@ import pytest
 import turngym as package
 from helpers.cli import COMMAND, TINY_RUN, lab_environment, turngym
 from helpers.models import model, tokenizer
+from turngym import registry
 from turngym.agents.models import save_model_dir
 from turngym.check_report import CheckReport, NotRun
 from turngym.cli.main import main
@@ -65,12 +66,42 @@ def test_a_closed_pipe_ends_quietly() -> None:
 # envs
 
 
-def test_envs_lists_one_environment_a_line(capsys: Captured) -> None:
+def test_envs_lists_one_family_a_line(capsys: Captured) -> None:
     assert main(["envs"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split()[:2] == ["NAME", "ID"]
+    assert header.split() == ["FAMILY", "ENVIRONMENTS", "RUN", "HERE", "FOR", "EXAMPLE"]
+    counts = {line.split()[0]: int(line.split()[1]) for line in lines}
+    assert len(lines) == len(counts) == len({entry.family for entry in registry.entries()})
+    assert sum(counts.values()) == len(registry.entries())
+    assert next(line for line in lines if line.startswith("text ")).endswith("text/maze")
+
+
+@pytest.mark.parametrize("words", [["text"], ["--family", "text"], ["text/*"]])
+def test_envs_lists_the_environments_of_one_family(words: list[str], capsys: Captured) -> None:
+    assert main(["envs", *words]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["NAME", "SNAPSHOT"]
     maze = next(line for line in lines if line.startswith("text/maze "))
-    assert maze.split() == ["text/maze", "turngym/Maze-v0", "text", "exact", "14", "-", "yes"]
+    assert maze.split() == ["text/maze", "exact", "14", "yes"]
+    assert all(line.startswith("text/") for line in lines)
+
+
+def test_envs_shows_one_environment_with_its_options(capsys: Captured) -> None:
+    assert main(["envs", "text/maze"]) == 0
+    told = capsys.readouterr().out
+    assert "turngym/Maze-v0" in told
+    rows = [" ".join(line.split()) for line in told.splitlines()]
+    assert "max_turns 14 Turns after which an episode is truncated." in rows
+    assert any(row.startswith("difficulty easy A key of") for row in rows)
+    assert main(["envs", "text/maze-hard", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    defaults = {option["name"]: option["default"] for option in record["options"]}
+    assert defaults == {"max_turns": 120, "difficulty": "hard", "action_style": "commands"}
+
+
+def test_envs_names_the_nearest_family(capsys: Captured) -> None:
+    assert main(["envs", "--family", "txt"]) == 2
+    assert "unknown family 'txt'. Did you mean 'text'?" in capsys.readouterr().err
 
 
 def test_envs_tells_a_program_what_each_environment_needs(capsys: Captured) -> None:

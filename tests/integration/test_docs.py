@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import turngym
+from helpers.cli import turngym as program
 from turngym.environments.checks import check_fork, check_turn_env
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,34 @@ def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -
     assert solved["RandomPolicy"] < 20
 
 
-def test_other_blocks_of_the_page_run(new_game: ModuleType) -> None:
+COMMANDS = re.findall(
+    r"^turngym (.*?)(?: +#.*)?$", (ROOT / "docs/new_game.md").read_text(), re.MULTILINE
+)
+FEW = [
+    "model.hidden=16 model.layers=1 model.heads=1 warm_start.episodes=8 warm_start.max_steps=3",
+    "rollout.groups_per_step=2 rollout.group_size=2 run.steps=1 run.tensorboard=false",
+    "evaluation.validation_tasks=1 evaluation.held_out_tasks=1",
+]
+"""What makes a training run short."""
+
+
+def test_the_page_has_a_command_for_each_use() -> None:
+    assert [line.split()[0] for line in COMMANDS] == ["eval", "play", "envs", "train"]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_of_the_page_work_as_printed(line: str, tmp_path: Path) -> None:
+    (tmp_path / "bulls_and_cows.py").write_text(blocks("docs/new_game.md")[0], encoding="utf-8")
+    few = " ".join(FEW).split() if line.startswith("train") else []
+    done = program(*line.split(), *few, cwd=tmp_path, stdin="guess 123\n")
+    assert done.returncode == 0, done.stderr
+
+
+def test_other_blocks_of_the_page_run(
+    new_game: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert new_game.__file__ is not None
+    monkeypatch.chdir(Path(new_game.__file__).parent)
     for block in blocks("docs/new_game.md")[1:]:
         exec(compile(block, "docs/new_game.md", "exec"), {})
 

@@ -205,6 +205,17 @@ def test_a_plug_in_is_discovered_and_made_by_id_and_short_name(empty, install):
     assert empty.broken_plugins() == []
 
 
+def test_a_plug_in_may_be_a_class_under_its_id(empty, install):
+    source = PLUGIN.replace('name = "ledger"', 'name = "ledger"\n        max_turns = 7')
+    install("my-lab", "mylab_ledger", source, {"mylab/Ledger-v0": "mylab_ledger:LedgerEnv"})
+    found = empty.find("mylab/ledger")
+    assert (found.id, found.max_turns, found.family) == ("mylab/Ledger-v0", 7, "mylab")
+    env = turngym.make("mylab/Ledger-v0")
+    env.reset(seed=0)
+    assert env.step("close")[1:4] == (1.0, True, False)
+    assert empty.broken_plugins() == []
+
+
 def test_a_plug_in_is_there_in_another_process(empty, install):
     install("my-lab", "mylab_ledger", PLUGIN, {"ledger": "mylab_ledger:announce"})
     code = "import turngym; print(turngym.make('mylab/ledger').reset(seed=0)[0]['text'])"
@@ -224,6 +235,7 @@ BROKEN = {
     "call": ("def announce():\n    raise OSError('no disk\\nreally')", "OSError: no disk"),
     "name": ("", "AttributeError"),
     "value": ("announce = 7", "TypeError"),
+    "id": ("class announce: pass", "wanted '<namespace>/<Name>-v<N>'"),
     "taken": (
         "from turngym import register\n"
         f"def announce():\n    register('turngym/Maze-v0', '{MAZE}', family='x', max_turns=1)",

@@ -20,12 +20,13 @@ from turngym.errors import CheckpointError, ConfigError, unknown_name
 from turngym.imports import import_attribute
 
 FORMS = (
-    "oracle | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
+    "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
     "run:FOLDER | module:function | FILE.toml; the models take 'key=value' after a blank"
 )
 HUMAN = "human"
 
 _SCRIPTED: Mapping[str, Callable[[], Policy]] = {
+    "expert": OraclePolicy,
     "oracle": OraclePolicy,
     "random": RandomPolicy,
     "noop": NoopPolicy,

@@ -25,22 +25,21 @@ def _group() -> None:
 
 @app.command("env")
 def check_environment(
-    env: Annotated[
-        str, typer.Argument(metavar="ENV", help="Id, short name, or module:Class of your own.")
-    ],
+    env: Annotated[str, typer.Argument(metavar="ENV", help=f"{registry.FORMS}.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.
 
     Exit code 1 when a promise is broken, or a required check could not run.
     """
-    target = _target(env)
+    entry = registry.find(env)
+    entry.require()
     from turngym.environments.checks import check_fork, check_turn_env
 
     with progress(f"checking {env}", 2) as advance:
-        first = check_turn_env(target)
+        first = check_turn_env(entry.id)
         advance(1, "")
-        reports = [first, check_fork(target)]
+        reports = [first, check_fork(entry.id)]
         advance(2, "")
     is_ok = all(report.is_ok for report in reports)
     if as_json:
@@ -153,10 +152,8 @@ def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Any, int] | None
     """Return what makes the environment of ``target``, and the task that it names, if one."""
     from turngym.environments.registration import make
 
-    if Path(target).exists():
-        return partial(make, "swe/bugs", tasks=target), None
     parts = target.rsplit("/", 2)
-    if len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
+    if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
         return partial(make, parts[0]), (parts[1], int(parts[2]))
     return partial(make, target), None
 
@@ -166,14 +163,3 @@ def _key_and_value(text: str) -> tuple[str, str]:
     if not key.isidentifier() or not equals:
         raise ConfigError(f"--option {text!r}: wanted KEY=VALUE")
     return key, value
-
-
-def _target(env: str) -> Any:  # an id, or a class that makes environments
-    if ":" not in env:
-        entry = registry.find(env)
-        entry.require()
-        return entry.id
-    found = import_attribute("environment", env)
-    if not callable(found):
-        raise ConfigError(f"environment {env!r}: wanted a class, found a {type(found).__name__}")
-    return found

@@ -7,7 +7,6 @@ import importlib
 import importlib.metadata
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
@@ -181,10 +180,11 @@ def _part(
             found.append(f"{module}: {_text(error)}")
             fixes.append(f"pip install --force-reinstall {package}" if extra else f"mend {package}")
     for program in programs:
-        where = shutil.which(program)
-        found.append(where or f"no program {program}")
+        where = registry.find_program(program)
+        wanted = registry.program_name(program)
+        found.append(where or f"no program {wanted}")
         if where is None:
-            fixes.append(f"install the program {program!r}")
+            fixes.append(f"install the program {wanted!r}")
     status: Status = "broken" if broken else "missing" if fixes else "ok"
     fix = "; ".join(dict.fromkeys(fixes)) or None
     return Finding(name=name, status=status, detail=", ".join(found), fix=fix)

@@ -69,7 +69,10 @@ class _Plan:
 
 
 def evaluate(
-    envs: Annotated[list[str], typer.Argument(metavar="ENV...", help="Names, or FAMILY/*.")],
+    envs: Annotated[
+        list[str],
+        typer.Argument(metavar="ENV...", help=f"{registry.FORMS}."),
+    ],
     agent: Annotated[str, typer.Option(help=FORMS)],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks per environment.")] = 100,
     seeds: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turngym import registry
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.output import say
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def play(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="Id or short name: text/maze.")],
+    env: Annotated[
+        str,
+        typer.Argument(metavar="ENV", help=f"{registry.FORMS}."),
+    ],
     task: Annotated[
         str | None, typer.Option(help="Task id, such as maze-easy/test/0; drawn by default.")
     ] = None,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 
 from turngym import registry
-from turngym.environments.base import SnapshotKind
-from turngym.errors import ConfigError
+from turngym.environments.base import AsyncTurnEnv, SnapshotKind
+from turngym.environments.options import options_of
+from turngym.errors import ConfigError, unknown_name
 from turngym.registry import EnvEntry
 
 TURN_LIMIT = "turngym.environments.registration:with_turn_limit"
+CREATE = f"{__name__}:create"
 
 
 def register(
@@ -63,14 +67,22 @@ def register(
         packages=dict(packages or {}),
         provides=frozenset(provides),
     )
-    registry.add(entry)
+    register_entry(entry, nondeterministic=nondeterministic)
+
+
+def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
+    """Register what ``entry`` describes, as ``register``."""
+    if not registry.add(entry):
+        return
+    id, max_turns = entry.id, entry.max_turns
+    gymnasium.registry.pop(id, None)
     limit = gymnasium.envs.registration.WrapperSpec(
         "TurnLimit", TURN_LIMIT, {"max_turns": max_turns}
     )
     gymnasium.register(
         id=id,
-        entry_point=entry_point,
-        kwargs=dict(entry.kwargs),
+        entry_point=CREATE,
+        kwargs={"entry_point": entry.entry_point, **entry.kwargs},
         nondeterministic=nondeterministic,
         additional_wrappers=(limit,),
         disable_env_checker=True,
@@ -81,16 +93,25 @@ def register(
 def with_turn_limit(env: gymnasium.Env[Any, Any], max_turns: int) -> gymnasium.Env[Any, Any]:
     """Return ``env`` within the turns of what it was made as.
 
-    An id stands for one difficulty. Made with another one (``difficulty="hard"``), the environment
-    gets the turns of the id that stands for that.
+    The option ``max_turns`` says how many. Without it: an id stands for one difficulty, and made
+    with another one (``difficulty="hard"``), the environment gets the turns of the id that stands
+    for that.
 
     Args:
         env: As ``gymnasium.make`` made it.
         max_turns: Turns of the id.
+
+    Raises:
+        ConfigError: The option is no whole number above 0.
     """
     from turngym.environments.wrappers import TurnLimit
 
     spec = env.unwrapped.spec
+    wanted = None if spec is None else spec.kwargs.get("max_turns")
+    if wanted is not None:
+        if isinstance(wanted, bool) or not isinstance(wanted, int):
+            raise ConfigError(f"option max_turns: wanted a whole number, got {wanted!r}")
+        return TurnLimit(env, wanted)
     return TurnLimit(env, max_turns if spec is None else _turns_of(spec, max_turns))
 
 
@@ -111,20 +132,47 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Return a new environment by id or short name.
 
     Args:
-        name: ``"turngym/Maze-v0"`` or ``"text/maze"``.
-        kwargs: Arguments of the environment's class; they override the registered ones.
+        name: ``"turngym/Maze-v0"`` or ``"text/maze"``; of one's own ``"games.py"``,
+            ``"games.py:Class"`` or ``"module:Class"``.
+        kwargs: Options of the environment (``options_of``); they override the registered ones.
+            ``max_turns`` is one of every environment.
 
     Raises:
         UnknownNameError: There is none of that name; the message names the nearest.
         MissingExtraError: It needs something that is not installed.
-        ConfigError: It has no argument of that name.
+        ConfigError: It has no option of that name, or cannot be loaded.
     """
     entry = registry.find(name)
     entry.require()
     try:
         return gymnasium.make(entry.id, **kwargs)
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if found is None:
             raise
-        reason = str(error).split(" was raised from ")[0]
-        raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
+        if found[1] not in kwargs:  # what it was registered with
+            reason = str(error).split(" was raised from ")[0]
+            raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
+        known = [option.name for option in options_of(entry)]
+        raise unknown_name(f"option of {entry.short_name}", found[1], known) from error
+
+
+def create(
+    entry_point: str | Callable[..., Any], max_turns: int | None = None, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
+    """Return the environment that ``entry_point`` makes; what ``gymnasium.make`` calls.
+
+    Args:
+        entry_point: ``"package.module:Class"``, or what it names. One made of coroutines becomes a
+            ``gymnasium.Env``.
+        max_turns: Read by ``with_turn_limit``.
+        kwargs: Arguments of the class.
+    """
+    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    env: Any = maker(**kwargs)
+    if isinstance(env, AsyncTurnEnv):
+        from turngym.environments.adapters import as_sync  # it imports this module
+
+        return as_sync(env)
+    made: gymnasium.Env[Any, Any] = env
+    return made

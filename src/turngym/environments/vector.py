@@ -74,7 +74,7 @@ def make_vec(
     if num_envs < 1:
         raise ConfigError(f"make_vec: num_envs must be at least 1, got {num_envs}")
     spec = id if isinstance(id, EnvSpec) else _spec(id)
-    make_one = partial(_make_one, spec, tuple(wrappers), kwargs)
+    make_one = partial(_make_one, spec, tuple(wrappers), kwargs, registry.sources())
     options = {"autoreset_mode": AutoresetMode(autoreset_mode), **(vector_kwargs or {})}
     envs: VectorEnv[Any, Any, Any]
     if vectorization_mode == "sync":
@@ -98,8 +98,13 @@ def _spec(name: str) -> EnvSpec:
 
 
 def _make_one(
-    spec: EnvSpec, wrappers: tuple[Callable[[Any], gymnasium.Env[Any, Any]], ...], kwargs: Any
+    spec: EnvSpec,
+    wrappers: tuple[Callable[[Any], gymnasium.Env[Any, Any]], ...],
+    kwargs: Any,
+    sources: Sequence[str],
 ) -> gymnasium.Env[Any, Any]:
+    for source in sources:
+        registry.find(source)
     env = gymnasium.make(spec, **kwargs)
     for wrapper in wrappers:
         env = wrapper(env)

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
+from turngym import registry
 from turngym.environments.snapshot import fork, restore, snapshot
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBorder, describe, keep_place
@@ -188,7 +189,9 @@ class ProcessHome:
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self._make), daemon=True)
+        # What was loaded from a file comes first: the child must find what it is to make.
+        work = (theirs, registry.sources(), pickle.dumps(self._make))
+        process = context.Process(target=_serve, args=work, daemon=True)
         process.start()
         theirs.close()
         self._process = process
@@ -225,11 +228,13 @@ def open_reply(name: str, reply: bytes) -> Any:
         raise value
 
 
-def _serve(pipe: Connection, make: MakeEnv) -> None:
+def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
-    home = LocalHome(make)
+    for source in sources:
+        registry.find(source)
+    home = LocalHome(pickle.loads(make))
     name = ""
     try:
         while name != "close":

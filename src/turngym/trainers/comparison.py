@@ -186,7 +186,7 @@ def _check_keys(sources: Sequence[str], contenders: Sequence[Contender]) -> None
 
 def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]:
     """Return the settings that all share, with the environment's short name."""
-    short = registry.find(env).short_name
+    short = registry.find(env).reference
     kept = [] if has_file else [shipped_config(short)]
     config = load_config(TrainConfig, [*kept, *sources])
     settings = _in_env(config.model_dump(mode="json"), short)

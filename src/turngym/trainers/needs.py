@@ -33,9 +33,9 @@ def check_needs(config: TrainConfig) -> None:
     """
     import_functions(config.algo)
     needs = needs_of(config.algo.rewards, config.algo.advantage)
+    entry = registry.find(config.env.id)
     if not needs:
         return
-    entry = registry.find(config.env.id)
     given = set(entry.provides) or _seen(config.env)
     if config.env.expert_match:
         given.add("expert_match")

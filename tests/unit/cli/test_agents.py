@@ -44,7 +44,7 @@ def test_a_near_miss_names_the_agent_that_was_meant() -> None:
 
 
 def test_nonsense_lists_the_forms() -> None:
-    with pytest.raises(ConfigError, match=r"Wanted oracle \| random \| noop"):
+    with pytest.raises(ConfigError, match=r"Wanted expert \| random \| noop"):
         make_policy("%%%%")
 
 

@@ -30,6 +30,18 @@ def test_a_missing_program_is_named() -> None:
     assert finding.fix == "install the program 'no-such-program'"
 
 
+def test_one_of_several_programs_will_do_and_a_variable_may_name_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need = "$LAB_BROWSER|no-such-browser|sh"
+    assert doctor_module._part("web", [], [need]).detail.endswith("/sh")
+    monkeypatch.setenv("LAB_BROWSER", "env")
+    assert doctor_module._part("web", [], [need]).detail.endswith("/env")
+    finding = doctor_module._part("web", [], ["$NO_SUCH_VARIABLE|no-such-browser"])
+    assert (finding.status, finding.detail) == ("missing", "no program no-such-browser")
+    assert finding.fix == "install the program 'no-such-browser'"
+
+
 def test_a_module_that_breaks_on_import_is_broken_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,11 @@ class TableGame(GymnasiumEnv):
 
     The reward is 1 for success and else 0; the inner reward is in ``info["inner_reward"]``. A
     start belongs to the test split by its content. The expert follows a shortest plan.
+
+    Args:
+        difficulty: A key of ``difficulties``.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        render_mode: ``"ansi"`` or None.
     """
 
     difficulties: ClassVar[dict[str, dict[str, Any]]]

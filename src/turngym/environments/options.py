@@ -1,0 +1,82 @@
+"""Which options an environment has: the arguments of its class, with what its docstring says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium.envs.registration import load_env_creator
+
+from turngym.registry import EnvEntry
+
+_HERE = "turngym.environments"
+_BEHIND = {
+    f"{_HERE}.{factory}": f"{_HERE}.{cls}"
+    for factory, cls in {
+        "desktop.factories:desktop": "desktop.env:DesktopEnv",
+        "desktop.factories:grounding": "desktop.grounding:GroundingEnv",
+        "desktop.factories:phone": "desktop.phone.env:PhoneEnv",
+        "swe.factories:bugs": "swe.env:SweEnv",
+        "terminal.factories:shell": "terminal.env:TerminalEnv",
+        "web.factories:miniwob": "web.miniwob.env:MiniWobEnv",
+        "web.factories:site": "web.sites.env:SiteEnv",
+    }.items()
+}
+"""The class whose arguments a function passes on."""
+_HIDDEN = frozenset({"self", "render_mode"})
+_HELP = re.compile(r"^ {4,8}(\w+): (.*(?:\n {9,}\S.*)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvOption:
+    """One argument that ``make``, ``--env-option`` and ``[env.options]`` take."""
+
+    name: str
+    default: Any
+    """What holds without it; None also where it must be given."""
+    help: str
+    """One line; "" where the class does not say."""
+
+
+def options_of(entry: EnvEntry) -> list[EnvOption]:
+    """Return the options of an environment, imported for it.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    maker = load_env_creator(_BEHIND.get(entry.entry_point, entry.entry_point))
+    layers = list(inspect.getmro(maker)) if inspect.isclass(maker) else [maker]
+    found = {"max_turns": EnvOption(name="max_turns", default=entry.max_turns, help=_LIMIT)}
+    texts: dict[str, str] = {}
+    for layer in layers:
+        for text in (layer.__doc__, vars(layer).get("__init__", layer).__doc__):
+            for name, line in _HELP.findall((text or "").partition("Args:")[2]):
+                if not line.startswith("As ``"):  # which a base class explains
+                    texts.setdefault(name, " ".join(line.split()))
+    for name, parameter in _parameters(layers).items():
+        default = entry.kwargs.get(name, parameter.default)
+        default = None if default is inspect.Parameter.empty else default
+        found[name] = EnvOption(name=name, default=default, help=texts.get(name, ""))
+    return list(found.values())
+
+
+_LIMIT = "Turns after which an episode is truncated."
+
+
+def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters, of base classes too as long as ``**kwargs`` are passed on."""
+    found: dict[str, inspect.Parameter] = {}
+    for layer in layers:
+        call = layer if not inspect.isclass(layer) else vars(layer).get("__init__")
+        if call is None or not callable(call):
+            continue
+        own = inspect.signature(call).parameters
+        for name, parameter in own.items():
+            named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if named and name not in _HIDDEN:
+                found.setdefault(name, parameter)
+        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in own.values()):
+            break
+    return found

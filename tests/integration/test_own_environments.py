@@ -1,0 +1,246 @@
+"""A file, a class or a folder of the user's own works wherever an id does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import turngym
+from helpers.cli import TINY_RUN
+from helpers.cli import turngym as program
+from turngym import registry
+from turngym.cli.main import main
+from turngym.environments.adapters import as_async
+from turngym.environments.vector import make_vec
+from turngym.errors import ConfigError
+
+GAME = '''
+from turngym import Commands, Outcome, TextGame
+
+
+class {name}(TextGame):
+    """Say the number.
+
+    Args:
+        difficulty: Not used.
+    """
+
+    rules = "Say the number that you see."
+    commands = Commands({{"say": "say {{number:int}}"}})
+    max_turns = 3
+
+    def new_game(self, rng):
+        return {{"number": int(rng.integers(10**6)), "right": False}}
+
+    def describe(self):
+        return f"{{self.state['number']}}"
+
+    def turn(self, action):
+        right = self.state["right"] = action.arguments["number"] == self.state["number"]
+        return Outcome(text="right" if right else "wrong", reward=float(right), terminated=True)
+
+    def score(self):
+        return float(self.state["right"])
+
+    def legal_actions(self):
+        return [self.oracle_action()]
+
+    def oracle_action(self):
+        return f"say {{self.state['number']}}"
+'''
+REGISTER = (
+    "\nfrom turngym import register\n"
+    'register("lab/{name}-v0", f"{{__name__}}:{name}", family="lab", max_turns=2)\n'
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in an empty folder; what is registered and imported there is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    games, modules = dict(gymnasium.registry), set(sys.modules)
+    yield tmp_path
+    gymnasium.registry.clear()
+    gymnasium.registry.update(games)
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+def write(path: Path, *names: str, registers: bool = False) -> None:
+    text = "".join(GAME.format(name=name) for name in names)
+    if registers:
+        text += "".join(REGISTER.format(name=name) for name in names)
+    path.write_text(text, encoding="utf-8")
+
+
+TARGETS = ["echo_game.py", "./echo_game.py", "echo_game.py:EchoEnv", "echo_game:EchoEnv"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("registers", [False, True])
+def test_eval_plays_what_is_named(
+    folder: Path, target: str, registers: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "echo_game.py", "EchoEnv", registers=registers)
+    assert main(["eval", target, "--agent", "oracle", "--episodes", "2", "--json"]) == 0
+    ((name, found),) = json.loads(capsys.readouterr().out).items()
+    assert name == ("lab/echoenv" if registers else "local/echo")
+    assert (found["episodes"], found["solved"]) == (2, 2)
+
+
+def test_an_absolute_path_and_a_module_of_a_package_are_found(folder: Path) -> None:
+    (folder / "lab_games").mkdir()
+    (folder / "lab_games" / "__init__.py").touch()
+    write(folder / "lab_games" / "echo.py", "EchoEnv")
+    assert registry.find("lab_games.echo:EchoEnv").max_turns == 3
+    assert turngym.make(str(folder / "lab_games" / "echo.py")).unwrapped.name == "echo-easy"
+
+
+def test_play_check_train_and_envs_take_the_same_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "echo_game.py", "EchoEnv")
+    done = program("play", "echo_game.py", "--seed", "1", cwd=folder, stdin="say 1\n")
+    assert (done.returncode, "return 0" in done.stdout) == (0, True)
+    assert main(["check", "env", "echo_game.py"]) == 0
+    assert "pass    same in another process" in capsys.readouterr().out
+    assert main(["envs", "echo_game.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["id"] == "local/Echo-v0"
+    (folder / "tiny.toml").write_text(TINY_RUN)
+    overlap = ["rollout.mode=overlap", "rollout.isolation=process", "rollout.concurrency=2"]
+    for number, settings in enumerate([[], overlap]):
+        command = ["train", "tiny.toml", "env=echo_game.py", *settings, "--out", f"run{number}"]
+        assert main(command) == 0
+
+
+def test_a_fresh_process_finds_it_too(folder: Path) -> None:
+    write(folder / "odd-name.py", "EchoEnv")  # no name for a module
+    entry = registry.find("odd-name.py:EchoEnv")
+    made: Any = as_async(entry.id, executor="process")
+
+    async def play() -> str:
+        try:
+            return str((await made.reset(seed=3))[0]["text"])
+        finally:
+            await made.close()
+
+    here = turngym.make(entry.id).reset(seed=3)[0]["text"]
+    assert asyncio.run(play()) == here
+    envs = make_vec(entry.id, 2, vectorization_mode="async")
+    try:
+        assert list(envs.reset(seed=[3, 3])[0]["text"]) == [here, here]
+    finally:
+        envs.close()
+
+
+def test_a_folder_of_tasks_is_an_environment(folder: Path) -> None:
+    from turngym.environments.swe import tasksets
+
+    (folder / "mine").mkdir()
+    text = (tasksets._DATA / "sample_tasks.json").read_text(encoding="utf-8")
+    (folder / "mine" / "tasks.json").write_text(text, encoding="utf-8")
+    entry = registry.find("mine")
+    assert entry.entry_point == registry.find("swe/bugs").entry_point
+    assert entry.kwargs["tasks"] == str(folder / "mine")
+    assert registry.find("./mine/") is entry
+
+
+def test_of_two_files_with_a_class_of_one_name_both_are_found(folder: Path) -> None:
+    for name in ("one", "two"):
+        write(folder / f"{name}_game.py", "EchoEnv")
+    first, second = registry.find("one_game.py"), registry.find("two_game.py")
+    assert first.id == "local/Echo-v0"
+    assert re.fullmatch(r"local/Echo-[0-9a-f]{8}-v0", second.id)
+    assert registry.find("one_game.py") is first
+
+
+def test_a_function_and_a_class_of_coroutines_will_do(folder: Path) -> None:
+    from helpers.envs import AsyncLadderEnv
+
+    assert turngym.make("helpers.envs:make_ladder").unwrapped.name == "ladder"
+    env = turngym.make("helpers.envs:AsyncLadderEnv", top=2)
+    assert env.reset(seed=0)[0]["text"].endswith("of 2")
+    env.close()
+    assert AsyncLadderEnv.name == "ladder"
+
+
+WRONG = {
+    "none.py": "environment 'none.py': there is no such file",
+    "none.py:EchoEnv": "environment 'none.py:EchoEnv': there is no such file",
+    "none:EchoEnv": "environment 'none:EchoEnv': no module 'none' here or installed",
+    "two.py": "environment 'two.py' holds several: name one of two.py:AEnv, two.py:BEnv",
+    "both.py": "environment 'both.py' holds several: name one of lab/aenv, lab/benv",
+    "two.py:CEnv": "unknown environment 'two.py:CEnv'. Did you mean 'two.py:",
+    "two.py:number": "environment 'two.py:number': wanted a class or a function, found a int",
+    "empty.py": "environment 'empty.py': the file registers no environment and holds no class",
+    "broken.py": (
+        "environment 'broken.py': importing 'broken.py' raised ZeroDivisionError: division by zero "
+        "(broken.py:3)"
+    ),
+    "harbor": "environment 'harbor': is a Harbor task",
+    "folder": "environment 'folder': is no file of Python and holds no tasks",
+    "zzzz": (
+        "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:Class, "
+        "module:Class or a folder of tasks; see 'turngym envs'."
+    ),
+}
+
+
+@pytest.mark.parametrize("target", WRONG)
+@pytest.mark.parametrize("command", [["eval"], ["play"], ["check", "env"], ["envs"], ["train"]])
+def test_what_is_none_is_one_line_everywhere(
+    folder: Path, target: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "two.py", "AEnv", "BEnv")
+    (folder / "two.py").write_text((folder / "two.py").read_text() + "number = 3\n")
+    write(folder / "both.py", "AEnv", "BEnv", registers=True)
+    (folder / "empty.py").write_text("import os\n")
+    (folder / "broken.py").write_text("\n\n1 / 0\n")
+    for name in ("harbor", "folder"):
+        (folder / name).mkdir()
+    (folder / "harbor" / "task.toml").touch()
+    more = {"eval": [target, "--agent", "oracle"], "train": ["demo", f"env={target}"]}
+    assert main([*command, *more.get(command[0], [target])]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"error: {WRONG[target]}")
+
+
+def test_a_file_that_is_run_and_imported_registers_once(folder: Path) -> None:
+    write(folder / "echo_game.py", "EchoEnv", registers=True)
+    with (folder / "echo_game.py").open("a", encoding="utf-8") as file:
+        file.write(
+            "\nif __name__ == '__main__':\n"
+            "    import echo_game, turngym\n"
+            "    from turngym import registry\n"
+            "    print(registry.find('lab/echoenv').entry_point)\n"
+            "    print(turngym.make('lab/echoenv').reset(seed=0)[1]['task_id'][:9])\n"
+        )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "echo_game.py"],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["echo_game:EchoEnv", "echo-easy"]
+
+
+def test_two_different_classes_under_one_id_are_still_refused(folder: Path) -> None:
+    for name in ("one_game", "other_game"):
+        write(folder / f"{name}.py", "EchoEnv", registers=True)
+    registry.find("one_game.py")
+    with pytest.raises(ConfigError, match=r"registered twice: as one_game:EchoEnv and as other_g"):
+        registry.find("other_game.py")

@@ -1,0 +1,72 @@
+"""Every option of every environment is listed with its default, and ``max_turns`` can be set."""
+
+from __future__ import annotations
+
+import pickle
+
+import gymnasium
+import pytest
+
+import turngym
+from helpers.envs import registered
+from turngym import registry
+from turngym.environments.options import options_of
+from turngym.environments.snapshot import clone, fork
+from turngym.errors import ConfigError, UnknownNameError
+
+READY = [entry for entry in registry.entries() if not entry.missing()]
+GAMES = {str(entry.entry_point): entry for entry in READY}
+"""One environment of each kind that runs here."""
+
+
+@pytest.mark.parametrize("entry", GAMES.values(), ids=lambda entry: entry.short_name)
+def test_every_option_is_listed_with_its_default_and_a_line_of_help(
+    entry: registry.EnvEntry,
+) -> None:
+    options = {option.name: option for option in options_of(entry)}
+    assert options["max_turns"].default == entry.max_turns
+    for name, value in entry.kwargs.items():
+        if name != "site":  # decides which class it is
+            assert options[name].default == value
+    assert [name for name, option in options.items() if not option.help] == []
+
+
+def turns_until_cut(env: gymnasium.Env) -> int:
+    env.reset(seed=0)
+    for turns in range(1, 100):
+        _, _, terminated, truncated, info = env.step("look around")
+        if terminated or truncated:
+            assert info["stop_reason"] == "truncated_turns"
+            return turns
+    raise AssertionError("never cut")
+
+
+def test_max_turns_can_be_set_by_every_way_of_making() -> None:
+    assert turns_until_cut(turngym.make("text/maze", max_turns=3)) == 3
+    env = gymnasium.make("turngym/Maze-v0", max_turns=20)
+    assert turns_until_cut(env) == 20  # more than the registered 14
+    assert turns_until_cut(gymnasium.make(pickle.loads(pickle.dumps(env.spec)))) == 20
+    assert turns_until_cut(clone(env)) == 20
+    env.reset(seed=0)
+    assert fork(env, 1)[0].get_wrapper_attr("max_turns") == 20
+    assert turns_until_cut(gymnasium.make("turngym/Maze-v0")) == 14
+
+
+def test_max_turns_of_an_environment_made_of_coroutines_can_be_set() -> None:
+    with registered("lab/Rungs-v0", "helpers.envs:AsyncLadderEnv"):
+        env = turngym.make("lab/Rungs-v0", max_turns=2)
+        assert turns_until_cut(env) == 2
+        env.close()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "many", 2.5, True])
+def test_a_wrong_max_turns_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="max_turns"):
+        turngym.make("text/maze", max_turns=wrong)
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"option of text/maze 'dificulty'\. Did you mean 'dif"
+    ):
+        turngym.make("text/maze", dificulty="hard")
