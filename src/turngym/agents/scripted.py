@@ -1,4 +1,4 @@
-"""Policies without a model: the expert, chance, nobody, a function, a person."""
+"""Policies without a model or a function of the user's: the expert, chance, nobody, a person."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
 from turngym.errors import ConfigError
 from turngym.types import Message, Turn
 
-ActFn = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
-"""(observation, info) -> action text."""
 
+class _QuickSession:
+    """Calls a function that waits for nothing, right here."""
 
-class _FunctionSession:
-    def __init__(self, act: ActFn) -> None:
+    def __init__(self, act: Callable[[Mapping[str, Any], Mapping[str, Any]], str]) -> None:
         self._act = act
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
@@ -33,15 +32,15 @@ class _FunctionSession:
         return None
 
 
-class FunctionPolicy:
-    """Acts by a Python function of ``(observation, info)``."""
+class InlinePolicy:
+    """Acts by a function that is called in the event loop itself, such as one that reads a key."""
 
-    def __init__(self, act: ActFn) -> None:
+    def __init__(self, act: Callable[[Mapping[str, Any], Mapping[str, Any]], str]) -> None:
         self._act = act
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session that calls the function."""
-        return _FunctionSession(self._act)
+        return _QuickSession(self._act)
 
 
 class OraclePolicy:
@@ -83,7 +82,7 @@ class OraclePolicy:
                 return _random_action(rng, info, context.env_id, commands)
             return oracle()
 
-        return _FunctionSession(act)
+        return _QuickSession(act)
 
 
 class RandomPolicy:
@@ -92,7 +91,7 @@ class RandomPolicy:
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session with its own generator, seeded by the context."""
         rng = np.random.default_rng(context.seed)
-        return _FunctionSession(lambda _, info: _random_action(rng, info, context.env_id))
+        return _QuickSession(lambda _, info: _random_action(rng, info, context.env_id))
 
 
 class NoopPolicy:
@@ -100,7 +99,7 @@ class NoopPolicy:
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session whose every action is the empty text."""
-        return _FunctionSession(lambda _observation, _info: "")
+        return _QuickSession(lambda _observation, _info: "")
 
 
 class HumanPolicy:

@@ -30,6 +30,8 @@ def agent_digest(spec: str) -> str | None:
         return digest_of(Path(rest).expanduser())
     if kind == "run":
         return _checkpoint_digest(spec, Path(spec.partition(":")[2]).expanduser())
+    if kind.endswith(".py"):
+        return digest_of(Path(kind).expanduser())
     try:
         found = importlib.util.find_spec(kind)
     except (ImportError, ValueError):

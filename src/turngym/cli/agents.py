@@ -11,7 +11,8 @@ from typing import Any
 
 from turngym.agents.base import Policy
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
-from turngym.agents.scripted import FunctionPolicy, NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.functions import FunctionPolicy
+from turngym.agents.scripted import InlinePolicy, NoopPolicy, OraclePolicy, RandomPolicy
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
@@ -21,7 +22,7 @@ from turngym.imports import import_attribute
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
-    "run:FOLDER | module:function | FILE.toml; the models take 'key=value' after a blank"
+    "run:FOLDER | module:function | FILE.py:function | FILE.toml; the models take 'key=value' after a blank"
 )
 HUMAN = "human"
 
@@ -49,7 +50,7 @@ def make_policy(spec: str) -> Policy:
     if spec in _SCRIPTED:
         return _SCRIPTED[spec]()
     if spec == HUMAN:
-        return FunctionPolicy(_ask_person)
+        return InlinePolicy(_ask_person)
     if spec.split(" ")[0].endswith(".toml"):
         return _from_file(spec)
     kind, colon, rest = spec.partition(":")
@@ -144,9 +145,9 @@ def _from_python(spec: str) -> Policy:
     if hasattr(found, "start") and not inspect.isclass(found):
         policy: Policy = found
         return policy
-    if not callable(found) or inspect.isclass(found) or inspect.iscoroutinefunction(found):
+    if not callable(found) or inspect.isclass(found):
         raise ConfigError(
-            f"agent {spec!r}: wanted a plain function of (observation, info) that returns a str, "
+            f"agent {spec!r}: wanted a function of (observation, info) that returns a str, "
             f"or a Policy object; found {_kind(found)}"
         )
     return FunctionPolicy(found)
@@ -155,6 +156,4 @@ def _from_python(spec: str) -> Policy:
 def _kind(value: Any) -> str:
     if inspect.isclass(value):
         return f"the class {value.__name__!r}"
-    if inspect.iscoroutinefunction(value):
-        return f"the coroutine function {value.__name__!r}"
     return f"a value of type {type(value).__name__!r}"

@@ -88,7 +88,7 @@ def evaluate(
         typer.Option(metavar="KEY=VALUE", help="An argument of the environments; again for more."),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds after which an episode is cut off.")
+        float | None, typer.Option(min=0.001, help="Seconds after which an episode is truncated.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to keep all in; the same command goes on there.")
@@ -118,6 +118,8 @@ def evaluate(
         evaluation = _Evaluation(plan, policy, folder, chosen)
         with interruptible(), _saved(folder):
             results = asyncio.run(evaluation.run(entries))
+        if left := getattr(policy, "abandoned", 0):
+            say(f"{left} calls of the agent never came back; their threads end with this program")
         if folder is not None:
             keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)

@@ -4,8 +4,8 @@ import pytest
 
 import turngym
 from turngym.agents.base import EpisodeContext, Policy
+from turngym.agents.functions import FunctionPolicy
 from turngym.agents.scripted import (
-    FunctionPolicy,
     HumanPolicy,
     NoopPolicy,
     OraclePolicy,

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 from turngym import registry
-from turngym.agents.scripted import FunctionPolicy
+from turngym.agents.functions import FunctionPolicy
 from turngym.environments.actions import Commands
 from turngym.environments.base import Outcome
 from turngym.environments.text import extras_base
