@@ -22,7 +22,8 @@ from turngym.imports import import_attribute
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
-    "run:FOLDER | module:function | FILE.py:function | FILE.toml; the models take 'key=value' after a blank"
+    "run:FOLDER | module:function | FILE.py:function | FILE.toml; the models take 'key=value' "
+    "after a blank"
 )
 HUMAN = "human"
 
