@@ -23,6 +23,7 @@ from turngym.agents.scripted import OraclePolicy
 from turngym.environments.checks import check_fork, check_turn_env
 from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
 from turngym.environments.desktop.pool import DisplayPool
+from turngym.environments.desktop.workbooks import cells
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs
 from turngym.sandbox.launcher_client import SANDBOX_UID
@@ -114,6 +115,17 @@ async def test_the_same_seed_shows_the_same_pixels_and_text():
         assert not np.array_equal(after["image"], first["image"])
     finally:
         await asyncio.gather(one.close(), two.close())
+
+
+async def test_the_cells_of_a_workbook_are_part_of_the_text():
+    env = new("sheet-sum")
+    try:
+        observation, _ = await env.reset(seed=0)
+        assert "Cells of" in observation["text"]
+        for row in cells(next(iter(env.job.files.values()))).values():
+            assert row in observation["text"]
+    finally:
+        await env.close()
 
 
 async def test_marks_are_drawn_and_a_smaller_picture_is_the_space_of_clicks():

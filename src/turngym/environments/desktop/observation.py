@@ -68,6 +68,8 @@ class View:
     elements: tuple[Element, ...] = ()
     notes: tuple[str, ...] = ()
     """What happened besides: programs that ended or do not answer."""
+    contents: tuple[str, ...] = ()
+    """Lines on what open documents hold and their elements do not tell."""
 
     def find(self, mark: int) -> Element | None:
         """Return the element with ``mark``."""
@@ -83,13 +85,14 @@ class View:
 
 
 def view_text(view: View, max_chars: int) -> str:
-    """Return ``view`` as text: window, notes, then one element a line.
+    """Return ``view`` as text: window, notes, contents, then one element a line.
 
     Whole lines only, at most ``max_chars`` characters of elements; how many are left out is said.
     """
     lines = [f"Window: {view.active or '(none)'}"]
     lines += [f"Also open: {title}" for title in view.windows]
     lines += [f"Note: {note}" for note in view.notes]
+    lines += view.contents
     used = 0
     for number, one in enumerate(view.elements):
         line = "  " * min(one.depth, 8) + one.line()

@@ -12,6 +12,7 @@ from turngym.environments.desktop.activity import Activity
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.display import HOME, Display, DisplayGone
 from turngym.environments.desktop.observation import Element, View, marked
+from turngym.environments.desktop.workbooks import contents
 from turngym.environments.desktop.x11 import Screen, Window, keysym_of
 from turngym.environments.spaces import Image
 from turngym.errors import EnvironmentFault
@@ -86,6 +87,7 @@ class X11Device:
         return View(
             active=active, windows=others, notes=(*self._ended(), *notes),
             elements=marked(elements, self.width, self.height),
+            contents=contents((one.title for one in windows), self.read_file),
         )  # fmt: skip
 
     def rest(self) -> None:

@@ -15,11 +15,17 @@ from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.sandbox.base import LayerRef
+from turngym.sandbox.bubblewrap_command import WRITABLE
 from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 
 _PROBE_S = 30.0
+_EMPTY = [
+    "/usr/bin/find",
+    *(place for _, place in WRITABLE if place != "/workspace"),
+    *("-mindepth", "1", "-delete"),
+]
 _MAX_DRAWS = 1_000
 
 
@@ -146,11 +152,22 @@ class TerminalEnv(WorkEnv):
                 continue
             if found.get(path) != self._before.get(path):
                 return f"{path} should not have changed"
-        if job.probe:
-            result = await self.box.exec(job.probe, timeout_s=_PROBE_S, max_output=1 << 16)
-            if result.stdout.decode("utf-8", "replace").strip() != job.told.strip():
-                return "what was asked for does not work"
+        if job.probe and (await self._probed(job.probe)).strip() != job.told.strip():
+            return "what was asked for does not work"
         return ""
+
+    async def _probed(self, probe: str) -> str:
+        """Return what ``probe`` says in a sandbox that the agent never ran in.
+
+        Of the agent's only the workspace is there: no process, and nothing in the other folders.
+        """
+        box = await self.reopen_box(await self.box.snapshot())
+        try:
+            await box.exec(_EMPTY, timeout_s=_PROBE_S)
+            result = await box.exec(probe, timeout_s=_PROBE_S, max_output=1 << 16)
+        finally:
+            await box.close()
+        return result.stdout.decode("utf-8", "replace")
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, submit. Other calls are carried out too."""
