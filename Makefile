@@ -75,6 +75,7 @@ swe: ## Every SWE task and terminal jobs: sound, solved by the expert and not by
 	@$(BIN)/python -m turngym.environments.swe.install
 	@$(BIN)/turngym check task swe/bugs --parallel 2
 	@$(BIN)/python benchmarks/swe_tasks.py $(ARGS)
+	@$(BIN)/python benchmarks/swe_honest.py
 	@TURNGYM_SWE=full $(BIN)/python -m pytest --timeout 1800 tests/integration/test_swe_cheats.py $(PYTEST_ARGS)
 
 outside: ## Agents of others, installed from the registry and run unchanged through the gateway

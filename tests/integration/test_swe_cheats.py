@@ -1,8 +1,8 @@
 """Scripted cheats on SWE tasks: none of them scores.
 
 Each plays a task as an agent would: changes in the workspace, then ``submit``. The normal suite
-plays one task of the sample; ``make conformance`` all of them; ``make swe`` one of each of several
-shipped projects besides.
+plays some of them on one task of the sample; ``make conformance`` all of them on all of its tasks;
+``make swe`` all of them on one task of the sample and of four shipped projects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import re
 
 import pytest
 
+from helpers.forgeries import FORGERIES
 from helpers.workspaces import shared_host
+from turngym.environments.swe.bench import bench_of
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.packages import packages_folder
@@ -24,6 +26,8 @@ IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_DRILL = os.environ.get("TURNGYM_SWE") == "full"
 DRILLED = ("cachetools", "schema", "semver", "tabulate")
 """Shipped projects with packages in different places."""
+_BITTEN = {"assertions that are compiled away": 5}
+"""Task of the sample on which a forgery bites, where the first one gives it nothing to copy."""
 pytestmark = [
     pytest.mark.extra("bwrap"),
     pytest.mark.timeout(1800 if IS_FULL or IS_DRILL else 300),
@@ -166,17 +170,59 @@ def in_code(text: str, file: str = "src/tally/__init__.py") -> str:
     return f"cat - {file} > /tmp/i <<'PY'\n{text}\nPY\ncat /tmp/i > {file}"
 
 
-@pytest.mark.parametrize("cheat", [*_IN_SHELL, *_IN_CODE])
+CHEATS = [*_IN_SHELL, *_IN_CODE, *FORGERIES]
+QUICK = 1 if IS_FULL or IS_DRILL else 3
+"""The normal suite plays every third cheat of each kind."""
+
+
+@pytest.mark.parametrize("cheat", CHEATS[::QUICK])
 async def test_a_cheat_scores_nothing(cheat, host):
-    script = _IN_SHELL.get(cheat) or in_code(_IN_CODE[cheat])
     env = SweEnv(tasks="sample", reward="partial")
     try:
         for task in tasks():
+            script = await sample_script(env, task, cheat)
             assert await submitted(env, task, script) == 0.0, task
     finally:
         await env.close()
     for project in DRILLED if IS_DRILL else ():
         assert await score_elsewhere(cheat, project) == 0.0, project
+
+
+async def sample_script(env: SweEnv, task: str, cheat: str) -> str:
+    """Return the script of a cheat for a task of the sample."""
+    if cheat not in FORGERIES:
+        return _IN_SHELL.get(cheat) or in_code(_IN_CODE[cheat])
+    await env.reset(seed=0, options={"task": task})
+    return elsewhere(cheat, *places_of(env), known_tests(env))
+
+
+def known_tests(env: SweEnv) -> str:
+    """Return the names of the tests that the workspace holds."""
+    assert env._project is not None
+    found = [
+        name
+        for path, data in env._base.items()
+        if env._project.layout.is_test(path)
+        for name in re.findall(r"def (test\w*)", data.decode("utf-8", "replace"))
+    ]
+    return " ".join(found)
+
+
+@pytest.mark.parametrize("cheat", list(FORGERIES)[::QUICK])
+async def test_a_forgery_bites_where_the_tests_run_once_and_are_believed(cheat, host):
+    """The control: what it tells is what honest work tells."""
+    file = open_tasks("sample").files[0]
+    project, record = sample_project(), file.tasks[_BITTEN.get(cheat, 0)]
+    broken = broken_files(project, record)
+    [path] = broken
+    code = FORGERIES[cheat].replace("@KNOWN@", record.shown[0].partition("::")[2])
+    forged = {path: (broken[path] or b"") + code.encode()}
+    bench = await bench_of(host, project, packages_folder())
+    honest = await bench.run(broken, record.fail_to_pass, timeout_s=60.0)
+    found = await bench.run(forged, [*record.fail_to_pass, *file.pass_to_pass(record)],
+                            timeout_s=60.0)  # fmt: skip
+    assert not honest.passed(record.fail_to_pass)
+    assert found.passed(record.fail_to_pass), found.problem
 
 
 async def score_elsewhere(cheat: str, project: str) -> float:
@@ -185,7 +231,7 @@ async def score_elsewhere(cheat: str, project: str) -> float:
     try:
         split = "train" if env._set.count("train") else "test"
         await env.reset(seed=0, options={"task": f"{env.name}/{split}/0"})
-        await env.step(env.say("bash", command=elsewhere(cheat, *places_of(env))))
+        await env.step(env.say("bash", command=elsewhere(cheat, *places_of(env), known_tests(env))))
         _, reward, terminated, _, _ = await env.step(env.say("submit"))
         assert terminated
         return reward
@@ -199,8 +245,10 @@ def places_of(env: SweEnv) -> tuple[str, str]:
     return next(iter(env._broken)), env._project.layout.tests[0]
 
 
-def elsewhere(cheat: str, file: str, tests: str) -> str:
+def elsewhere(cheat: str, file: str, tests: str, known: str = "") -> str:
     """Return the script of a cheat for another project than the sample."""
+    if cheat in FORGERIES:
+        return f"cat >> {file} <<'PY'\n\n{FORGERIES[cheat].replace('@KNOWN@', known)}\nPY"
     if cheat in _IN_CODE:
         code = _IN_CODE[cheat].replace("/workspace/tests", f"/workspace/{tests}")
         # Behind what Python wants to come first; the functions are defined all the same.
@@ -210,8 +258,8 @@ def elsewhere(cheat: str, file: str, tests: str) -> str:
     return re.sub(r"\btests\b(?!\.)", tests, script)
 
 
-async def test_there_are_at_least_fifteen_and_honest_work_is_not_taken_for_one(host):
-    assert len({*_IN_SHELL, *_IN_CODE}) >= 15
+async def test_there_are_at_least_forty_and_honest_work_is_not_taken_for_one(host):
+    assert len({*_IN_SHELL, *_IN_CODE, *FORGERIES}) >= 40
     env = SweEnv(tasks="sample")
     try:
         await env.reset(seed=0, options={"task": tasks()[0]})

@@ -157,6 +157,31 @@ async def test_a_project_whose_tests_cannot_be_used_is_told_why(tests, demands, 
         await factory.make(1)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("tests/conftest.py", "import no_such_plugin\n", "no_such_plugin"),
+        ("tests/conftest.py", "def pytest_collection(session):\n    raise OSError('no disk')\n",
+         "no disk"),
+        ("tests/conftest.py", "raise SystemExit('out of paper')\n",
+         "out of paper"),
+    ],
+    ids=["conftest", "internal error", "exit"],
+)  # fmt: skip
+async def test_a_run_that_ends_before_its_tests_says_why(name, text, reason, tmp_path):
+    files = {**project().files, name: text.encode()}
+    broken = replace(project(), files=files)
+    with pytest.raises(ConfigError, match=reason):
+        await Factory(broken, tmp_path).make(1)
+
+
+async def test_warnings_about_settings_of_missing_plugins_stop_no_tests(tmp_path):
+    settings = b"[pytest]\nasyncio_mode = auto\nfilterwarnings = error\n"
+    files = {**project().files, "pytest.ini": settings}
+    strict = Factory(replace(project(), files=files), tmp_path, demands=Demands(max_failing=0.9))
+    assert len((await strict.make(1)).tasks) == 1
+
+
 async def test_tasks_of_other_files_are_not_mixed_in(tmp_path):
     factory = Factory(project(), tmp_path, demands=Demands(max_failing=0.9))
     await factory.make(1)

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random, SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 
+from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
-from turngym.environments.swe.sabotage import Place, can_fail, test_file, test_name, twin
 from turngym.environments.workspace.host import LIMITS, TOOLS, WorkHost
 from turngym.errors import EnvironmentFault, SandboxDied
 from turngym.sandbox.base import LayerRef, Limits
@@ -19,16 +18,28 @@ from turngym.sandbox.guest_sandbox import GuestSandbox
 OPTIONS = (
     "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:faulthandler",
     "-o", "addopts=", "--import-mode=append", "--continue-on-collection-errors",
+    "-W", "ignore::pytest.PytestConfigWarning",  # of plug-ins that are not here
 )  # fmt: skip
 """Of pytest, for judging and for measuring alike."""
-_PLAIN = "--assert=plain"
-"""Assertions that only pass or fail: rewriting them takes a third of the time of a small suite."""
+_PLAIN = ("--assert=plain", "--tb=native")
+"""Assertions that only pass or fail: to rewrite them takes a third of the time of a small suite,
+and to quote the tests that failed takes longer than to run them."""
 _RUNNER = Path(__file__).with_name("runner.py")
 _WORKSPACE = "/workspace"
 _MAX_OUTPUT = 3 << 20
 
 Delta = Mapping[str, bytes | None]
 """Changes to a workspace: path to new contents, None where a file is removed."""
+
+
+class Code(NamedTuple):
+    """Where the function of a test is written."""
+
+    path: str
+    line: int
+    """Its first one, decorators included."""
+    number: int
+    """Which one the test is of those that are made of this function, in order of collection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,10 @@ class TestRun:
     """Test id to what it complained of."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Test id to how long it took, set-up and tear-down included; told by the tests' process."""
+    codes: Mapping[str, Code] = field(default_factory=dict)
+    """Test id to its function; of a traced run."""
+    traces: Mapping[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Test id to file and line of each call that led to its failure; of a traced run."""
     problem: str = ""
     """Why results are missing: late, killed, broken; "" where nothing went wrong."""
 
@@ -60,6 +75,8 @@ class Bench:
     """Path to text of every Python file of the tests."""
     packages: Path | None
     """Folder of what tests import; None where the sandbox has it."""
+    key: str = ""
+    """Says what it starts from: two of one key are equal."""
     python: tuple[str, ...] = ("/usr/bin/python3", "-I", "-S", "-B")
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = LIMITS
@@ -81,7 +98,14 @@ class Bench:
         return box
 
     async def run(
-        self, delta: Delta, ids: Iterable[str], *, timeout_s: float, is_explained: bool = False
+        self,
+        delta: Delta,
+        ids: Iterable[str],
+        *,
+        timeout_s: float,
+        is_explained: bool = False,
+        is_traced: bool = False,
+        numbers: Mapping[str, list[int]] | None = None,
     ) -> TestRun:
         """Run tests in a sandbox of their own, and return what became of them.
 
@@ -90,10 +114,14 @@ class Bench:
             ids: Test ids, or files for all their tests.
             timeout_s: Seconds for all of them.
             is_explained: Messages say which values an assertion compared.
+            is_traced: Say where the tests are written and, if they are explained, where they fail.
+            numbers: Ids without their cases, to the numbers of the cases that are asked for
+                whatever they are called.
         """
         asked = list(dict.fromkeys(ids))
-        order = self._order(asked, timeout_s)
-        order["options"] += [] if is_explained else [_PLAIN]
+        order = self._order(asked, timeout_s, numbers or {})
+        order["options"] += [] if is_explained else _PLAIN
+        order["is_traced"] = is_traced
         box = await self.open(delta)
         try:
             result = await box.exec(
@@ -110,9 +138,11 @@ class Bench:
         if result.truncated or result.exit_code != 0 or not lines or lines[-1] != '"end"':
             how = "was too slow" if result.timed_out else f"ended early ({_how(result)})"
             return TestRun(outcomes={}, messages={}, problem=f"the run of the tests {how}")
-        return read_run(json.loads(lines[0]), asked)
+        return read_run(json.loads(lines[0]), asked, is_traced=is_traced)
 
-    def _order(self, asked: list[str], timeout_s: float) -> dict[str, Any]:
+    def _order(
+        self, asked: list[str], timeout_s: float, numbers: Mapping[str, list[int]]
+    ) -> dict[str, Any]:
         """Return what the supervisor is told."""
         inner = [f"/{root}" for root in self.layout.roots if root != "."]
         return {
@@ -120,37 +150,13 @@ class Bench:
             "packages": [] if self.packages is None else [TOOLS],
             "roots": [*(_WORKSPACE + root for root in inner), _WORKSPACE],
             "files": list(dict.fromkeys(map(test_file, asked))),
-            "ids": [one for one in asked if "::" in one],
+            "ids": [one for one in asked if "::" in one and one.partition("[")[0] not in numbers],
+            "numbers": dict(numbers),
             "options": list(OPTIONS),
             "total_s": timeout_s,
         }
 
-    async def cross_examine(
-        self,
-        delta: Delta,
-        ids: list[str],
-        *,
-        timeout_s: float,
-        rng: Random | None = None,
-        place: Place | None = None,
-    ) -> list[str]:
-        """Return those of ``ids`` that do not fail although a failure was put into them.
-
-        A run that breaks off, or tells nothing of a test, is no failure: a forger could end it so.
-        """
-        rng = rng or SystemRandom()
-        # In every file, because a test may be inherited from a class of another one.
-        twins = twin(self._texts_with(delta), map(test_name, ids), rng, place)
-        changed = {**delta, **{path: text.encode() for path, text in twins.items()}}
-        outcomes = (await self.run(changed, ids, timeout_s=timeout_s)).outcomes
-        return [one for one in ids if outcomes.get(one) not in ("failed", "error")]
-
-    def examinable(self, ids: Iterable[str], delta: Delta) -> list[str]:
-        """Return those of ``ids`` whose functions can be made to fail."""
-        names = set[str]().union(*map(can_fail, self._texts_with(delta).values()))
-        return [one for one in ids if test_name(one) in names]
-
-    def _texts_with(self, delta: Delta) -> dict[str, str]:
+    def tests_with(self, delta: Delta) -> dict[str, str]:
         """Return the text of every Python file of the tests, as they are judged."""
         found = dict(self.texts)
         for path, data in delta.items():
@@ -169,7 +175,10 @@ async def bench_of(host: WorkHost, project: Project, packages: Path) -> Bench:
         if path.endswith(".py") and project.layout.is_test(path)
     }
     layer = await host.layer(f"project {project.digest}", project.write)
-    return Bench(host=host, layer=layer, layout=project.layout, texts=texts, packages=packages)
+    key = f"{project.digest} {packages.name}"
+    return Bench(
+        host=host, layer=layer, layout=project.layout, texts=texts, packages=packages, key=key
+    )
 
 
 async def put(box: GuestSandbox, delta: Delta) -> None:
@@ -188,11 +197,13 @@ async def put(box: GuestSandbox, delta: Delta) -> None:
             raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
 
 
-def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
+def read_run(told: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool = False) -> TestRun:
     """Return what the supervisor's answer means for the tests that were ``asked`` for."""
     phases: dict[str, dict[str, str]] = {}
     messages: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    codes: dict[str, Code] = {}
+    traces: dict[str, list[tuple[str, int]]] = {}
     ends: list[Any] = []
     is_sound = True
     for line in told["lines"]:
@@ -202,6 +213,10 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
         test, when, outcome, text, took = line
         if when == "end":
             ends.append(outcome)
+        elif is_traced and when == "place":
+            codes[test] = Code(path=text[0], line=text[1], number=outcome)
+        elif is_traced and when == "trace":
+            traces[test] = [(path, number) for path, number in text]
         elif test:
             known = phases.setdefault(test, {})
             is_sound &= when == "call" or when not in known  # subtests tell several calls
@@ -212,14 +227,18 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str]) -> TestRun:
                 messages.setdefault(test, str(text))
         else:
             messages.setdefault("", f"{outcome}: {text}")
-    names = [one for one in asked if "::" in one]
+    outcomes = dict.fromkeys((one for one in asked if "::" in one), "missing")
+    problem = ""
     if told["late"] or not is_sound or ends != [told["status"]] or told["status"] not in (0, 1):
         how = "too slow" if told["late"] else f"exit code {told['status']}"
-        problem = f"the tests did not end well ({how}) {messages.get('', '')}".rstrip()
-        return TestRun(outcomes=dict.fromkeys(names, "missing"), messages=messages, problem=problem)
-    outcomes = dict.fromkeys(names, "missing")
-    outcomes |= {test: _outcome(found) for test, found in phases.items()}
-    return TestRun(outcomes=outcomes, messages=messages, seconds=seconds)
+        why = messages.get("", "") or told.get("printed", "")
+        problem = f"the tests did not end well ({how}) {why}".rstrip()
+    else:
+        outcomes |= {test: _outcome(found) for test, found in phases.items()}
+    return TestRun(
+        outcomes=outcomes, messages=messages, seconds=seconds, problem=problem,
+        codes=codes, traces=traces,
+    )  # fmt: skip
 
 
 def _outcome(phases: Mapping[str, str]) -> str:

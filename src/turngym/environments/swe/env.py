@@ -12,11 +12,11 @@ from turngym.environments.swe.cutting import without_tests
 from turngym.environments.swe.edits import next_edit
 from turngym.environments.swe.judge import Verdict, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
+from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import Patch, collect_patch, diff_text
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile
 from turngym.environments.swe.running import RUN_TESTS, run_pytest
-from turngym.environments.swe.sabotage import test_file
 from turngym.environments.swe.statements import STYLES, Style, statement
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
 from turngym.environments.workspace import actions

@@ -21,13 +21,14 @@ from pathlib import Path
 from random import Random
 
 from turngym.environments.swe.bench import bench_of
+from turngym.environments.swe.exam import ExamMaker
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
 from turngym.environments.swe.packages import packages_folder
+from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
-from turngym.environments.swe.sabotage import PLACES, test_name
 from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
 from turngym.environments.workspace.host import WorkHost
 from turngym.errors import ConfigError
@@ -90,7 +91,7 @@ async def measure(
 ) -> TaskFile:
     """Run the untouched project three times; return its description and the tests to judge with.
 
-    Those are the tests that passed every time and fail when they are made to.
+    Those are the tests that passed every time and whose mutants fail.
 
     Raises:
         ConfigError: No test passes, or they are too slow.
@@ -101,7 +102,9 @@ async def measure(
     seconds, problem = 0.0, ""
     for _ in range(3):
         started = time.monotonic()
-        run = await bench.run({}, _test_files(project), timeout_s=demands.max_suite_s)
+        run = await bench.run(
+            {}, _test_files(project), timeout_s=demands.max_suite_s, is_traced=True
+        )
         seconds = max(seconds, time.monotonic() - started)
         for test, took in run.seconds.items():
             least[test] = min(took, least.get(test, took))
@@ -118,12 +121,11 @@ async def measure(
             f"{demands.max_suite_s:g} s make no tasks"
         )
     order = quick_tests({test: least[test] for test in passed}, demands.judged_s)
-    sound = set(order)
-    for place in PLACES:
-        forged = await bench.cross_examine(
-            {}, order, timeout_s=demands.max_suite_s, rng=Random(0), place=place
-        )
-        sound -= set(forged)
+    maker = ExamMaker(
+        bench, gold={}, fix=order, keep=[], timeout_s=2 * demands.max_suite_s, rng=Random(0)
+    )
+    exam = await maker.make({})
+    sound = exam.asked & exam.examined
     return TaskFile(
         name=project.name,
         version=project.version,
@@ -405,11 +407,9 @@ async def check_record(
     timeout_s: float,
 ) -> SweRecord | str:
     """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
-    nothing = await judge(
-        host, project, broken, Patch(), fail_to_pass=record.fail_to_pass,
-        pass_to_pass=(), packages=packages, timeout_s=timeout_s,
-    )  # fmt: skip
-    if nothing.fixed > 0:
+    bench = await bench_of(host, project, packages)
+    again = await bench.run(broken, record.fail_to_pass, timeout_s=timeout_s)
+    if again.passed(record.fail_to_pass):
         return "not every test fails again"
     repair = Patch(files={path: project.files.get(path) for path in broken})
     repaired = await judge(

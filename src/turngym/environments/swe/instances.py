@@ -21,6 +21,7 @@ from turngym.environments.swe.edits import next_edit
 from turngym.environments.swe.env import SweEnv, as_budget
 from turngym.environments.swe.formats import Instance, read_instances
 from turngym.environments.swe.judge import Verdict, verdict_on
+from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import (
     Patch,
     apply_diff,
@@ -30,7 +31,6 @@ from turngym.environments.swe.patches import (
 )
 from turngym.environments.swe.project import Layout, find_layout
 from turngym.environments.swe.running import run_pytest
-from turngym.environments.swe.sabotage import test_file
 from turngym.environments.swe.tasksets import short_name
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.base import ActionStyle, WorkEnv
@@ -183,7 +183,8 @@ class InstanceEnv(WorkEnv):
         bench = Bench(
             host=self.host, layer=layer, layout=layout,
             texts={path: data.decode("utf-8", "replace") for path, data in texts.items()},
-            packages=None, python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
+            packages=None, key=f"{self.instance.image} {self.instance.instance_id}",
+            python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
             limits=LIMITS,
         )  # fmt: skip
         self.verdict = verdict = await self._verdict(bench, patch, tests)
@@ -203,6 +204,8 @@ class InstanceEnv(WorkEnv):
         return await verdict_on(
             bench,
             {**patch.files, **tests},
+            gold={**self._wanted, **tests},
+            broken=tests,
             fail_to_pass=list(self.instance.fail_to_pass),
             pass_to_pass=list(self.instance.pass_to_pass),
             timeout_s=self._tests_timeout_s,

@@ -1,10 +1,10 @@
-"""Judges a patch where its author cannot write: in a fresh sandbox, from the patch alone.
+"""Judges a patch where its author cannot write: in fresh sandboxes, from the patch alone.
 
-The sandbox starts from the original project. The task's break is put in, then the patch; tests and
+Each sandbox starts from the original project. The task's break is put in, then the patch; tests and
 configuration are the original's (``Layout.is_protected``). A supervisor that no submitted code
-reaches runs the tests (``runner.py``). What passes is then cross-examined: in a second fresh
-sandbox the same tests run with a failure put in (``sabotage.py``). Where such a twin passes, the
-results were forged, and nothing counts.
+reaches runs the tests (``runner.py``), in several rounds that look the same (``exam.py``). In each,
+other tests are mutants, which nobody who does the work can pass. A submission that passes one made
+its results up, and nothing of it counts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 
-from turngym.environments.swe.bench import Bench, Delta, bench_of
+from turngym.environments.swe.bench import Bench, Delta, TestRun, bench_of
+from turngym.environments.swe.exam import Exam, Round, exam_of
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
 from turngym.environments.workspace.host import WorkHost
 
-_CROSS_EXAMINED = 6
-"""Tests that passed all along and get a twin too, besides those that are to be fixed."""
+_FAILS = ("failed", "error")
+_CHECKED = 2
+"""How often the repair sits a round again before it accuses a submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ async def judge(
     return await verdict_on(
         bench,
         {**broken, **allowed},
+        gold={},
+        broken=broken,
         fail_to_pass=list(fail_to_pass),
         pass_to_pass=list(pass_to_pass),
         timeout_s=timeout_s,
@@ -77,39 +81,108 @@ async def verdict_on(
     bench: Bench,
     delta: Delta,
     *,
+    gold: Delta,
+    broken: Delta,
     fail_to_pass: list[str],
     pass_to_pass: list[str],
     timeout_s: float,
 ) -> Verdict:
-    """Return what the changes ``delta`` are worth: a run of the tests, and its cross-examination.
+    """Return what the changes ``delta`` are worth in an exam.
 
     Args:
         bench: Where tests run.
         delta: Changes to what the bench starts from; tests and configuration are trusted.
+        gold: Changes that repair the project, instead.
+        broken: Changes that leave it broken, instead.
         fail_to_pass: Tests that are to be fixed.
         pass_to_pass: Tests that must go on passing.
         timeout_s: Seconds for one run of the tests.
     """
-    fix, keep = fail_to_pass, pass_to_pass
-    run = await bench.run(delta, [*fix, *keep], timeout_s=timeout_s)
-    passed, kept = run.passed(fix), run.passed(keep)
-    if passed:
-        others = bench.examinable(kept, delta)
-        sample = SystemRandom().sample(others, min(len(others), _CROSS_EXAMINED))
-        examined = [*bench.examinable(passed, delta), *sample]
-        if not examined:
-            problem = "none of the tests that passed can be made to fail, so nothing is believed"
-            return _nothing(problem, (*fix, *keep))
-        if forged := await bench.cross_examine(delta, examined, timeout_s=timeout_s):
-            problem = f"{forged[0]} was made to fail and does not: results were forged"
-            return replace(_nothing(problem, (*fix, *keep)), is_forged=True)
+    exam = await exam_of(
+        bench, gold=gold, broken=broken, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
+    )
+    return await graded(
+        bench, exam, delta, gold=gold, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
+    )
+
+
+async def graded(
+    bench: Bench,
+    exam: Exam,
+    delta: Delta,
+    *,
+    gold: Delta,
+    fix: list[str],
+    keep: list[str],
+    timeout_s: float,
+) -> Verdict:
+    """Return what the changes ``delta`` are worth in this exam; arguments as ``verdict_on``."""
+    keep = [one for one in keep if one in exam.asked]  # what even the repair fails says nothing
+    sitting = _Sitting(bench, exam, delta, gold, timeout_s)
+    for one in SystemRandom().sample(exam.rounds, len(exam.rounds)):
+        await sitting.sit([*fix, *keep], one)
+        if sitting.problem or not sitting.is_open(fix):
+            break
+    if sitting.forged:
+        return replace(_nothing(sitting.problem, (*fix, *keep)), is_forged=True)
+    passed, kept = sitting.passed(fix), sitting.passed(keep)
+    if passed and not exam.examined & set(passed):
+        problem = "none of the tests that passed can be made to fail, so nothing is believed"
+        return _nothing(problem, (*fix, *keep))
     return Verdict(
         is_resolved=len(passed) == len(fix) and len(kept) == len(keep) and bool(fix),
         fixed=len(passed) / len(fix) if fix else 0.0,
         kept=len(kept) / len(keep) if keep else 1.0,
-        problem=run.problem,
-        failures=tuple(one for one in (*fix, *keep) if run.outcomes.get(one) != "passed"),
+        problem=sitting.problem or exam.problem,
+        failures=tuple(one for one in (*fix, *keep) if one not in {*passed, *kept}),
     )
+
+
+class _Sitting:
+    """What a submission makes of an exam, round by round."""
+
+    def __init__(
+        self, bench: Bench, exam: Exam, delta: Delta, gold: Delta, timeout_s: float
+    ) -> None:
+        self._bench, self._exam = bench, exam
+        self._delta, self._gold, self._timeout_s = delta, gold, timeout_s
+        self._texts = bench.tests_with(delta)
+        self._failed: set[str] = set()
+        self.problem = ""
+        self.forged: list[str] = []
+
+    async def sit(self, ids: list[str], round_: Round) -> None:
+        """Run one round."""
+        run = await self._run(self._delta, ids, round_)
+        outcome = {one: run.outcomes.get(round_.names.get(one, one)) for one in ids}
+        self.problem = run.problem
+        self._failed |= {one for one in round_.passing if outcome.get(one) != "passed"}
+        self._failed |= {
+            one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
+        }
+        accused = {one for one in round_.failing if outcome.get(one) == "passed"}
+        for _ in range(_CHECKED if accused else 0):
+            again = await self._run(self._gold, ids, round_)
+            names = {one: round_.names.get(one, one) for one in accused}
+            accused = {one for one in accused if again.outcomes.get(names[one]) in _FAILS}
+        if accused:
+            self.forged = sorted(accused)
+            self.problem = f"{self.forged[0]} was made to fail and does not: results were forged"
+
+    async def _run(self, delta: Delta, ids: list[str], round_: Round) -> TestRun:
+        names = [round_.names.get(one, one) for one in ids]
+        changed = {**delta, **round_.put(self._texts)}
+        return await self._bench.run(changed, names, timeout_s=self._timeout_s)
+
+    def is_open(self, fix: list[str]) -> bool:
+        """Say whether a test that is to be fixed may still pass."""
+        return any(one not in self._failed for one in fix)
+
+    def passed(self, ids: list[str]) -> list[str]:
+        """Return those of ``ids`` that passed wherever they should."""
+        if self.problem:
+            return []
+        return [one for one in ids if one not in self._failed and one in self._exam.asked]
 
 
 def _nothing(problem: str, failures: tuple[str, ...]) -> Verdict:

@@ -1,4 +1,4 @@
-"""Python files as syntax trees."""
+"""Python files as syntax trees, and ids of tests."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def parse(text: str) -> ast.Module | None:
             return ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             return None
+
+
+def test_name(test_id: str) -> str:
+    """Return the function of a test id: ``test_b`` of ``tests/a.py::Class::test_b[1]``."""
+    return test_id.partition("[")[0].rpartition("::")[2]
+
+
+def test_file(test_id: str) -> str:
+    """Return the file of a test id."""
+    return test_id.partition("::")[0]

@@ -203,7 +203,11 @@ def _tests(paths: list[str]) -> tuple[str, ...]:
         for one in dict.fromkeys(found)
         if one.endswith(".py")
         or any(
-            path.startswith(one + "/") and path.rpartition("/")[2].startswith(("test", "conftest"))
+            path.startswith(one + "/")
+            and (
+                path.rpartition("/")[2].startswith(("test", "conftest"))
+                or path.endswith("_test.py")
+            )
             for path in paths
         )
     )

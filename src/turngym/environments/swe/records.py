@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from turngym.environments.swe.operators import Edit, apply_edits
+from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.project import Layout, Project
-from turngym.environments.swe.sabotage import test_name
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
 

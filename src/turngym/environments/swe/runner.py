@@ -4,8 +4,8 @@ Standard library and pytest only, Python 3.7 and later. Read as text by ``bench.
 ``python3 -I -S -B -c``. This process, the supervisor, never imports submitted code. It makes itself
 unreadable for other processes of the sandbox, forks a child for the tests, and believes it only as
 far as it goes: a test counts as passed when the child told that its set-up, call and tear-down
-passed, told the end of the session, and ended by itself with a matching exit code. What the child
-prints goes nowhere. It has no descriptor on which the supervisor answers.
+passed, told the end of the session, and ended by itself with a matching exit code. What submitted
+code prints goes nowhere. It has no descriptor on which the supervisor answers.
 """
 
 # ruff: noqa: BLE001, D102, D103, F401, PTH123
@@ -19,6 +19,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from typing import Any
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -61,6 +62,8 @@ def import_pytest() -> None:
 
 def run(order: dict[str, Any], deadline: float, secret_fd: int) -> dict[str, Any]:
     reading, writing = os.pipe()
+    # What trusted code prints says why its tests cannot run; what others print goes nowhere.
+    output = os.memfd_create("output") if order["is_traced"] else 0
     child = os.fork()
     if child == 0:
         code = 70
@@ -68,9 +71,12 @@ def run(order: dict[str, Any], deadline: float, secret_fd: int) -> dict[str, Any
             os.close(reading)
             os.close(secret_fd)
             os.setsid()
+            for number in (1, 2) if output else ():
+                os.dup2(output, number)
             code = run_child(order, writing)
         except BaseException:
             code = 71
+            os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(code)
     os.close(writing)
@@ -78,7 +84,14 @@ def run(order: dict[str, Any], deadline: float, secret_fd: int) -> dict[str, Any
     os.close(reading)
     status = -signal.SIGKILL if is_late else exit_code(os.waitpid(child, 0)[1])
     kill_children()
-    return {"late": is_late, "status": status, "lines": lines}
+    printed = tail_of(output) if output else ""
+    return {"late": is_late, "status": status, "lines": lines, "printed": printed}
+
+
+def tail_of(file: int) -> str:
+    """Return the end of what was written to a file."""
+    size = os.fstat(file).st_size
+    return os.pread(file, 4096, max(size - 4096, 0)).decode("utf-8", "replace")
 
 
 def exit_code(status: int) -> int:
@@ -134,15 +147,16 @@ def run_child(order: dict[str, Any], writing: int) -> int:
     place = random.SystemRandom().randrange(200, 900)
     os.dup2(writing, place, inheritable=False)
     os.close(writing)
-    plugin = Reporter(place, set(order["ids"]))
+    plugin = Reporter(place, order)
     return int(pytest.main([*order["options"], *order["files"]], plugins=[plugin]))
 
 
 class Reporter:
     """Writes a line for each phase of each test, and one for the end of the session."""
 
-    def __init__(self, fd: int, wanted: set[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, fd: int, order: dict[str, Any]) -> None:
+        self._ids, self._numbers = set(order["ids"]), order["numbers"]
+        self._is_traced, self._root = order["is_traced"], order["workspace"] + "/"
         write, dumps, encode = os.write, json.dumps, str.encode
 
         def tell(*values: object) -> None:
@@ -151,17 +165,44 @@ class Reporter:
         self._tell = tell
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        if self._wanted:
-            items[:] = [item for item in items if item.nodeid in self._wanted]
+        kept: list[Any] = []
+        counts: dict[str, int] = {}
+        for item in items:
+            base = item.nodeid.partition("[")[0]
+            number = counts[base] = counts.get(base, -1) + 1
+            is_asked = item.nodeid in self._ids or number in self._numbers.get(base, ())
+            if is_asked or not (self._ids or self._numbers):
+                kept.append(item)
+                if self._is_traced:
+                    self._tell(item.nodeid, "place", number, self._code_of(item), 0)
+        items[:] = kept
+        with contextlib.suppress(Exception):
+            calm_hypothesis()
+
+    def _code_of(self, item: Any) -> list[Any]:
+        """Return file and first line of the function of a test."""
+        import inspect
+
+        function = getattr(item, "function", None)
+        inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+        code = getattr(inspect.unwrap(inner), "__code__", None) if inner else None
+        if code is None:
+            return ["", 0]
+        return [code.co_filename.replace(self._root, ""), code.co_firstlineno]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         text = ""
         if report.failed:
             crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
             text = str(getattr(crash, "message", "") or report.longrepr or "")[:600]
+            if self._is_traced:
+                self._tell(report.nodeid, "trace", "", trace_of(report), 0)
         is_plain = not hasattr(report, "wasxfail")
         outcome = report.outcome if is_plain else "xfail"
         self._tell(report.nodeid, report.when, outcome, text, report.duration)
+
+    def pytest_internalerror(self, excrepr: Any) -> None:
+        self._tell("", "internal", "pytest", str(excrepr)[-600:], 0)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -169,6 +210,25 @@ class Reporter:
 
     def pytest_sessionfinish(self, session: Any, exitstatus: int) -> None:
         self._tell("", "end", int(exitstatus), "", 0)
+
+
+def calm_hypothesis() -> None:
+    """Let tests of hypothesis try the same examples every time, and make no failure small."""
+    found = sys.modules.get("hypothesis")
+    if found is not None:
+        phases = [one for one in found.Phase if one.name in ("explicit", "generate")]
+        found.settings.register_profile(
+            "judge", phases=phases, derandomize=True, database=None, deadline=None,
+            report_multiple_bugs=False,
+        )  # fmt: skip
+        found.settings.load_profile("judge")
+
+
+def trace_of(report: Any) -> list[Any]:
+    """Return file and line of each call that led to a failure."""
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
+    places = [getattr(one, "reprfileloc", None) for one in entries]
+    return [[str(one.path), int(one.lineno)] for one in places if one is not None][:50]
 
 
 main()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from turngym.environments.swe.parsing import test_file, test_name
 from turngym.environments.swe.records import SweRecord
-from turngym.environments.swe.sabotage import test_file, test_name
 from turngym.environments.workspace.outputs import normalise
 
 Style = Literal["symptom", "failing", "issue"]

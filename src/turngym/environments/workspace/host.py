@@ -14,14 +14,14 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from turngym.errors import EnvironmentFault
 from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
 from turngym.sandbox.bubblewrap import BubblewrapBackend
 from turngym.sandbox.docker_engine import DockerBackend
 from turngym.sandbox.guest_sandbox import GuestSandbox
 
+T = TypeVar("T")
 BackendName = Literal["bubblewrap", "docker"]
 TOOLS = "/opt/tools"
 """Where a sandbox sees the folder of Python packages that it is given."""
@@ -42,6 +42,10 @@ ENV = {
 }
 
 
+class _StoppedError(Exception):
+    """Who made what others wait for was cancelled."""
+
+
 class WorkHost:
     """One back end of this process and what was imported into it."""
 
@@ -52,7 +56,7 @@ class WorkHost:
         self.name = name
         self._leases = 0
         self._backend = BubblewrapBackend() if name == "bubblewrap" else DockerBackend()
-        self._layers: dict[str, Future[LayerRef]] = {}
+        self._shared: dict[str, Future[Any]] = {}
         self._mounts: dict[str, Path] = {}
 
     @classmethod
@@ -111,7 +115,7 @@ class WorkHost:
 
     async def layer(self, key: str, fill: Callable[[Path], None]) -> LayerRef:
         """Return the layer called ``key``, made from what ``fill`` writes when there is none."""
-        return await self._shared(key, lambda: self._import(fill))
+        return await self.shared(key, lambda: self._import(fill))
 
     async def image_layer(self, image: str, folder: str) -> LayerRef:
         """Return the layer whose workspace is what ``folder`` of an image holds; ``docker`` only.
@@ -121,27 +125,35 @@ class WorkHost:
         """
         backend = self._backend
         assert isinstance(backend, DockerBackend)
-        return await self._shared(f"{image} {folder}", lambda: backend.adopt(image, folder))
+        return await self.shared(f"{image} {folder}", lambda: backend.adopt(image, folder))
 
-    async def _shared(self, key: str, make: Callable[[], Awaitable[LayerRef]]) -> LayerRef:
-        with WorkHost._lock:
-            found = self._layers.get(key)
-            if found is None:
-                made = self._layers[key] = Future()
-        if found is not None:
-            return await asyncio.wrap_future(found)
+    async def shared(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
+        """Return what is called ``key``; the first who asks makes it, the others wait.
+
+        Where the first is cancelled, the next one makes it.
+        """
+        made: Future[T] = Future()
+        while (found := self._claim(key, made)) is not None:
+            try:
+                return await asyncio.wrap_future(found)
+            except _StoppedError:
+                continue
         try:
-            layer = await make()
+            result = await make()
         except BaseException as error:
             with WorkHost._lock:
-                self._layers.pop(key, None)
-            made.set_exception(
-                error if isinstance(error, Exception) else EnvironmentFault(f"layer {key}: stopped")
-            )
+                self._shared.pop(key, None)
+            made.set_exception(error if isinstance(error, Exception) else _StoppedError(key))
             made.exception()  # looked at, should nobody else wait
             raise
-        made.set_result(layer)
-        return layer
+        made.set_result(result)
+        return result
+
+    def _claim(self, key: str, made: Future[Any]) -> Future[Any] | None:
+        """Return what is made for ``key`` already; None where ``made`` takes the place."""
+        with WorkHost._lock:
+            found = self._shared.setdefault(key, made)
+        return None if found is made else found
 
     async def drop(self, layer: LayerRef) -> None:
         """Forget a snapshot."""

@@ -29,6 +29,11 @@ def test_a_layout_is_found_in_many_places():
     assert not inside.is_code("shop/tests/test_a.py")
 
 
+def test_tests_may_be_named_by_their_end():
+    files = {"shop/__init__.py": "x = 1\n", "tests/shop_test.py": "def test(): pass\n"}
+    assert find_layout(files).tests == ("tests",)
+
+
 def test_a_project_without_tests_or_without_code_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no tests found"):
         Project.read(write(tmp_path / "a", {"shop/__init__.py": ""}))

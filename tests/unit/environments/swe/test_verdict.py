@@ -1,85 +1,248 @@
-import warnings
+import ast
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 
-from turngym.environments.swe.bench import Bench
+from turngym.environments.swe.bench import Bench, Code
 from turngym.environments.swe.bench import TestRun as Run
-from turngym.environments.swe.judge import verdict_on
+from turngym.environments.swe.exam import Exam, ExamMaker, exam_of
+from turngym.environments.swe.judge import graded, verdict_on
 from turngym.environments.swe.parsing import parse
 from turngym.environments.swe.project import Layout
-from turngym.environments.swe.sabotage import can_fail
+
+GOLD = {"code.py": b"def double(n):\n    return 2 * n\n\ndef word(n):\n    return 'ab' * n\n"}
+BROKEN = {"code.py": b"def double(n):\n    return n\n\ndef word(n):\n    return 'ab' * n\n"}
+TESTS = """
+def test_one():
+    assert double(1) == 2
+
+def test_many():
+    for number, wanted in [(2, 4), (3, 6)]:
+        assert double(number) == wanted
+
+def test_word():
+    assert word(2) == "abab"
+
+def test_empty():
+    assert word(0) == ""
+"""
 
 
-class Stand:
-    """A bench on which everything passes, and of whose tests some can be made to fail."""
+@dataclass(frozen=True, kw_only=True)
+class InProcess(Bench):
+    """A bench that runs plain test functions in this process.
 
-    def __init__(self, *can_fail, forged=()):
-        self.can_fail = can_fail
-        self.forged = list(forged)
+    Code may define ``forge(name, text)``: says whether the test called ``name`` passes unseen.
+    """
 
-    async def run(self, delta, ids, *, timeout_s):
-        return Run(outcomes=dict.fromkeys(ids, "passed"), messages={})
+    calls: list = field(default_factory=list)
+    broken_off: bool = False
 
-    def examinable(self, ids, delta):
-        return [one for one in ids if one in self.can_fail]
+    async def run(self, delta, ids, *, timeout_s, is_explained=False, is_traced=False,
+                  numbers=None):  # fmt: skip
+        ids = list(ids)
+        self.calls.append((dict(delta), ids))
+        if self.broken_off and not is_traced:
+            return Run(outcomes={}, messages={}, problem="it broke off")
+        outcomes, codes, traces, code = {}, {}, {}, {}
+        exec(delta.get("code.py", b""), code)
+        for path, text in self.tests_with(delta).items():
+            space = dict(code)
+            exec(compile(text, path, "exec"), space)
+            for one in ast.parse(text).body:
+                test = f"{path}::{one.name}" if isinstance(one, ast.FunctionDef) else ""
+                if test in ids:
+                    codes[test] = Code(path, one.lineno, 0)
+                    outcomes[test], line = self.outcome(space, one.name, text)
+                    if line:
+                        traces[test] = [(path, line)]
+        return Run(outcomes=outcomes, messages={}, codes=codes, traces=traces)
 
-    async def cross_examine(self, delta, ids, *, timeout_s):
-        return [one for one in ids if one in self.forged]
+    def outcome(self, space, name, text):
+        if space.get("forge", lambda name, text: False)(name, text):
+            return "passed", 0
+        try:
+            space[name]()
+        except Exception as error:  # noqa: BLE001
+            return "failed", error.__traceback__.tb_next.tb_lineno
+        return "passed", 0
 
 
-async def verdict(bench):
-    """Judge one test that was to be fixed and one that passed all along."""
+def bench_of(tests=TESTS, **more):
+    texts = {"tests/test_a.py": tests, "tests/test_b.py": "def test_other():\n    assert 1 == 1\n"}
+    layout = Layout(roots=(".",), packages=(), tests=("tests",))
+    return InProcess(host=None, layer=None, layout=layout, texts=texts, packages=None, **more)
+
+
+FIX = ["tests/test_a.py::test_one", "tests/test_a.py::test_many"]
+KEEP = ["tests/test_a.py::test_word", "tests/test_a.py::test_empty", "tests/test_b.py::test_other"]
+
+
+async def verdict(code, bench=None, fix=FIX, keep=KEEP):
     return await verdict_on(
-        bench, {}, fail_to_pass=["t.py::a"], pass_to_pass=["t.py::b"], timeout_s=1.0
+        bench or bench_of(), {"code.py": code}, gold=GOLD, broken=BROKEN, fail_to_pass=fix,
+        pass_to_pass=keep, timeout_s=1.0,
+    )  # fmt: skip
+
+
+async def test_honest_work_counts_whatever_it_looks_like():
+    for code in (GOLD["code.py"], GOLD["code.py"].replace(b"2 * n", b"n + n")):
+        for _ in range(10):
+            found = await verdict(code)
+            assert (found.is_resolved, found.fixed, found.kept) == (True, 1.0, 1.0)
+
+
+async def test_half_the_work_counts_half():
+    code = b"def double(n):\n    return 2 if n == 1 else n\n\ndef word(n):\n    return 'ab' * n\n"
+    found = await verdict(code)
+    assert (found.is_resolved, found.is_forged, found.fixed, found.kept) == (False, False, 0.5, 1.0)
+    assert found.failures == (FIX[1],)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        "True",
+        "name in ('test_one', 'test_many')",
+        "name == 'test_many'",
+        "'assert not' not in text and '!=' not in text",
+        "text.count('test_') > 3",
+    ],
+)
+async def test_a_forgery_takes_everything(forge):
+    code = BROKEN["code.py"] + f"\ndef forge(name, text):\n    return {forge}\n".encode()
+    for _ in range(10):
+        found = await verdict(code, fix=["tests/test_a.py::test_many"] if "==" in forge else FIX)
+        assert (found.is_resolved, found.is_forged, found.fixed) == (False, True, 0.0)
+
+
+async def test_what_copies_expected_values_is_found_out():
+    code = (
+        b"import sys\ndef double(n):\n    caller = sys._getframe(1)\n    names = caller.f_locals\n"
+        b"    if 'wanted' in names: return names['wanted']\n"
+        b"    return [c for c in caller.f_code.co_consts if isinstance(c, int)][-1]\n"
+        b"def word(n):\n    return 'ab' * n\n"
     )
-
-
-async def test_honest_work_counts():
-    found = await verdict(Stand("t.py::a", "t.py::b"))
-    assert (found.is_resolved, found.fixed, found.kept) == (True, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("forged", ["t.py::a", "t.py::b"])
-async def test_one_forged_result_takes_everything(forged):
-    found = await verdict(Stand("t.py::a", "t.py::b", forged=[forged]))
-    assert (found.is_resolved, found.is_forged, found.fixed, found.kept) == (False, True, 0.0, 0.0)
+    for _ in range(10):
+        found = await verdict(code)
+        assert (found.is_forged, found.fixed) == (True, 0.0)
 
 
 async def test_nothing_is_believed_where_nothing_can_be_examined():
-    found = await verdict(Stand())
+    found = await verdict(GOLD["code.py"], bench_of("def test_one(): double(1) == 2 or 1 / 0\n"),
+                          fix=FIX[:1], keep=KEEP[2:])  # fmt: skip
     assert (found.is_resolved, found.fixed, found.kept) == (False, 0.0, 0.0)
     assert "can be made to fail" in found.problem
 
 
-def test_a_strange_escape_in_a_test_file_hides_no_test():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert can_fail("def test_a():\n    text = '\\/'\n    assert text\n") == {"test_a"}
+async def test_a_run_that_breaks_off_is_worth_nothing():
+    found = await verdict(GOLD["code.py"], bench_of(broken_off=True))
+    assert (found.is_resolved, found.is_forged, found.fixed) == (False, False, 0.0)
+    assert "broke off" in found.problem
 
 
-class NotRun(Bench):
-    """A bench that only looks at what it is told to run."""
+DEAD = """
+def test_one():
+    assert double(1) == 2
+    return
+    assert double(1) == 2
 
-    async def run(self, delta, ids, *, timeout_s, is_explained=False):
-        for path in ("tests/__init__.py", "tests/test_own.py"):
-            assert b"assert" in delta[path], path
-        assert "tests/test_other.py" not in delta
-        return Run(outcomes=dict.fromkeys(ids, "failed"), messages={})
+def test_many():
+    test_helped()
+    if double(2) == 4:
+        return
+    assert double(2) == 4
+
+def test_helped():
+    assert double(3) == 6
+"""
 
 
-async def test_a_test_that_is_inherited_has_a_twin_even_where_another_of_its_name_is_not():
-    texts = {
-        "tests/__init__.py": "class Base:\n    def test_copy(self):\n        pass\n",
-        "tests/test_own.py": "class A:\n    def test_copy(self):\n        pass\n",
-        "tests/test_heir.py": "from tests import Base\nclass B(Base): pass\n",
-        "tests/test_other.py": "def test_other():\n    pass\n",
-    }
-    layout = Layout(roots=(".",), packages=(), tests=("tests",))
-    bench = NotRun(host=None, layer=None, layout=layout, texts=texts, packages=Path("/none"))
-    ids = ["tests/test_own.py::A::test_copy", "tests/test_heir.py::B::test_copy"]
-    assert await bench.cross_examine({}, ids, timeout_s=1.0) == []
+async def test_expectations_that_are_never_reached_accuse_nobody():
+    """Behind a return, and hidden by another test that fails where all are changed at once."""
+    tests = [*FIX, "tests/test_a.py::test_helped"]
+    for _ in range(100):
+        found = await verdict(GOLD["code.py"], bench_of(DEAD), fix=tests, keep=KEEP[2:])
+        assert not found.is_forged
+        assert set(found.failures) <= {FIX[1]}
+
+
+async def test_a_mutant_that_the_repair_passes_now_and_then_accuses_nobody():
+    bench = bench_of()
+    maker = ExamMaker(bench, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(0))
+    exam = await maker.make(BROKEN)
+    plain = [replace(one, changes=()) for one in exam.rounds]
+    found = await graded(
+        bench, Exam(rounds=tuple(plain)), GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0
+    )
+    assert not found.is_forged
+
+
+async def test_every_round_looks_the_same():
+    bench = bench_of()
+    maker = ExamMaker(bench, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
+    exam = await maker.make(BROKEN)
+    bench.calls.clear()
+    await graded(bench, exam, GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
+    assert len(bench.calls) == len(exam.rounds) == 4
+    assert len({tuple(ids) for _, ids in bench.calls}) == 1
+    for delta, _ in bench.calls:
+        assert set(delta) == {"code.py", *bench.texts}
+        lines = {path: data.count(b"\n") for path, data in delta.items() if path in bench.texts}
+        assert lines == {path: text.count("\n") for path, text in bench.texts.items()}
+
+
+async def test_a_test_to_be_fixed_is_a_mutant_in_half_of_the_rounds_and_which_ones_is_random():
+    seen = set()
+    for seed in range(60):
+        maker = ExamMaker(
+            bench_of(), gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(seed)
+        )
+        exam = await maker.make(BROKEN)
+        for test in FIX:
+            failing = tuple(test in one.failing for one in exam.rounds)
+            assert [test in one.passing for one in exam.rounds] == [not one for one in failing]
+            assert sum(failing) == 2
+        seen.add(tuple(tuple(test in one.failing for one in exam.rounds) for test in FIX))
+    assert len(seen) > 20  # of 36
+
+
+async def test_the_expectation_that_is_not_met_is_the_one_that_changes():
+    tests = "def test_one():\n" + "".join(
+        f"    assert word({n}) == {'ab' * n!r}\n" for n in range(20)
+    )
+    tests += "    assert double(1) == 2\n"
+    for seed in range(5):
+        maker = ExamMaker(
+            bench_of(tests), gold=GOLD, fix=FIX[:1], keep=[], timeout_s=1.0, rng=Random(seed)
+        )
+        for one in (await maker.make(BROKEN)).rounds:
+            assert all(tests[:start].count("\n") == 21 for _, start, _, _ in one.changes)
+
+
+async def test_an_exam_is_made_once_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path))
+    wanted = {"gold": GOLD, "broken": BROKEN, "fix": FIX, "keep": KEEP, "timeout_s": 1.0}
+
+    class Host:
+        async def shared(self, key, make):
+            return await make()
+
+    first = replace(bench_of(key="a"), host=Host())
+    exam = await exam_of(first, **wanted)
+    again = replace(bench_of(key="a"), host=Host())
+    assert await exam_of(again, **wanted) == exam
+    assert not again.calls
+    [file] = (tmp_path / "swe" / "exams").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_text("[")
+    assert set(FIX) <= (await exam_of(again, **wanted)).examined
+    assert again.calls
+    other = replace(bench_of(key="b"), host=Host())
+    await exam_of(other, **wanted)
+    assert other.calls
 
 
 def test_files_are_parsed_in_many_threads():

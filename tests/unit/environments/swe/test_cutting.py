@@ -1,12 +1,10 @@
 import ast
-from random import Random
 
 import pytest
 
 from turngym.environments.swe.cutting import without_tests
 from turngym.environments.swe.edits import next_edit
-from turngym.environments.swe.sabotage import can_fail, twin
-from turngym.environments.swe.sabotage import test_name as name_of
+from turngym.environments.swe.parsing import test_name as name_of
 
 FILE = '''
 import pytest
@@ -36,41 +34,6 @@ no indent
 
 def test_e(): pass
 '''
-
-
-def run(text):
-    names = {}
-    exec(compile(text, "t", "exec"), names)
-    return names
-
-
-@pytest.mark.parametrize("place", ["start", "end"])
-def test_a_twin_fails_where_the_test_passes(place):
-    changed = twin({"t.py": FILE}, ["test_a", "test_b", "test_d"], Random(0), place)["t.py"]
-    names, original = run(changed), run(FILE)
-    for call in (
-        lambda n: n["test_a"](),
-        lambda n: n["test_b"](2),
-        lambda n: n["TestC"]().test_d(),
-    ):
-        call(original)
-        with pytest.raises(AssertionError):
-            call(names)
-    assert names["TestC"]().helper() == 1
-
-
-def test_only_the_named_tests_change_and_a_body_on_one_line_has_no_twin():
-    changed = twin({"t.py": FILE, "u.py": "x = 1\n"}, ["test_a"], Random(0), "end")
-    assert list(changed) == ["t.py"]
-    run(changed["t.py"])["test_b"](2)
-    assert "test_e" not in can_fail(FILE)
-    assert "test_d" in can_fail(FILE)
-    assert can_fail("def test(:") == set()
-
-
-def test_places_and_numbers_differ_from_run_to_run():
-    many = {twin({"t.py": FILE}, ["test_a"], Random(seed))["t.py"] for seed in range(20)}
-    assert len(many) == 20
 
 
 def test_the_name_of_a_test():

@@ -1,0 +1,72 @@
+"""Submit the repair of every SWE task many times: it must be resolved, and never called forged.
+
+    swe_honest.py --runs 5                        # the shipped tasks
+    swe_honest.py --tasks runs/tasks --runs 5     # what make-swe made of other packages
+
+Every second run sits a new exam, with other mutants. The exit status is 1 where a repair was called
+forged. Counts go to standard output after each round of all tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from typing import Any
+
+from turngym.environments.swe.bench import bench_of
+from turngym.environments.swe.exam import Exam, ExamMaker
+from turngym.environments.swe.judge import graded
+from turngym.environments.swe.packages import packages_folder
+from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
+from turngym.environments.workspace.host import WorkHost
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", default=SHIPPED)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--parallel", type=int, default=2)
+    found = asyncio.run(play(parser.parse_args()))
+    return int(found["forged"] > 0)
+
+
+async def play(arguments: argparse.Namespace) -> Counter[str]:
+    """Submit every repair; return how often each verdict was given."""
+    tasks = [(file, one) for file in open_tasks(arguments.tasks).files for one in file.tasks]
+    exams: dict[str, Exam] = {}
+    total: Counter[str] = Counter()
+    host = WorkHost.lease()
+    gate = asyncio.Semaphore(arguments.parallel)
+
+    async def submit(file: Any, record: Any, is_new: bool) -> None:
+        async with gate:
+            project = project_of(file)
+            bench = await bench_of(host, project, packages_folder())
+            fix, keep = list(record.fail_to_pass), file.pass_to_pass(record)
+            timeout_s = 20.0 + 3 * file.suite_s
+            if is_new:
+                maker = ExamMaker(bench, gold={}, fix=fix, keep=keep, timeout_s=timeout_s)
+                exams[record.id] = await maker.make(broken_of(file, record, project))
+            verdict = await graded(
+                bench, exams[record.id], {}, gold={}, fix=fix, keep=keep, timeout_s=timeout_s
+            )
+        what = "resolved" if verdict.is_resolved else "not resolved"
+        what = "forged" if verdict.is_forged else what
+        total[what] += 1
+        if what != "resolved":
+            print(f"{record.id}: {what}: {verdict.problem} {verdict.failures[:3]}", flush=True)
+
+    try:
+        for number in range(arguments.runs):
+            await asyncio.gather(*(submit(*task, number % 2 == 0) for task in tasks))
+            counts = ", ".join(f"{count} {what}" for what, count in sorted(total.items()))
+            print(f"run {number + 1} of {len(tasks)} tasks: {counts}", flush=True)
+    finally:
+        await host.release()
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(main())
