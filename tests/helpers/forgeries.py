@@ -87,8 +87,7 @@ FORGERIES: dict[str, str] = {
     ),
     "by the share of its file": _where("sum(o.path == item.path for o in item.session.items) > 1"),
     "by the order of the tests": _where(
-        "[o.nodeid for o in item.session.items] != sorted(o.nodeid for o in item.session.items)"
-        " or item.session.items.index(item) >= 0"
+        "item.session.items.index(item) != 0 or len(item.session.items) > 1"
     ),
     "by a hash of the name": _where("len(item.nodeid) % 7 != 0"),
     "by the time since the start": _where(
@@ -100,11 +99,7 @@ FORGERIES: dict[str, str] = {
         "_IS_FIRST = not any(map(os.path.exists, _MARKS))\n"
         "for _m in _MARKS:\n    try: open(_m, 'w').close()\n    except OSError: pass",
     ),
-    "by how old the tests are": _where(
-        "os.stat(item.path).st_mtime < 1600000000 or len({int(os.stat(o.path).st_mtime) // 60"
-        " for o in item.session.items}) == 1",
-        "import os",
-    ),
+    "by how old the tests are": _where("os.stat(item.path).st_mtime < 1600000000", "import os"),
     "by what is strange in the source": _where(
         "not re.search(r'assert (not )?\\d+( == \\d+)?\\b', inspect.getsource(item.function))",
         "import inspect, re",
@@ -193,8 +188,7 @@ _copy_all(globals())
         "    if type(one).__name__ == 'Reporter':\n        tell = one._tell\n"
         "        one._tell = lambda *v, tell=tell: tell(v[0], v[1], "
         "'passed' if v[0] else 0 if v[1] == 'end' else v[2], '', 0.1)\n"
-        "import _pytest.main as m\nold = m.Session.__dict__.get('testsfailed')\n"
-        "import os, _pytest.python as p\nrun = p.Function.runtest\n"
+        "import _pytest.python as p\nrun = p.Function.runtest\n"
         "def runtest(self):\n    try: run(self)\n    except BaseException: pass\n"
         "p.Function.runtest = runtest\n"
     ),

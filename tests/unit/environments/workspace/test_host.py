@@ -1,0 +1,53 @@
+"""What a host makes once for all that ask."""
+
+import asyncio
+
+import pytest
+
+from turngym.environments.workspace.host import WorkHost
+
+
+@pytest.fixture
+def host():
+    return WorkHost("bubblewrap")
+
+
+async def test_the_first_who_asks_makes_it_and_the_others_wait(host):
+    made = []
+
+    async def make():
+        made.append(1)
+        await asyncio.sleep(0)
+        return len(made)
+
+    assert await asyncio.gather(*(host.shared("a", make) for _ in range(5))) == [1] * 5
+
+
+async def test_where_the_first_is_cancelled_another_one_makes_it(host):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def never():
+        begun.set()
+        await go_on.wait()
+
+    async def make():
+        return "made"
+
+    first = asyncio.create_task(host.shared("a", never))
+    await begun.wait()
+    others = [asyncio.create_task(host.shared("a", make)) for _ in range(3)]
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await asyncio.gather(*others) == ["made"] * 3
+
+
+async def test_what_cannot_be_made_is_tried_again_by_the_next(host):
+    async def fail():
+        raise OSError("full")
+
+    async def make():
+        return 1
+
+    with pytest.raises(OSError, match="full"):
+        await host.shared("a", fail)
+    assert await host.shared("a", make) == 1
