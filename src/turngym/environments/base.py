@@ -55,9 +55,10 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
     """
 
     metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
-    blocks: ClassVar[bool] = False
-    """Its calls wait for something outside (a server, a program), so others play meanwhile: whoever
-    plays many at once gives each a thread. An environment that computes stays in the event loop."""
+    blocks: bool = False
+    """Whether its calls wait for something outside (a server, a program). Rollouts then run each
+    such environment in a thread, so that others play meanwhile. Leave it False where calls compute
+    only: they stay in the event loop."""
 
     def __init__(self, *, render_mode: str | None = None) -> None:
         self.observation_space = text_observation_space()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from typing import Any
 
 import pytest
+from gymnasium.wrappers import TimeLimit
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
+from turngym.environments.adapters import as_sync
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.rollouts.pool import EnvPool, Isolation
 from turngym.rollouts.schedule_config import DeadlineConfig
+from turngym.trainers.config import RolloutConfig
 
 HANG = "break hang"
 
@@ -130,6 +134,66 @@ async def test_an_environment_that_does_not_close_is_given_up() -> None:
     (await pool.lease()).release()
     await pool.close()
     assert pool.stats.abandoned == 1
+
+
+class Meeting:
+    """Two episodes that are inside a call at the same time; alone, a call waits in vain."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(2, timeout=60)
+
+    def blocking(self) -> LadderEnv:
+        barrier = self.barrier
+
+        class Blocking(LadderEnv):
+            blocks = True
+
+            def step(self, action: str) -> Any:
+                barrier.wait()
+                return super().step(action)
+
+        return Blocking()
+
+    def coroutines(self) -> Any:
+        barrier = self.barrier
+
+        class Waiting(AsyncLadderEnv):
+            async def step(self, action: str) -> Any:
+                await asyncio.to_thread(barrier.wait)
+                return await super().step(action)
+
+        return as_sync(Waiting)
+
+    def wrapped(self) -> Any:
+        return TimeLimit(self.blocking(), 10)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "coroutines", "wrapped"])
+async def test_environments_that_wait_do_not_hold_up_each_other(kind: str) -> None:
+    pool = EnvPool(getattr(Meeting(), kind), size=2, isolation=RolloutConfig().isolation)
+
+    async def play() -> str:
+        lease = await pool.lease()
+        await in_loop_or_not(lease.reset(seed=0))
+        observation, *_ = await in_loop_or_not(lease.step("up"))
+        lease.release()
+        return str(observation["text"])
+
+    assert all("rung" in text for text in await asyncio.gather(play(), play()))
+    await pool.close()
+
+
+async def in_loop_or_not(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+async def test_an_environment_that_computes_stays_in_the_event_loop() -> None:
+    pool = EnvPool(LadderEnv, size=1)
+    lease = await pool.lease()
+    observation, _ = lease.reset(seed=0)  # no coroutine
+    assert "rung" in observation["text"]
+    lease.release()
+    await pool.close()
 
 
 async def test_attributes_are_those_of_the_environment() -> None:

@@ -65,7 +65,7 @@ class CorpusEnv(SearchEnv):
             action_style=action_style,
             render_mode=render_mode,
         )
-        is_live = isinstance(engine, Mapping)
+        self.blocks = is_live = isinstance(engine, Mapping)
         if is_live and (index is not None or questions is None):
             raise ConfigError("search/corpus: a live engine needs 'questions' and no 'index'")
         self._place = index or _SAMPLE

@@ -41,6 +41,7 @@ class ScienceWorldEnv(EngineGame):
     """
 
     name = "scienceworld"
+    blocks = True  # the Java process works meanwhile
     extra = "scienceworld"
     modules = ("scienceworld",)
     rules = (
