@@ -44,7 +44,7 @@ def stop_at(
     Raises:
         AssertionError: It ended before it printed the line.
     """
-    command = [sys.executable, __file__, str(out), *sources]
+    command = [sys.executable, "-P", __file__, str(out), *sources]
     package = Path(sys.modules["turngym"].__file__ or "").parents[1]
     paths = os.pathsep.join([str(package), str(Path(__file__).parents[1])])
     variables = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from helpers import custom_credit
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
+from turngym.rollouts.pool import Lease
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -85,6 +88,39 @@ def test_an_interrupted_run_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     result = train(config, out)
     assert result.updates == 6
     assert [row["step"] for row in steps(out)] == list(range(6))
+
+
+def test_episodes_go_on_while_credit_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second group steps only while credit of the first is computed, which waits for that."""
+    meeting = custom_credit.Meeting()
+    monkeypatch.setattr(custom_credit, "meeting", meeting)
+    reset, step, leases = Lease.reset, Lease.step, list[Lease]()
+
+    def note(lease: Lease, **options: Any) -> Any:
+        leases.append(lease)
+        return reset(lease, **options)
+
+    async def step_later(lease: Lease, action: str) -> Any:
+        is_later = leases.index(lease) >= SETTINGS["rollout"]["group_size"]
+        while is_later and not meeting.credit_began.is_set():
+            await asyncio.sleep(0.001)
+        answer = step(lease, action)
+        if is_later:
+            meeting.stepped.set()
+        return answer
+
+    monkeypatch.setattr(Lease, "reset", note)
+    monkeypatch.setattr(Lease, "step", step_later)
+    advantage = {"type": "custom", "function": "helpers.custom_credit:waiting"}
+    algo = {"name": "mine", "rewards": [{"type": "env"}], "advantage": advantage}
+    alone = {"groups_per_step": 1, "stale": "drop", "admission": "in_order"}
+    few = {"steps": 2, "checkpoint_every": 2, "tensorboard": False}
+    settings = {**SETTINGS, "algo": algo, "rollout": {**SETTINGS["rollout"], **alone}, "run": few}
+    train(load_config(TrainConfig, [settings, "learner.num_minibatches=1"]), tmp_path)
+    assert meeting.met == [True]
+    assert len(steps(tmp_path)) == 2
 
 
 def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> None:

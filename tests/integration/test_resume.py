@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
@@ -21,9 +22,11 @@ from safetensors.torch import load_file, save_file
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.config import load_config, to_toml
-from turngym.errors import CheckpointError, ConfigError, TrainingError
+from turngym.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from turngym.trainers.checkpoints import find_model, latest_checkpoint
 from turngym.trainers.config import TrainConfig
+from turngym.trainers.credit import archer
+from turngym.trainers.credit.fresh_actions import draw_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.opening import load_policy
@@ -181,6 +184,34 @@ def test_a_run_that_broke_off_ends_the_same(
         train(config, tmp_path, progress=BreaksOff(*moment))
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
+
+
+def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The critic has learned of the batch by then, so the update must follow before the end."""
+    critic = {"warmup_updates": 1, "batch_turns": 8, "steps_per_update": 2}
+    settings = {**SETTINGS, "algo": "archer", "evaluation": SETTINGS["evaluation"] | {"every": 6}}
+    config = load_config(
+        TrainConfig,
+        [settings, {"algo": {"advantage": {"critic": critic}}, "learner": {"num_epochs": 1}}],
+    )
+    train(config, tmp_path / "straight")
+    calls: list[int] = []
+
+    async def draw(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return await draw_actions(*args, **kwargs)
+
+    monkeypatch.setattr(archer, "draw_actions", draw)
+    with pytest.raises(Interrupted, match="interrupted and saved"):
+        train(config, tmp_path / "stopped")
+    assert len(calls) == 2
+    train(config, tmp_path / "stopped")
+    assert len(calls) > 2
+    assert_same_outcome(tmp_path / "stopped", tmp_path / "straight")
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.extra("peft"))])

@@ -31,7 +31,7 @@ def start(folder: Path, steps: int, isolation: str) -> subprocess.Popen[bytes]:
         "PYTHONPATH": str(Path(turngym.__file__).parents[1]),
         "TURNGYM_DRILL_MARK": str(folder),
     }
-    command = [sys.executable, str(PROCESS), str(folder), str(steps), isolation]
+    command = [sys.executable, "-P", str(PROCESS), str(folder), str(steps), isolation]
     with (folder / "stderr.txt").open("ab") as log:
         return subprocess.Popen(command, env=environment, stderr=log)
 

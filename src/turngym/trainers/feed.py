@@ -9,6 +9,7 @@ from typing import Protocol
 from turngym.agents.base import Policy
 from turngym.rollouts.groups import ReadyGroup
 from turngym.trainers.arena import Arena
+from turngym.trainers.beside import Uncut, Work
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.rollout_metrics import rollout_metrics
@@ -39,7 +40,11 @@ Load = Callable[[], None]
 
 
 class Feed(Protocol):
-    """Gives one batch per update, in strict turns: take, update, publish."""
+    """Gives one batch per update, in strict turns: take, assign, train, publish.
+
+    What a method or the learner has learned of a batch belongs to the next weights, so nothing
+    between ``take`` and ``publish`` is cut off by a cancellation.
+    """
 
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on.
@@ -47,6 +52,10 @@ class Feed(Protocol):
         Raises:
             TrainingError: Too many episodes ended by an error.
         """
+        ...
+
+    async def assign(self, credit: Work[Credit]) -> Credit:
+        """Return what ``credit`` returns, after it has run to its end."""
         ...
 
     async def train(self, update: Update) -> dict[str, float]:
@@ -86,6 +95,7 @@ class SyncFeed:
         self._policy = policy
         self._selection = selection
         self._state = state
+        self._uncut = Uncut()
 
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on.
@@ -113,12 +123,17 @@ class SyncFeed:
             metrics=self._selection.metrics(),
         )
 
+    async def assign(self, credit: Work[Credit]) -> Credit:
+        """Return what ``credit`` returns; a cancellation waits until the update is published."""
+        return await self._uncut(credit())
+
     async def train(self, update: Update) -> dict[str, float]:
         """Return what ``update`` returns; nothing else happens meanwhile."""
         return update()
 
     async def publish(self, version: int, load: Load) -> None:
         """Put the weights of ``version`` into the engine."""
+        self._uncut.check()
         load()
 
     def seal(self, version: int) -> None:

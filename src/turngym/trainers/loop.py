@@ -127,7 +127,7 @@ async def _reinforce(run: Run, progress: Progress) -> None:
         while not await _is_good(run):
             batch = await feed.take(run.state.step)
             run.lap("rollout_s")
-            credit = await run.assign_credit(batch.chosen)
+            credit = await feed.assign(partial(run.assign_credit, batch.chosen))
             run.lap("credit_s")
             trained = await feed.train(partial(run.update, credit.samples))
             metrics = step_metrics(batch, credit) | trained

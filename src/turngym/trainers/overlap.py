@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from turngym.errors import TrainingError
@@ -21,7 +21,9 @@ from turngym.rollouts.schedule_config import (
 from turngym.rollouts.scheduler import RolloutScheduler
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
+from turngym.trainers.beside import Uncut, Work
 from turngym.trainers.config import RolloutConfig, TrainConfig
+from turngym.trainers.credit.base import Credit
 from turngym.trainers.feed import Batch, Feed, Load, SyncFeed, Update
 from turngym.trainers.run import Run
 from turngym.trainers.selection.batches import chosen
@@ -154,7 +156,7 @@ class OverlappedFeed:
     def __init__(self, scheduler: RolloutScheduler, selection: Watched) -> None:
         self._scheduler = scheduler
         self._selection = selection
-        self._is_cancelled = False
+        self._uncut = Uncut()
 
     async def take(self, step: int) -> Batch:
         """Return the groups that update number ``step`` trains on, as soon as there are enough.
@@ -174,25 +176,20 @@ class OverlappedFeed:
             metrics=self._scheduler.metrics() | self._selection.metrics(),
         )
 
+    async def assign(self, credit: Work[Credit]) -> Credit:
+        """Return what ``credit`` returns; it is never cut off, just as an update."""
+        return await self._uncut(credit())
+
     async def train(self, update: Update) -> dict[str, float]:
         """Run ``update`` in a thread while episodes go on, and return what it returns.
 
         An update that has begun is never cut off: a cancellation waits until it is published.
         """
-        work = asyncio.ensure_future(asyncio.to_thread(update))
-        while not work.done():
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                self._is_cancelled = True
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([work])
-        return work.result()
+        return await self._uncut(asyncio.to_thread(update))
 
     async def publish(self, version: int, load: Load) -> None:
         """Put the weights of ``version`` into the engine, as ``rollout.interruption`` says."""
-        if self._is_cancelled:
-            raise asyncio.CancelledError
+        self._uncut.check()
         await self._scheduler.publish(version, load)
 
     def seal(self, version: int) -> None:

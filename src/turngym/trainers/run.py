@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from turngym.agents.engine import LocalEngine, Sampling
@@ -16,6 +17,7 @@ from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation import Evaluation, summarize
 from turngym.seeding import derive_seed
 from turngym.trainers.arena import Arena
+from turngym.trainers.beside import beside
 from turngym.trainers.checkpoints import (
     Checkpoint,
     save_checkpoint,
@@ -173,8 +175,12 @@ class Run:
         """
         assert self.credit is not None
         before = self._engine.stats.sampled_tokens
-        credit = await self.credit.assign(chosen.groups)
-        if self.config.rollout.mode == "sync":
+        is_alone = self.config.rollout.mode == "sync"
+        if is_alone or not getattr(self.credit, "in_thread", False):
+            credit = await self.credit.assign(chosen.groups)
+        else:  # episodes go on meanwhile
+            credit = await beside(partial(self.credit.assign, chosen.groups))
+        if is_alone:
             drawn = float(self._engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": drawn})
         if self.state.step % self.config.evaluation.every == 0:

@@ -35,6 +35,8 @@ class ArcherCredit:
         context: What may be used.
     """
 
+    in_thread = True
+
     def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
         assert isinstance(algo.advantage, Archer)
         config = self._config = algo.advantage

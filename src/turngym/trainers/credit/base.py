@@ -25,7 +25,7 @@ class CreditContext:
     """The policy that is trained, in evaluation mode; to score, never to step."""
     renderer: Renderer
     engine: LocalEngine
-    """Draws fresh actions with the newest published weights."""
+    """Draws fresh actions with the newest published weights. It belongs to the event loop."""
     sampling: Sampling
     """How the episodes were drawn."""
     seed: int
@@ -54,7 +54,11 @@ class Credit:
 
 
 class CreditMethod(Protocol):
-    """Decides what every drawn token of a batch is worth. May learn from the batch itself."""
+    """Decides what every sampled token of a batch is worth. May learn from the batch itself.
+
+    A class attribute ``in_thread = True`` says that ``assign`` may run in a thread, with an event
+    loop of its own, while episodes go on; then it uses the engine through ``draw_actions`` alone.
+    """
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return what ``groups`` teach. Called once per update, in order.

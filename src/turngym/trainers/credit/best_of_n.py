@@ -56,6 +56,8 @@ class BestOfNCredit:
         context: What may be used.
     """
 
+    in_thread = True
+
     def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
         assert isinstance(algo.advantage, BestOfN)
         self._config = algo.advantage

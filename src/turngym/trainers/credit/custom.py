@@ -111,6 +111,8 @@ class _FunctionSource:
 class _FunctionCredit:
     """Copies what a function says of each turn to its tokens."""
 
+    in_thread = True
+
     def __init__(
         self,
         algo: AlgoConfig,

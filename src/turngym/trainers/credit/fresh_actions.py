@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turngym.seeding import derive_seed
+from turngym.trainers.beside import at_home
 from turngym.trainers.credit.utterance_encoder import Ids
 from turngym.trainers.samples import TrainingSample
 
@@ -34,6 +35,10 @@ async def draw_actions(
         ConfigError: The engine has no free session.
         PolicyFault: The engine broke.
     """
+    return await at_home(_draw_all(context, states, seed))
+
+
+async def _draw_all(context: CreditContext, states: Sequence[Ids], seed: int) -> list[Generation]:
     ordered = sorted(range(len(states)), key=lambda k: (states[k].size, k))
     size = max(1, context.engine.free_sessions)
     found: dict[int, Generation] = {}

@@ -62,6 +62,8 @@ class GaeCredit:
         context: What may be used.
     """
 
+    in_thread = True
+
     def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
         assert isinstance(algo.advantage, Gae)
         self._config = algo.advantage

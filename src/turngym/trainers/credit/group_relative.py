@@ -73,6 +73,8 @@ class GroupRelativeCredit:
         context: What reward channels that ask a model may use; None when none of them does.
     """
 
+    in_thread = True
+
     def __init__(self, algo: AlgoConfig, context: CreditContext | None) -> None:
         if not isinstance(algo.advantage, GroupRelative):
             raise TypeError(f"wanted advantage.type='group_relative', got {algo.advantage.type!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from helpers import models
 from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group
+from turngym.agents.engine import Generation
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.trainers.aggregation import aggregation_coefficients
+from turngym.trainers.beside import beside
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.archer import ArcherCredit, less_baseline
 from turngym.trainers.credit.base import Credit
@@ -128,6 +131,13 @@ async def test_actions_do_not_depend_on_how_many_are_drawn_at_once() -> None:
     few = await draw_actions(context(max_sessions=2), states, seed=9)
     assert [g.token_ids for g in many] == [g.token_ids for g in few]
     alone = await draw_actions(context(), states[:1], seed=9)
+    shared, home = context(), asyncio.get_running_loop()
+
+    async def there() -> list[Generation]:
+        assert asyncio.get_running_loop() is not home
+        return await draw_actions(shared, states, seed=9)
+
+    assert await beside(there) == many
     assert alone[0].token_ids == many[0].token_ids
     assert many[0].token_ids != many[3].token_ids  # one state, two draws
 
