@@ -151,22 +151,32 @@ class HarborTask:
     tests: Mapping[str, bytes]
     """Files of ``tests/``; ``test.sh`` writes the reward."""
     solution: str
-    """Script that does it."""
+    """Script that does it; "" where there is none."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``task.toml``."""
+    settings_text: str = ""
+    """The same as it was written, comments and all; "" to write ``settings`` anew."""
+    more: Mapping[str, bytes] = field(default_factory=dict)
+    """Every other file of the folder: ``environment/Dockerfile``, what stands beside it, ..."""
+    executable: frozenset[str] = frozenset()
+    """Files that may be run, by their path in the folder."""
 
     def write(self, folder: Path) -> None:
-        """Write the folder."""
+        """Write the folder; what was read comes out as it was."""
         files = {
-            "task.toml": _toml(self.settings).encode(),
-            "instruction.md": self.instruction.encode(),
             "environment/Dockerfile": _DOCKERFILE.encode(),
-            "solution/solve.sh": self.solution.encode(),
-            **{f"environment/workspace/{path}": data for path, data in self.files.items()},
-            **{f"tests/{path}": data for path, data in self.tests.items()},
+            **self.more,
+            "task.toml": (self.settings_text or _toml(self.settings)).encode(),
+            "instruction.md": self.instruction.encode(),
+            **{f"{_WORKSPACE}{path}": data for path, data in self.files.items()},
+            **{f"{_TESTS}{path}": data for path, data in self.tests.items()},
         }
+        if self.solution:
+            files[_SOLUTION] = self.solution.encode()
         folder.mkdir(parents=True, exist_ok=True)
         write_files(folder, files)
+        for path in self.executable:
+            (folder / path).chmod(0o755)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -178,21 +188,28 @@ class HarborTask:
         for part in ("task.toml", "instruction.md", "tests"):
             if not (folder / part).exists():
                 raise ConfigError(f"task folder {str(folder)!r}: {part} is missing")
+        found = _below(folder)
+        text = found.pop("task.toml").decode()
         try:
-            settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+            settings = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{folder / 'task.toml'}: {error}") from None
-        solution = folder / "solution" / "solve.sh"
         return cls(
-            name=folder.name,
-            instruction=(folder / "instruction.md").read_text(encoding="utf-8"),
-            files=_below(folder / "environment" / "workspace"),
-            tests=_below(folder / "tests"),
-            solution=solution.read_text(encoding="utf-8") if solution.exists() else "",
+            name=folder.resolve().name,
+            instruction=found.pop("instruction.md").decode(),
+            solution=found.pop(_SOLUTION, b"").decode(),
             settings=settings,
+            settings_text=text,
+            executable=frozenset(
+                path for path in _below(folder) if (folder / path).stat().st_mode & 0o100
+            ),
+            files=_taken(found, _WORKSPACE),
+            tests=_taken(found, _TESTS),
+            more=found,
         )
 
 
+_WORKSPACE, _TESTS, _SOLUTION = "environment/workspace/", "tests/", "solution/solve.sh"
 _DOCKERFILE = """FROM python:3.11-slim
 RUN pip install --no-cache-dir pytest
 COPY workspace /workspace
@@ -228,6 +245,12 @@ def as_harbor(
         else f"rm /workspace/{path}\n"
         for path in sorted(broken)
     )
+    settings = {
+        "version": "1.0",
+        "metadata": {"name": record.id, "kind": record.kind},
+        "verifier": {"timeout_sec": 20.0 + 3 * file.suite_s},
+        "agent": {"timeout_sec": 1800.0},
+    }
     return HarborTask(
         name=record.id.replace("/", "-"),
         instruction=statement(record, file.name, file.version, style),
@@ -242,13 +265,17 @@ def as_harbor(
             **{f"project/{path}": data for path, data in tests.items()},
         },
         solution=f"#!/bin/bash\n{solution}",
-        settings={
-            "version": "1.0",
-            "metadata": {"name": record.id, "kind": record.kind},
-            "verifier": {"timeout_sec": 20.0 + 3 * file.suite_s},
-            "agent": {"timeout_sec": 1800.0},
-        },
+        settings=settings,
+        settings_text=_toml(settings),
+        more={"environment/Dockerfile": _DOCKERFILE.encode()},
+        executable=frozenset({"tests/test.sh", _SOLUTION}),
     )
+
+
+def _taken(files: dict[str, bytes], prefix: str) -> dict[str, bytes]:
+    """Remove the files below ``prefix`` and return them by the rest of their paths."""
+    paths = [path for path in files if path.startswith(prefix)]
+    return {path.removeprefix(prefix): files.pop(path) for path in paths}
 
 
 def _below(folder: Path) -> dict[str, bytes]:

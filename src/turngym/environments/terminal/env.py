@@ -127,9 +127,14 @@ class TerminalEnv(WorkEnv):
     async def call(self, action: Action) -> actions.Done:
         """Carry out a call."""
         done = await super().call(action)
-        if action.arguments.get("command") == self.job.expert:
-            self._is_done = True
+        self._is_done = self._is_done or self._is_expert(action)
         return done
+
+    def _is_expert(self, action: object) -> bool:
+        """Return whether a call is the expert's script; parsing may take blanks off its ends."""
+        if not isinstance(action, Action):
+            return False
+        return str(action.arguments.get("command", "")).strip() == self.job.expert.strip()
 
     async def judge(self) -> Outcome:
         """Compare files, and ask the job's probe."""
@@ -178,7 +183,10 @@ class TerminalEnv(WorkEnv):
         """Return the expert's script, then ``submit``."""
         if self._is_done:
             return self.say("submit")
-        return self.say("bash", command=self.job.expert)
+        text = self.say("bash", command=self.job.expert)
+        if not self._is_expert(self.action_format.parse(text)):  # it would be said again for ever
+            raise ConfigError(f"{self.name}: the expert's script cannot be said as a call of bash")
+        return text
 
     def own_state(self) -> Any:
         """Return the job, what it began with, and whether it was done."""

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,39 @@ def test_a_harbor_folder_comes_back_as_it_went(tmp_path):
     assert "tests/ids.txt" not in task.files
     hidden = FILE.tasks[0].hidden
     assert all(f"def {name}(".encode() not in b"".join(task.files.values()) for name in hidden)
+
+
+def test_a_harbor_folder_of_somebody_else_is_written_as_it_was_read(tmp_path):
+    theirs = {
+        "task.toml": b'# theirs\r\nversion = "1.0"\n[environment]\n[environment.limits]\ncpus = 2\n'
+        b"[[steps]]\nat = 2026-11-22\n",
+        "instruction.md": b"Mend it.\r\n\nNow.",
+        "environment/Dockerfile": b"FROM scratch\nCOPY data /data\n",
+        "environment/data/table.csv": b"a,b\n\xff\x00",
+        "environment/start.sh": b"#!/bin/sh\n",
+        "environment/workspace/run": b"#!/bin/sh\n",
+        "solution/solve.sh": b"#!/bin/bash\nrun\n\n",
+        "solution/notes.txt": b"why",
+        "tests/test.sh": b"#!/bin/bash\n",
+        "tests/data/expected": b"1",
+        "README.md": b"read me",
+    }
+    runs = {"environment/start.sh", "environment/workspace/run", "tests/test.sh"}
+    for path, data in theirs.items():
+        (tmp_path / "theirs" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "theirs" / path).write_bytes(data)
+        (tmp_path / "theirs" / path).chmod(0o755 if path in runs else 0o644)
+    task = HarborTask.read(tmp_path / "theirs")
+    task.write(tmp_path / "again")
+    again = {
+        str(p.relative_to(tmp_path / "again")): p
+        for p in (tmp_path / "again").rglob("*")
+        if p.is_file()
+    }
+    assert {name: path.read_bytes() for name, path in again.items()} == theirs
+    assert {name for name, path in again.items() if path.stat().st_mode & 0o100} == runs
+    assert HarborTask.read(tmp_path / "again") == replace(task, name="again")
+    assert task.settings["environment"] == {"limits": {"cpus": 2}}
 
 
 def test_a_folder_that_is_no_task_is_refused(tmp_path):
