@@ -199,11 +199,11 @@ def test_parquet_without_its_package_is_one_line(tmp_path: Path) -> None:
 
 def test_each_environment_of_many_is_reported_where_there_is_no_terminal(tmp_path: Path) -> None:
     found = turngym(
-        *("eval", "text/maze", "text/guessnumber", "--agent", "oracle", "--episodes", "2"),
+        *("eval", "text/maze", "text/guessnumber", "--agent", "oracle", "--episodes", "10"),
         cwd=tmp_path,
     )
     assert found.returncode == 0
     assert found.stderr.splitlines() == [
-        "text/maze 1/2: 2 episodes, 2/2 solved",
-        "text/guessnumber 2/2: 2 episodes, 2/2 solved",
+        "text/maze 1/2: 10 episodes, 10/10 solved",
+        "text/guessnumber 2/2: 10 episodes, 10/10 solved",
     ]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from turngym.types import Trajectory
 
 _CONCURRENCY = 16
+_WORTH_A_LINE = 10
+"""Episodes of one environment among several whose end is reported where there is no terminal."""
 
 Results = dict[str, dict[str, Any]]
 """Short name of an environment to the fields of its ``Summary``."""
@@ -257,7 +259,7 @@ class _Evaluation:
         total = len(job.tasks) * plan.seeds
         with _watch(f"{job.env}{place}", kept, total, is_human=plan.agent == HUMAN) as on_row:
             rows = await play_job(job, self._policy, folder=self._folder, on_row=on_row)
-        if place and not sys.stderr.isatty():  # among many, who waits hears of each
+        if place and len(rows) >= _WORTH_A_LINE and not sys.stderr.isatty():
             judged = sum(row.is_judged for row in rows)
             solved = sum(row.is_success for row in rows)
             say(f"{job.env}{place}: {len(rows)} episodes, {solved}/{judged} solved")

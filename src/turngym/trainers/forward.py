@@ -8,7 +8,7 @@ Axis letters: B row, T position, L position in one sequence, N chosen token, H w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+CHUNK_LOGITS = 2**24
+"""Most logits at once, 64 MiB a copy. Where there are no more in all, nothing is computed twice."""
 _NEUTRAL = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
 """Settings by which some architectures change logits after the head, and what means no change."""
 
@@ -87,6 +90,9 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probs of the chosen tokens, and the entropies of their distributions.
 
+    Many tokens go through the head in chunks, and once more for the gradient: with a vocabulary of
+    152,000 a token has 0.6 MB of logits, and a forward pass would keep several copies of them all.
+
     Args:
         model: A causal language model, with adapters or without.
         batch: The tokens.
@@ -96,12 +102,25 @@ def token_logprobs(
     Returns:
         Log-probs [N] and entropies [N] in nats, both fp32.
     """
-    logits_NV = _logits(model, batch).float() / temperature
-    logprobs_NV = logits_NV.log_softmax(-1)
-    chosen_N = logprobs_NV.gather(-1, batch.targets_N[:, None])[:, 0]
-    watched_NV = logprobs_NV if entropy_gradient else logprobs_NV.detach()
-    entropies_N = -(watched_NV.exp() * watched_NV).sum(-1)
-    return chosen_N, entropies_N
+    states_NX, head, vocabulary = _before_head(model, batch)
+
+    def measured(states_CX: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs_CV = (head(states_CX).float() / temperature).log_softmax(-1)
+        chosen_C = logprobs_CV.gather(-1, targets_C[:, None])[:, 0]
+        watched_CV = logprobs_CV if entropy_gradient else logprobs_CV.detach()
+        return chosen_C, -(watched_CV.exp() * watched_CV).sum(-1)
+
+    size = max(1, CHUNK_LOGITS // vocabulary)
+    if len(states_NX) <= size:
+        return measured(states_NX, batch.targets_N)
+    parts = [
+        checkpoint(measured, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(
+            torch.split(states_NX, size), torch.split(batch.targets_N, size), strict=True
+        )
+    ]
+    chosen, entropies = zip(*parts, strict=True)
+    return torch.cat(chosen), torch.cat(entropies)
 
 
 def score(
@@ -165,8 +184,13 @@ def _rectangle(
     )
 
 
-def _logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    """Return logits [N, V] of the positions that predict the chosen tokens."""
+def _before_head(
+    model: PreTrainedModel, batch: MicroBatch
+) -> tuple[Tensor, Callable[[Tensor], Tensor], int]:
+    """Return what predicts the chosen tokens, [N, H], what makes logits [N, V] of it, and V.
+
+    Of an architecture that changes logits after its head these are the logits themselves.
+    """
     plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = plain.config.get_text_config()
     layout = {}
@@ -174,8 +198,8 @@ def _logits(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
         layout = {"attention_mask": batch.attention_B1TT, "position_ids": batch.positions_BT}
     if any(getattr(config, key, neutral) != neutral for key, neutral in _NEUTRAL.items()):
         logits_BTV = plain(input_ids=batch.token_ids_BT, use_cache=False, **layout).logits
-        return torch.as_tensor(logits_BTV[batch.rows_N, batch.columns_N])
+        return logits_BTV[batch.rows_N, batch.columns_N], lambda logits: logits, config.vocab_size
     output = plain.base_model(input_ids=batch.token_ids_BT, use_cache=False, **layout)
     hidden_BTH = output.last_hidden_state
-    logits_NV: Tensor = plain.get_output_embeddings()(hidden_BTH[batch.rows_N, batch.columns_N])
-    return logits_NV
+    head = plain.get_output_embeddings()
+    return hidden_BTH[batch.rows_N, batch.columns_N], head, config.vocab_size

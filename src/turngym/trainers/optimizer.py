@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
 
 from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.optimizer_config import OptimizerConfig
+
+_NAMES = "names"
+"""Key of the weights' names, as bytes: a state is tensors only."""
 
 
 class Optimizer:
@@ -25,7 +29,8 @@ class Optimizer:
         self.config = config
         self.steps = 0
         self._total_steps = total_steps
-        self._weights = [p for p in model.parameters() if p.requires_grad]
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._names, self._weights = list(named), list(named.values())
         self._adamw = torch.optim.AdamW(
             self._weights,
             lr=config.lr,
@@ -75,22 +80,28 @@ class Optimizer:
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """Return moments by weight number; empty before the first step."""
-        return {
+        """Return moments by weight number, and the weights' names; empty before the first step."""
+        moments = {
             f"{number}.{name}": torch.as_tensor(value)
             for number, values in self._adamw.state_dict()["state"].items()
             for name, value in values.items()
         }
+        names = "\n".join(self._names).encode()
+        return {**moments, _NAMES: torch.tensor(list(names), dtype=torch.uint8)} if moments else {}
 
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
         """Take over what ``state`` returned.
 
         Raises:
-            CheckpointError: It belongs to another model.
+            CheckpointError: It belongs to another model: a weight has another name or shape.
         """
+        if _NAMES in tensors:  # state of older versions has none, and goes by number
+            self._check_names(bytes(tensors[_NAMES].tolist()).decode().split("\n"))
         moments: dict[int, dict[str, Tensor]] = {}
         for key, tensor in tensors.items():
             number, _, name = key.partition(".")
+            if key == _NAMES:
+                continue
             moments.setdefault(int(number), {})[name] = tensor
         shapes = {number: values["exp_avg"].shape for number, values in moments.items()}
         if shapes and shapes != {i: weight.shape for i, weight in enumerate(self._weights)}:
@@ -98,3 +109,13 @@ class Optimizer:
         groups = self._adamw.state_dict()["param_groups"]
         self._adamw.load_state_dict({"state": moments, "param_groups": groups})
         self.steps = steps
+
+    def _check_names(self, found: list[str]) -> None:
+        """Refuse moments of other weights: equal shapes do not make them the same."""
+        if found != self._names:
+            pairs = zip_longest(found, self._names, fillvalue="none")
+            number, (old, new) = next((i, p) for i, p in enumerate(pairs) if p[0] != p[1])
+            raise CheckpointError(
+                f"the optimizer state belongs to another model: its weight {number} is {old!r}, "
+                f"and here it is {new!r}"
+            )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers import models
+from turngym.trainers import forward
 from turngym.trainers.forward import micro_batches, score, token_logprobs
 
 CPU = torch.device("cpu")
@@ -124,3 +127,70 @@ def test_gathered_values_line_up_with_the_chosen_tokens() -> None:
     token_ids, masks = batch(9, 17, 4)
     for micro in micro_batches(token_ids, masks, max_tokens=40, device=CPU):
         assert micro.gather(token_ids).tolist() == micro.targets_N.tolist()
+
+
+# Chunks of tokens.
+
+
+class Largest(TorchDispatchMode):
+    """Sees every tensor that an operation makes, backward passes included."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.rows = 0
+        """Most rows of logits in one tensor."""
+        self._vocabulary = config.vocab_size
+        self._weight = (config.hidden_size, config.vocab_size)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else [found]:
+            is_logits = isinstance(one, torch.Tensor) and one.shape[-1:] == (self._vocabulary,)
+            if is_logits and one.shape != self._weight:  # the head's gradient, turned over
+                self.rows = max(self.rows, one.numel() // self._vocabulary)
+        return found
+
+
+def measured(model: Any, *, entropy_gradient: bool) -> tuple[Any, ...]:
+    """Return log-probs, entropies, their gradient, rows of logits, and the number of tokens."""
+    token_ids, masks = batch(33, 40, 21)
+    [micro] = micro_batches(token_ids, masks, max_tokens=1000, device=CPU)
+    model.zero_grad()
+    with Largest(model.config) as seen:
+        logprobs, entropies = token_logprobs(
+            model, micro, temperature=0.7, entropy_gradient=entropy_gradient
+        )
+        total = (logprobs * torch.linspace(-1, 2, len(logprobs))).sum()
+        if entropy_gradient:
+            total = total + 0.3 * entropies.square().sum()
+        total.backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return logprobs.detach(), entropies.detach(), gradient, seen.rows, len(logprobs)
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_chunks_bound_the_logits_in_memory_and_change_no_number(
+    entropy_gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = copy.deepcopy(models.model())
+    *whole, rows, tokens = measured(model, entropy_gradient=entropy_gradient)
+    assert rows == tokens > 40
+    monkeypatch.setattr(forward, "CHUNK_LOGITS", 7 * model.config.vocab_size + 1)
+    *chunked, rows, _ = measured(model, entropy_gradient=entropy_gradient)
+    assert rows == 7
+    for one, other in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_of_logits_that_are_changed_after_the_head_change_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = copy.deepcopy(models.model())
+    monkeypatch.setattr(model.config, "logit_scale", 0.5, raising=False)
+    *whole, _, _ = measured(model, entropy_gradient=True)
+    monkeypatch.setattr(forward, "CHUNK_LOGITS", 7 * model.config.vocab_size + 1)
+    *chunked, _, _ = measured(model, entropy_gradient=True)
+    for one, other in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

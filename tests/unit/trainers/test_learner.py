@@ -19,7 +19,8 @@ from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.learner import Learner
 from turngym.trainers.lora import full_state
 from turngym.trainers.loss_config import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
-from turngym.trainers.optimizer_config import LearnerConfig
+from turngym.trainers.optimizer import Optimizer
+from turngym.trainers.optimizer_config import LearnerConfig, OptimizerConfig
 from turngym.trainers.samples import TrainingSample
 
 SAMPLES = random_samples(models.model(), count=6)
@@ -241,6 +242,25 @@ def test_an_optimizer_state_of_another_model_is_refused() -> None:
     del state["0.exp_avg"], state["0.exp_avg_sq"], state["0.step"]
     with pytest.raises(CheckpointError, match="another shape"):
         learner().load_state(state, updates=1, steps=1)
+
+
+def test_an_optimizer_state_of_renamed_weights_is_refused_though_shapes_agree() -> None:
+    def linear(first: str, second: str) -> Optimizer:
+        layers = {name: torch.nn.Linear(2, 2, bias=False) for name in (first, second)}
+        found = Optimizer(torch.nn.ModuleDict(layers), OptimizerConfig(), total_steps=4)
+        for weight in layers.values():
+            weight.weight.grad = torch.ones(2, 2)
+        return found
+
+    made = linear("up", "down")
+    made.step(1.0, where="here")
+    linear("up", "down").load_state(made.state(), steps=1)
+    with pytest.raises(
+        CheckpointError, match=r"its weight 0 is 'up.weight', and here it is 'down.weight'$"
+    ):
+        linear("down", "up").load_state(made.state(), steps=1)
+    older = {key: tensor for key, tensor in made.state().items() if key != "names"}
+    linear("down", "up").load_state(older, steps=1)  # of a version that wrote no names
 
 
 @pytest.mark.extra("peft")
