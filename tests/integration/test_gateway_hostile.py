@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from helpers.fake_server import Asked, Reply, answer, answer_body, chunk, fake_server, send_json
 from helpers.fake_server import stream as events
-from helpers.http import send
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway
+from helpers.raw_http import send
 from turngym.agents.remote.scrub import Scrubber
 from turngym.agents.serving.http import Access
 from turngym.agents.serving.policy_server import PolicyServer
