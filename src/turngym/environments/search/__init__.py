@@ -34,8 +34,9 @@ def register_search() -> None:
         for number, difficulty in enumerate(_GRADED.get(kind, ("easy",))):
             names = [f"World-{kind}-{difficulty}"] + ([f"World-{kind}"] if number == 0 else [])
             for name in names:
+                version = 0 if difficulty == "tiny" else 1
                 register(
-                    f"turngym/{name}-v0",
+                    f"turngym/{name}-v{version}",
                     f"{_HERE}.world_env:WorldEnv",
                     family="search",
                     max_turns=turns,
@@ -44,7 +45,7 @@ def register_search() -> None:
                     provides=_PROVIDES,
                 )
     register(
-        "turngym/Corpus-v0",
+        "turngym/Corpus-v1",
         f"{_HERE}.corpus_env:CorpusEnv",
         family="search",
         max_turns=_TURNS["mixed"],

@@ -57,8 +57,7 @@ class SearchEnv(TurnEnv):
     snapshot_kind: ClassVar[SnapshotKind] = "exact"
     rules = (
         "Answer the question from what the documents say. Search, open what looks useful, search "
-        "again for the names that you find, then answer in as few words as possible. Searches and "
-        "reading are limited."
+        "again for the names that you find, then answer in as few words as possible."
     )
     state: SearchState
 
@@ -76,6 +75,10 @@ class SearchEnv(TurnEnv):
         if action_style not in ("commands", "tools"):
             raise unknown_name("action_style", action_style, ("commands", "tools"))
         self.limits = limits or Limits()
+        self.rules = (
+            f"{self.rules} You can search {self.limits.max_searches} times and read "
+            f"{self.limits.max_opened_words} words."
+        )
         self._reward = reward
         self.action_format: ActionFormat = (
             COMMANDS if action_style == "commands" else search_tools()

@@ -22,10 +22,14 @@ from turngym.environments.search.sample import sample_packages
 from turngym.environments.search.state import Limits
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Split, Task, procedural_task
+from turngym.tasks.base import SPLITS, Split, Task, procedural_task
 
 _SAMPLE = "sample"
 _MAX_DRAWS = 3_000
+
+
+_DISTINCT = 256
+"""Tasks of a split that ask different questions, as far as the index has so many; then again."""
 
 
 class CorpusEnv(SearchEnv):
@@ -75,6 +79,9 @@ class CorpusEnv(SearchEnv):
         else:
             self._backend = _local_backend(self._place, engine)
         self._questions = None if questions is None else _by_split(questions)
+        self._asked_before: dict[Split, list[Question]] = {split: [] for split in SPLITS}
+        """Questions of the first tasks of each split, all different."""
+        self._is_empty: dict[Split, bool] = dict.fromkeys(SPLITS, False)
         if self._questions is None and not len(_graph(self._place)):
             raise ConfigError(
                 f"search/corpus: index {index} is not of packages, so no questions can be made "
@@ -105,21 +112,31 @@ class CorpusEnv(SearchEnv):
         """Return the question of ``task``."""
         if self._questions is not None:
             return self._questions[task.split][int(task.id.rpartition("/")[2])], None
-        found = draw_package_question(
+        number = int(task.id.rpartition("/")[2])
+        asked = self._asked_before[task.split]
+        while len(asked) <= number % _DISTINCT and not self._is_empty[task.split]:
+            earlier = procedural_task(self.name, task.split, len(asked))
+            found = self._new_question(earlier, {one.text for one in asked})
+            self._is_empty[task.split] = found is None
+            asked += [] if found is None else [found]
+        if not asked:
+            raise ConfigError(
+                f"search/corpus: no question in {_MAX_DRAWS} draws; the index holds "
+                f"{len(_graph(self._place))} packages, which are too few"
+            )
+        return asked[number % _DISTINCT % len(asked)], None
+
+    def _new_question(self, task: Task, asked: set[str]) -> Question | None:
+        """Return a question of the task's split that is not among those ``asked``."""
+        return draw_package_question(
             _graph(self._place),
             self._backend,
             Random(derive_seed(task.seed, "question")),
             k=self.limits.results,
             snippet_words=self.limits.snippet_words,
-            accept=lambda drawn: drawn.split == task.split,
+            accept=lambda drawn: drawn.split == task.split and drawn.text not in asked,
             draws=_MAX_DRAWS,
         )
-        if found is None:
-            raise ConfigError(
-                f"search/corpus: no question in {_MAX_DRAWS} draws; the index holds "
-                f"{len(_graph(self._place))} packages, which are too few"
-            )
-        return found, None
 
     def backend(self, source: None) -> SearchBackend:
         """Return the engine, which all environments over one index share."""

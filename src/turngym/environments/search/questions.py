@@ -150,8 +150,9 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     """Return how the answer can be had too cheaply, or "" when it cannot.
 
     The answer may not stand in the question. Where several documents are needed, it may neither
-    stand in what one search for the whole question shows, nor in the best document of that search,
-    unless rivals of it stand there just as well.
+    stand in what one search for the whole question shows, nor in any document that it finds,
+    unless rivals of it stand there just as well. Where results are titles only (``snippet_words``
+    is 0, for small policies in small worlds) only the best document is looked at.
 
     Args:
         question: What is asked.
@@ -168,9 +169,11 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     for hit in hits:
         if contains_answer(f"{hit.title}. {snippet(hit.text, words, snippet_words)}", answer):
             return "one search shows the answer"
-    best = backend.get(hits[0].id) if hits else None
-    if best is not None and contains_answer(best.text, answer):
-        return "the best document for the whole question holds the answer"
+    for number, hit in enumerate(hits if snippet_words else hits[:1], start=1):
+        document = backend.get(hit.id)
+        if document is not None and contains_answer(document.text, answer):
+            which = "best document" if number == 1 else f"document at place {number}"
+            return f"the {which} for the whole question holds the answer"
     return ""
 
 

@@ -12,6 +12,8 @@ SHAPE_ROLES = frozenset(
     {"circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "label"}
 )
 """Parts of a drawing."""
+_LINE_CHARS = 160
+"""Texts share a line up to here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,21 +142,61 @@ def page_text(view: PageView, max_chars: int) -> str:
     the top of the view on are shown, whole lines only, as many as fit; how many are left out above
     and below is said. So scrolling reads on.
     """
-    lines = ["  " * min(one.depth, 8) + one.line() for one in view.elements]
-    if sum(map(len, lines)) + len(lines) <= max_chars and not view.is_cut:
-        return "\n".join(lines)
-    first = _first_in_view(view)
+    lines = _lines(view.elements)
+    if sum(len(line) for _, line in lines) + len(lines) <= max_chars and not view.is_cut:
+        return "\n".join(line for _, line in lines)
+    top = _first_in_view(view)
+    first = max((n for n, (index, _) in enumerate(lines) if index <= top), default=0)
     last, used = first, 0
-    while last < len(lines) and used + len(lines[last]) + 1 <= max_chars:
-        used += len(lines[last]) + 1
+    while last < len(lines) and used + len(lines[last][1]) + 1 <= max_chars:
+        used += len(lines[last][1]) + 1
         last += 1
-    shown = lines[first:last]
+    shown = [line for _, line in lines[first:last]]
     if first:
         shown.insert(0, f"... {first} lines above; scroll up to read them")
     if last < len(lines) or view.is_cut:
         more = "more" if view.is_cut else len(lines) - last
         shown.append(f"... {more} lines below; scroll down to read them")
     return "\n".join(shown)
+
+
+def _lines(elements: Sequence[Element]) -> list[tuple[int, str]]:
+    """Return the lines of a page, each with the number of its first element.
+
+    An item that says nothing itself is a dash before what it begins with, and texts that follow
+    each other share a line.
+    """
+    lines: list[tuple[int, str]] = []
+    items: list[int] = []
+    for index, one in enumerate(elements):
+        before = elements[index - 1] if index else None
+        begins = index + 1 < len(elements) and elements[index + 1].depth > one.depth
+        if one == Element(mark=0, role="item", depth=one.depth, **_place(one)) and begins:
+            items.append(index)
+            continue
+        if items:
+            first = items[0]
+            dashes = "- " * len(items)
+            lines.append((first, "  " * min(elements[first].depth, 8) + dashes + one.line()))
+        elif before and _is_text(one) and _is_text(before) and before.depth == one.depth:
+            start, line = lines[-1]
+            if len(line) + len(one.name) < _LINE_CHARS:
+                lines[-1] = start, f'{line} "{one.name}"'
+            else:
+                lines.append((index, "  " * min(one.depth, 8) + one.line()))
+        else:
+            lines.append((index, "  " * min(one.depth, 8) + one.line()))
+        items = []
+    return lines
+
+
+def _is_text(one: Element) -> bool:
+    plain = Element(mark=0, role="text", name=one.name, depth=one.depth, **_place(one))
+    return bool(one.name) and one == plain
+
+
+def _place(one: Element) -> dict[str, int]:
+    return {"x": one.x, "y": one.y, "width": one.width, "height": one.height}
 
 
 def _first_in_view(view: PageView) -> int:

@@ -228,6 +228,7 @@
         role === "menuitem" && !element.querySelector("[role=menu], ul");
       const isSimple = isLeaf || this.isPlain(element, true);
       const name = isSimple ? nameOf(element, role) : squeeze(element.getAttribute("aria-label") || "");
+      if (role === "link" && this.isTwin(element, depth, name)) return;
       const shown = role || (isSimple && name && this.options.markText ? "text" : "clickable");
       this.add(element, depth, shown, name, {
         marked: true, value: valueOf(element, isField ? "textbox" : role), states: statesOf(element),
@@ -235,6 +236,14 @@
       });
       if (!isSimple) this.descend(element, depth + 1, true);
       else if (isLeaf && !isField) for (const child of element.querySelectorAll("input, select, textarea")) this.visit(child, depth + 1, true);
+    }
+
+    // A picture and a title that lead to the same other page are one link.
+    isTwin(element, depth, name) {
+      const before = this.lines.length ? this.lines[this.lines.length - 1] : null, last = this.lastLink;
+      this.lastLink = element;
+      const leadsAway = element.href && !element.onclick && element.href.split("#")[0] !== location.href.split("#")[0];
+      return leadsAway && name && last && before && before[2] === "link" && before[1] === depth && before[3] === name && last.href === element.href;
     }
 
     select(element, depth) {

@@ -38,6 +38,21 @@ def options(place):
     return {"index": str(place / "ix"), "questions": str(place / "q.jsonl")}
 
 
+def test_a_question_of_the_sample_comes_back_only_after_all_others():
+    env = CorpusEnv()
+    for split in ("train", "test"):
+        asked = []
+        for index in range(60):
+            env.reset(options={"task": env.task(split, index)})
+            asked.append(env.state.question.text)
+        different = list(dict.fromkeys(asked))
+        assert asked[: len(different)] == different
+        assert len(different) >= 30
+        again = CorpusEnv()
+        again.reset(options={"task": env.task(split, 17)})
+        assert again.state.question.text == asked[17]
+
+
 def test_questions_of_a_file_are_the_tasks(place):
     env = CorpusEnv(**options(place))
     openings = {

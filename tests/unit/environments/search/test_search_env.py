@@ -9,6 +9,7 @@ from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.base import SearchEnv
 from turngym.environments.search.documents import Document
 from turngym.environments.search.questions import Lookup, Question
+from turngym.environments.search.scoring import contains_answer
 from turngym.environments.search.state import Limits
 from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError, UnknownNameError
@@ -294,3 +295,20 @@ def test_members_of_a_group_share_one_index():
     for env in (first, second):
         env.reset(options={"task": env.task("train", 3)})
     assert first.backend(first.state.source) is second.backend(second.state.source)
+
+
+@pytest.mark.parametrize("kind", ["2hop", "3hop", "4hop"])
+def test_no_document_that_the_question_itself_finds_holds_the_answer(kind):
+    env = WorldEnv(kind=kind)
+    for index in range(15):
+        env.reset(options={"task": env.task("test", index)})
+        question, backend = env.state.question, env.backend(env.state.source)
+        hits = backend.search(question.text, env.limits.results)
+        assert question.plan[-1].doc not in {hit.id for hit in hits}
+        for hit in hits:
+            assert not contains_answer(backend.get(hit.id).text, question.answers[0])
+
+
+def test_instructions_say_how_often_one_can_search_and_how_much_read():
+    words = SmallEnv(limits=Limits(max_searches=3, max_opened_words=500)).instructions
+    assert "You can search 3 times and read 500 words." in words

@@ -42,6 +42,25 @@ def test_a_page_that_fits_is_shown_whole_even_when_it_is_scrolled():
     assert page_text(view("a", "b", scroll=(500, 100, 900)), 100) == '[1] text "a"\n[2] text "b"'
 
 
+def test_items_and_texts_that_follow_each_other_take_no_lines_of_their_own():
+    said = [
+        (0, 0, "item", ""), (7, 1, "link", "Kite"), (0, 1, "text", "3.20"),
+        (0, 1, "text", "In stock"), (0, 0, "item", ""), (0, 1, "item", ""), (8, 2, "link", "Top"),
+        (0, 0, "text", "of"),
+        (0, 0, "text", "20"), (0, 0, "item", "Home"),
+        (0, 0, "text", "x" * 200), (0, 0, "text", "y"),
+        (0, 0, "item", ""),
+    ]  # fmt: skip
+    elements = tuple(Element(mark=m, depth=d, role=r, name=n) for m, d, r, n in said)
+    wanted = [
+        '- [7] link "Kite"', '  text "3.20" "In stock"', '- - [8] link "Top"', 'text "of" "20"',
+        'item "Home"', f'text "{"x" * 200}"', 'text "y"', "item",
+    ]  # fmt: skip
+    assert page_text(PageView(elements=elements), 1_000).splitlines() == wanted
+    cut = page_text(PageView(elements=elements), 60).splitlines()
+    assert cut == [*wanted[:2], "... 6 lines below; scroll down to read them"]
+
+
 def test_a_longer_page_is_cut_at_whole_lines_from_the_view_on():
     lines = [f"line {number}" for number in range(50)]
     top = page_text(view(*lines), 100).splitlines()
