@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TEXT_ROLES = frozenset({"text", "heading", "item", "row", "image", "alert", "status"})
@@ -171,7 +171,7 @@ def _lines(elements: Sequence[Element]) -> list[tuple[int, str]]:
     for index, one in enumerate(elements):
         before = elements[index - 1] if index else None
         begins = index + 1 < len(elements) and elements[index + 1].depth > one.depth
-        if one == Element(mark=0, role="item", depth=one.depth, **_place(one)) and begins:
+        if _without_place(one) == Element(mark=0, role="item", depth=one.depth) and begins:
             items.append(index)
             continue
         if items:
@@ -191,12 +191,12 @@ def _lines(elements: Sequence[Element]) -> list[tuple[int, str]]:
 
 
 def _is_text(one: Element) -> bool:
-    plain = Element(mark=0, role="text", name=one.name, depth=one.depth, **_place(one))
-    return bool(one.name) and one == plain
+    plain = Element(mark=0, role="text", name=one.name, depth=one.depth)
+    return bool(one.name) and _without_place(one) == plain
 
 
-def _place(one: Element) -> dict[str, int]:
-    return {"x": one.x, "y": one.y, "width": one.width, "height": one.height}
+def _without_place(one: Element) -> Element:
+    return replace(one, x=0, y=0, width=0, height=0)
 
 
 def _first_in_view(view: PageView) -> int:
