@@ -93,16 +93,17 @@ def evaluate(
         float | None, typer.Option(min=0.001, help="Seconds after which an episode is truncated.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to keep all in; the same command goes on there.")
+        Path | None, typer.Option(help="Folder for the results; the same command resumes there.")
     ] = None,
     retry_faults: Annotated[
-        bool, typer.Option("--retry-faults", help="Going on, play anew the episodes that broke.")
+        bool, typer.Option("--retry-faults", help="When resuming, play the failed episodes again.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
-    Models always take the likeliest token. Of FAMILY/*, what cannot run here is left out and told.
+    Models always take the likeliest token. Of FAMILY/*, environments that
+    cannot run here are left out and listed.
     """
     entries, chosen = _entries(envs)
     plan = _Plan(

@@ -20,7 +20,7 @@ def play(
         typer.Argument(metavar="ENV", help=f"{registry.FORMS}."),
     ],
     task: Annotated[
-        str | None, typer.Option(help="Task id, such as maze-easy/test/0; drawn by default.")
+        str | None, typer.Option(help="Task id, such as maze-easy/test/0; random by default.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the episode; random by default.")
