@@ -398,19 +398,28 @@ ORPHANS = (
     _HEAD
     + """
 import time
-for _ in range(int(sys.argv[1])):
-    pid = os.fork()
-    if pid == 0:
-        if os.fork() == 0: os._exit(0)
-        os._exit(0)
-    os.waitpid(pid, 0)
-time.sleep(0.3)
-for pid in os.listdir("/proc"):
-    if pid.isdigit():
+def orphan():
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if os.fork() >= 0 else 1)
+    except OSError:  # whoever reaps is slower at the moment than who makes them
+        if os.getpid() != own: os._exit(1)
+        return False
+    return os.waitpid(pid, 0)[1] == 0
+def zombies():
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if ") Z " in open("/proc/%s/stat" % pid).read(): print("zombie", pid)
+            if ") Z " in open("/proc/%s/stat" % pid).read(): found.append(pid)
         except OSError:
             pass
+    return found
+own, deadline = os.getpid(), time.monotonic() + 50
+for _ in range(int(sys.argv[1])):
+    while not orphan() and time.monotonic() < deadline: time.sleep(0.01)
+while zombies() and time.monotonic() < deadline: time.sleep(0.01)
+for pid in zombies(): print("zombie", pid)
 """
 )
 
