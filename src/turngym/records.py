@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -67,8 +68,8 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> None:
     partial.replace(path)
 
 
-def append_trajectory(path: Path, trajectory: Trajectory) -> None:
-    """Add one trajectory to ``path``, which gets its header if it is new.
+def append_trajectory(path: Path, trajectory: Trajectory) -> int:
+    """Add one trajectory to ``path``, which gets its header if it is new; return its line's CRC-32.
 
     Several processes may append to one file: each holds a lock while it writes one whole line, and
     first cuts off the half line that a killed writer left behind.
@@ -77,6 +78,7 @@ def append_trajectory(path: Path, trajectory: Trajectory) -> None:
         RecordError: The file holds something else, or is of a newer version.
     """
     line = to_json(trajectory) + "\n"
+    checksum = zlib.crc32(line.encode())
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -88,6 +90,7 @@ def append_trajectory(path: Path, trajectory: Trajectory) -> None:
         if file.seek(0, os.SEEK_END) == 0:
             line = _header() + line
         file.write(line.encode())
+    return checksum
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

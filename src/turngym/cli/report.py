@@ -35,6 +35,9 @@ def report(
     Evaluations are computed anew from their episodes.jsonl; the second and later ones are compared
     with the first, or with the one that --reference names.
     """
+    from turngym.reports.integrity import check_reported
+
+    check_reported(folders)
     evaluations = _evaluations(folders)
     if evaluations:
         _tell_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
@@ -59,12 +62,13 @@ def report(
 def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
     """Return the evaluations, if that is what ``folders`` hold."""
     from turngym.reports.evaluations import find_evaluations
+    from turngym.reports.integrity import is_run
 
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: there is no such folder")
     evaluations = find_evaluations(folders)
-    trained = [p for f in folders for p in f.rglob("config.json") if (p.parent / ".lock").exists()]
+    trained = [p for f in folders for p in f.rglob("config.json") if is_run(p.parent)]
     if evaluations and trained:
         raise ConfigError(
             f"{trained[0].parent} is a training run and {evaluations[0].folder} an evaluation; "

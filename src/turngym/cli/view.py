@@ -28,8 +28,11 @@ def view(
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
 ) -> None:
     """Show episodes, learning curves and timeline in a browser on this machine; Ctrl-C ends it."""
+    from turngym.reports.integrity import check_shown
     from turngym.reports.viewer.library import Library
 
+    for note in check_shown(run):
+        say(note)
     if html is not None:
         library = Library(run)
         with progress("episodes", None) as advance:

@@ -14,7 +14,7 @@ import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
 from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
-from turngym.rollouts.eval_folder import EVALUATION_FILE, read_evaluation
+from turngym.rollouts.eval_folder import EVALUATION_FILE, plan_digest, read_evaluation
 from turngym.rollouts.intervals import FloatArray, Measure, bootstrap_ratio, paired_interval
 from turngym.rollouts.summary import Summary, summarize_rows
 
@@ -113,7 +113,8 @@ def _read(folder: Path, name: str) -> EvalRun:
     rows: dict[str, list[EpisodeRow]] = {env: [] for env in content["tasks"]}
     latest: dict[tuple[str, str, int], EpisodeRow] = {}
     if (folder / FILE).exists():
-        latest = {row.key: row for row in read_rows(folder / FILE)}
+        rows_read = read_rows(folder / FILE, plan_digest(content["plan"]))
+        latest = {row.key: row for row in rows_read}
     for row in latest.values():
         rows.setdefault(row.env, []).append(row)
     results = content["results"] or {}

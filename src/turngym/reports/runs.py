@@ -12,6 +12,7 @@ import numpy as np
 
 from turngym import registry
 from turngym.errors import ConfigError, UnknownNameError
+from turngym.reports.integrity import is_run
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.samples import FloatArray
 
@@ -61,7 +62,7 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: there is no such folder")
         found = [file.parent for file in folder.rglob("config.json")]
-        places += [path for path in found if (path / ".lock").exists()]
+        places += [path for path in found if is_run(path)]
     unique = sorted(p for p in set(places) if p.name not in SHARED_FOLDERS)
     if not unique:
         raise ConfigError(f"{', '.join(map(str, folders))}: no training run in here")

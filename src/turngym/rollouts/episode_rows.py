@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -41,6 +42,8 @@ class EpisodeRow:
     seconds: float
     """Wall-clock time from reset to end, what other episodes took meanwhile included."""
     error: str | None = None
+    trajectory_crc: int | None = None
+    """CRC-32 of the episode's line in the file of trajectories; None where there is none."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -107,31 +110,46 @@ def _whole(used: float | None, counted: int | None) -> int | None:
     return counted if used is None else round(used)
 
 
-def write_rows(path: Path, rows: Sequence[EpisodeRow]) -> None:
-    """Write rows to ``path``, replacing it only when all of them are written."""
+def write_rows(path: Path, rows: Sequence[EpisodeRow], plan: str = "") -> None:
+    """Write rows to ``path``, replacing it only when all of them are written.
+
+    Args:
+        path: The file.
+        rows: Its rows.
+        plan: Which evaluation the rows are of.
+    """
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
-        file.write(_header())
+        file.write(_header(plan))
         file.writelines(to_line(row) for row in rows)
     partial.replace(path)
 
 
-def open_rows(path: Path) -> IO[str]:
-    """Return ``path`` opened to append rows to; it gets its header if it is new."""
+def open_rows(path: Path, plan: str = "") -> IO[str]:
+    """Return ``path`` opened to append rows of ``plan`` to; it gets its header if it is new."""
     file = path.open("a", encoding="utf-8")
     if file.tell() == 0:
-        file.write(_header())
+        file.write(_header(plan))
         file.flush()
     return file
 
 
 def to_line(row: EpisodeRow) -> str:
-    """Return one row as one line of JSON."""
-    return json.dumps(asdict(row)) + "\n"
+    """Return one row as one line of JSON, with its own checksum."""
+    content = asdict(row)
+    return json.dumps({**content, "crc": _checksum(content)}) + "\n"
 
 
-def read_rows(path: Path) -> Iterator[EpisodeRow]:
+def _checksum(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content).encode())
+
+
+def read_rows(path: Path, plan: str = "") -> Iterator[EpisodeRow]:
     """Yield the rows of a file; of several with one key, all. A last half line is left out.
+
+    Args:
+        path: The file.
+        plan: Which evaluation the rows must be of; any where it is empty.
 
     Raises:
         RecordError: The file is missing or something else, or a line is broken; the message names
@@ -147,25 +165,35 @@ def read_rows(path: Path) -> Iterator[EpisodeRow]:
         try:
             content = json.loads(line)
             if number == 1:
-                _check_header(content)
+                _check_header(content, plan)
             else:
                 yield _row(content)
         except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path}:{number}: not a row of {FORMAT} ({error})") from error
+            advice = (
+                "restore the file" if number == 1 else "delete the line to play its episode again"
+            )
+            raise RecordError(
+                f"{path}:{number}: not a row of {FORMAT} ({error}); {advice}"
+            ) from error
 
 
-def _header() -> str:
-    return json.dumps({"format": FORMAT, "version": FORMAT_VERSION}) + "\n"
+def _header(plan: str) -> str:
+    mark = {"plan": plan} if plan else {}
+    return json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **mark}) + "\n"
 
 
-def _check_header(content: Any) -> None:
+def _check_header(content: Any, plan: str) -> None:
     if content["format"] != FORMAT or content["version"] > FORMAT_VERSION:
         raise ValueError(f"format {content['format']!r} version {content['version']}")
+    if plan and content.get("plan", plan) != plan:
+        raise ValueError("it is of another evaluation")
 
 
 _FIELDS = frozenset(field.name for field in fields(EpisodeRow))
 
 
 def _row(content: dict[str, Any]) -> EpisodeRow:
+    if (checksum := content.pop("crc", None)) is not None and checksum != _checksum(content):
+        raise ValueError("its checksum differs")
     known = {name: value for name, value in content.items() if name in _FIELDS}
     return EpisodeRow(**{**known, "stop_reason": StopReason(content["stop_reason"])})

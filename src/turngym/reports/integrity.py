@@ -1,0 +1,75 @@
+"""Before a run is reported or shown: are its files as they were written?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from turngym.errors import RecordError
+from turngym.manifest import MANIFEST, Manifest, file_digest
+
+_REPORTED = frozenset(
+    {"config.json", "summary.json", "metrics.jsonl", "timings.jsonl"}
+    | {"evaluation.json", "episodes.jsonl"}
+)
+_SHOWN = frozenset({".json", ".jsonl", ".png"})
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder with settings is that of a training run, and not of a model."""
+    return (folder / ".lock").exists() or (folder / MANIFEST).exists()
+
+
+def check_reported(folders: Sequence[Path]) -> None:
+    """Make sure that the files that a report reads are as they were written.
+
+    Raises:
+        RecordError: One is not; the message names it.
+    """
+    for manifest in _manifests(folders):
+        files = [file for file in manifest.files if file.name in _REPORTED]
+        manifest.check(*files, advice="restore it from a copy, or leave this run out of the report")
+
+
+def check_shown(run: Path) -> list[str]:
+    """Make sure that what a viewer shows is as it was written, and return what is missing of it.
+
+    Raises:
+        RecordError: A file is there, but not as it was written; the message names it.
+    """
+    missing = []
+    for manifest in _manifests([run if run.is_dir() else run.parent]):
+        for file in manifest.files:
+            if file.suffix not in _SHOWN or (run.is_file() and file != run):
+                continue
+            if not file.exists():
+                missing.append(f"{file}: is missing; the rest is shown")
+            else:
+                manifest.check(
+                    file, advice="restore it from a copy, or delete it to look at the rest"
+                )
+    for tokenizer in sorted(run.rglob("checkpoints/*/model/tokenizer.json")):
+        _check_tokenizer(tokenizer)
+    return missing
+
+
+def _check_tokenizer(tokenizer: Path) -> None:
+    checkpoint = tokenizer.parents[1]
+    try:
+        files = json.loads((checkpoint / "manifest.json").read_bytes())["files"]
+        wanted = files[str(tokenizer.relative_to(checkpoint))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{checkpoint / 'manifest.json'}: cannot be read; delete {checkpoint} to look at the rest"
+        ) from error
+    if file_digest(tokenizer) != wanted:
+        raise RecordError(
+            f"{tokenizer}: differs from its SHA-256 digest; delete {checkpoint} to look at the rest"
+        )
+
+
+def _manifests(folders: Sequence[Path]) -> Iterator[Manifest]:
+    for folder in folders:
+        for file in sorted(folder.rglob(MANIFEST)) if folder.is_dir() else ():
+            yield Manifest(file.parent)
