@@ -61,11 +61,11 @@ def _check_tokenizer(tokenizer: Path) -> None:
         wanted = files[str(tokenizer.relative_to(checkpoint))]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
-            f"{checkpoint / 'manifest.json'}: cannot be read; delete {checkpoint} to look at the rest"
+            f"{checkpoint / 'manifest.json'}: cannot be read; delete {checkpoint} to see the rest"
         ) from error
     if file_digest(tokenizer) != wanted:
         raise RecordError(
-            f"{tokenizer}: differs from its SHA-256 digest; delete {checkpoint} to look at the rest"
+            f"{tokenizer}: differs from its SHA-256 digest; delete {checkpoint} to see the rest"
         )
 
 

@@ -81,10 +81,14 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
         seed = derive_seed(config.run.seed, "lora")
         model = add_lora(model, config.model.lora_rank, seed=seed)
     run = Run(config, folder, arena, tokenizer=tokenizer, model=model, engine=engine, state=state)
-    if checkpoint is not None:
-        run.restore(checkpoint, episodes)
-    elif config.warm_start.imitates:
-        run.start_imitation(episodes)
+    try:
+        if checkpoint is not None:
+            run.restore(checkpoint, episodes)
+        elif config.warm_start.imitates:
+            run.start_imitation(episodes)
+    except BaseException:
+        run.close()
+        raise
     return run
 
 

@@ -132,11 +132,6 @@ class Run:
             weights = {name: weight.clone() for name, weight in weights.items()}
         self._engine.load_weights(weights, self.state.step)
 
-    @property
-    def is_past(self) -> bool:
-        """Whether reinforcement is over."""
-        return self.state.phase in ("after", "done")
-
     def lap(self, name: str) -> None:
         """Count the seconds since the last lap under ``name``."""
         now = time.perf_counter()
@@ -376,9 +371,10 @@ class Run:
         steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
         if self.state.phase == "warm_start" and episodes:
             self.start_imitation(episodes).load_state(moments, steps=steps)
-        elif self.state.phase not in ("warm_start", "before") and (moments or not self.is_past):
-            if self.state.step and not moments:
-                raise CheckpointError(
+        elif self.state.phase not in ("warm_start", "before"):
+            is_longer = self.state.phase != checkpoint.state["run"]["phase"]
+            if is_longer and not moments and self.state.metrics_sha256 is None:
+                raise CheckpointError(  # of an earlier version, which did not keep it to the end
                     f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
                 )
             learner = self.start_learning()
