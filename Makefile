@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 # No command here may reach a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-busy conformance sandboxes chaos soak-web web-sites soak-desktop swe drill outside llm learning wheel check format bench results extras docs lock clean
+.PHONY: help demo test test-busy conformance sandboxes chaos soak-web web-sites soak-desktop swe drill damage outside llm learning wheel check format bench results extras docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -97,6 +97,10 @@ wheel: ## Build sdist and wheel into dist/, install the wheel from a registry wh
 	@$(BOOTSTRAP) core train dev
 	@rm -rf dist && $(BIN)/python -m hatchling build
 	@TURNGYM_WHEEL=full $(BIN)/python -m pytest --timeout 1800 tests/integration/test_wheel.py $(PYTEST_ARGS)
+
+damage: ## Damage every file of a run in every way: named or harmless, never a traceback
+	@$(BOOTSTRAP) core train dev
+	@TURNGYM_DAMAGE=full $(BIN)/python -m pytest -s --timeout 7200 tests/integration/test_damage.py $(PYTEST_ARGS)
 
 check: ## Format, lint, types and import layers
 	@$(BOOTSTRAP) core train lora dev

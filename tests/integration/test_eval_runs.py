@@ -107,6 +107,29 @@ def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -
     assert "Traceback" not in said
 
 
+def test_more_episodes_and_attempts_are_played_beside_those_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(out: str, *options: str) -> dict[str, Any]:
+        plan = ["eval", "text/maze", "--agent", "random", "--out", str(tmp_path / out), "--json"]
+        assert main([*plan, *options]) == 0
+        return table(json.loads(capsys.readouterr().out))
+
+    play("grown", "--episodes", "4")
+    first = {row.key: row for row in read_rows(tmp_path / "grown" / FILE)}
+    whole = play("whole", "--episodes", "8", "--seeds", "2")
+    assert play("grown", "--episodes", "8", "--seeds", "2") == whole
+    rows = {row.key: row for row in read_rows(tmp_path / "grown" / FILE)}
+    assert all(rows[key] == row for key, row in first.items())  # its seconds included
+    one, other = (tmp_path / out / "text-maze.jsonl" for out in ("grown", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+    content = json.loads((tmp_path / "grown" / "evaluation.json").read_text())
+    assert content["changes"][0]["before"] == {"episodes": 4, "seeds": 1}
+    fewer = ["eval", "text/maze", "--agent", "random", "--episodes", "4"]
+    assert main([*fewer, "--seeds", "2", "--out", str(tmp_path / "grown")]) == 2
+    assert "holds an evaluation with episodes=8, not 4" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

@@ -21,8 +21,10 @@ from safetensors.torch import load_file, save_file
 
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
+from turngym.cli.main import main
 from turngym.config import load_config, to_toml
-from turngym.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
+from turngym.records import read_trajectories
 from turngym.trainers.checkpoints import find_model, latest_checkpoint
 from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit import archer
@@ -236,10 +238,53 @@ def test_adapters_and_the_reference_policy_are_taken_up_too(
     before = load_file(base / "model.safetensors")
     after = load_file(find_model(tmp_path / "straight") / "model.safetensors")
     assert {name: t.shape for name, t in after.items()} == {n: t.shape for n, t in before.items()}
+    if rank:
+        assert_peft_reads_the_adapter(base, find_model(tmp_path / "straight"))
     frozen = torch.equal(before["model.embed_tokens.weight"], after["model.embed_tokens.weight"])
     assert frozen is (rank > 0)
     rows = read_metrics(tmp_path / "straight" / "metrics.jsonl")
     assert max(row.get("train/kl_ref", 0.0) for row in rows) > 0
+
+
+def assert_peft_reads_the_adapter(base: Path, merged: Path) -> None:
+    """The adapter of a checkpoint on its base gives the logits of the merged model beside it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    plain, other, whole = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        for path in (base, base, merged)
+    )
+    adapted = PeftModel.from_pretrained(plain, str(merged.parent / "adapter"))
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        found, without, wanted = (model(ids).logits for model in (adapted, other, whole))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, without, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_plays_the_same_from_its_run_and_from_its_folder(
+    straight: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = []
+    capsys.readouterr()
+    for agent in (f"run:{straight}", f"hf:{find_model(straight)}"):
+        assert main(["eval", SIGNALS, "--agent", agent, "--episodes", "8", "--json"]) == 0
+        [table] = json.loads(capsys.readouterr().out).values()
+        tables.append({name: value for name, value in table.items() if name != "time"})
+    assert tables[0] == tables[1]
+
+
+def test_no_expert_plays_where_nothing_is_imitated(straight: Path, tmp_path: Path) -> None:
+    nothing = [SETTINGS, "warm_start.max_steps=0", "run.steps=0"]
+    train(load_config(TrainConfig, [*nothing, "warm_start.episodes=500"]), tmp_path / "tiny")
+    played = len(list(read_trajectories(tmp_path / "tiny" / "trajectories" / "expert.jsonl")))
+    assert played == 64  # for the tokenizer
+    model = {"type": "pretrained", "path": str(find_model(straight)), "context": 64}
+    train(
+        load_config(TrainConfig, [{**SETTINGS, "model": model}, *nothing[1:]]), tmp_path / "other"
+    )
+    assert not (tmp_path / "other" / "trajectories" / "expert.jsonl").exists()
 
 
 def test_a_finished_run_is_not_repeated(config: TrainConfig, straight: Path) -> None:
@@ -272,6 +317,108 @@ def test_a_damaged_checkpoint_stops_the_resumption_and_is_named(
     save_file({name: torch.zeros_like(t) for name, t in tensors.items()}, weights)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: differs from its SHA-256"):
         train(config, folder)
+
+
+def half_done(config: TrainConfig, folder: Path) -> Path:
+    """Return a run that broke off after three updates."""
+    with pytest.raises(ConnectionAbortedError):
+        train(config, folder, progress=BreaksOff("reinforcement", 3))
+    return folder
+
+
+def test_a_shortened_file_of_expert_episodes_is_noticed(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    expert = half_done(config, tmp_path) / "trajectories" / "expert.jsonl"
+    lines = expert.read_bytes().splitlines(keepends=True)
+    expert.write_bytes(b"".join(lines[:-5]))
+    with pytest.raises(RecordError, match=r"expert\.jsonl: is cut off, .* delete it to have its"):
+        train(config, tmp_path)
+    expert.unlink()  # as it says
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+
+
+def test_another_tokenizer_is_noticed_where_no_digest_says_so(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    folder = half_done(config, tmp_path)
+    (folder / "digests.json").unlink()
+    expert = folder / "trajectories" / "expert.jsonl"
+    lines = expert.read_text().splitlines(keepends=True)
+    expert.write_text("".join(line.replace("light", "zebra") for line in lines))
+    with pytest.raises(CheckpointError, match="was made with another tokenizer"):
+        train(config, folder)
+
+
+def test_a_short_file_of_metrics_is_named_and_nothing_is_padded(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    metrics = half_done(config, tmp_path) / "metrics.jsonl"
+    content = metrics.read_bytes()
+    metrics.write_bytes(content[:100])
+    with pytest.raises(RecordError, match=r"metrics\.jsonl: .*100 bytes of \d+ are left"):
+        train(config, tmp_path)
+    assert metrics.read_bytes() == content[:100]
+    metrics.write_bytes(content.replace(b'"step": 1', b'"step" 11', 1))
+    with pytest.raises(RecordError, match=r"its content has changed, line \d+ is not JSON"):
+        train(config, tmp_path)
+
+
+def test_half_a_line_of_seconds_is_dropped(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    with (half_done(config, tmp_path) / "timings.jsonl").open("a") as file:
+        file.write('{"phase": "train", "sec')
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+    assert len(read_metrics(tmp_path / "timings.jsonl")) > 10
+
+
+def test_a_checkpoint_of_another_run_is_named(config: TrainConfig, tmp_path: Path) -> None:
+    one = half_done(config, tmp_path / "one")
+    other = half_done(load_config(TrainConfig, [SETTINGS, "run.seed=1"]), tmp_path / "other")
+    newest = latest_checkpoint(one / "checkpoints")
+    assert newest is not None
+    shutil.rmtree(newest)
+    shutil.copytree(other / "checkpoints" / newest.name, newest)
+    with pytest.raises(
+        CheckpointError, match=rf"{newest.name}: holds a run with run.seed=1, not 0"
+    ):
+        train(config, one)
+
+
+def test_more_updates_make_a_run_that_is_done_longer(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    train(load_config(TrainConfig, [SETTINGS, "run.steps=4"]), tmp_path)
+    result = train(config, tmp_path)
+    assert result.updates == 6
+    assert outcome(tmp_path)["weights"] == outcome(straight)["weights"]
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["config"]["run"]["steps"] == 6
+    assert [change["run.steps"] for change in content["changes"]] == [[4, 6]]
+    with pytest.raises(ConfigError, match=r"run\.steps=6, not 5"):
+        train(load_config(TrainConfig, [SETTINGS, "run.steps=5"]), tmp_path)
+
+
+def test_a_schedule_to_the_last_step_cannot_be_made_longer(tmp_path: Path) -> None:
+    cosine = [SETTINGS, 'learner.lr_schedule="cosine"', "run.steps=1"]
+    train(load_config(TrainConfig, cosine), tmp_path)
+    with pytest.raises(ConfigError, match=r"learner\.lr_schedule='cosine' falls to 0 at the last"):
+        train(load_config(TrainConfig, [*cosine, "run.steps=2"]), tmp_path)
+
+
+def test_a_run_that_failed_at_its_start_begins_anew_with_mended_settings(
+    config: TrainConfig, straight: Path, tmp_path: Path
+) -> None:
+    broken = load_config(TrainConfig, [SETTINGS, "warm_start.lr=1e30"])
+    with pytest.raises(TrainingError, match="loss is"):
+        train(broken, tmp_path)
+    (tmp_path / "notes.txt").write_text("of the user")
+    train(config, tmp_path)
+    assert_same_outcome(tmp_path, straight)
+    assert (tmp_path / "notes.txt").exists()
 
 
 def test_other_settings_in_the_same_folder_are_refused(straight: Path) -> None:

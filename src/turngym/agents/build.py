@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,14 @@ from turngym.agents.prompting import PlainPrompting, Prompting, ReActPrompting
 from turngym.agents.reflection import Reflection
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.config import CompletionsConfig
+from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
     from turngym.agents.local import EngineModel
+
+
+TRAINED_AS = "turngym.json"
+"""In the folder of a model that was trained here: how it was prompted."""
 
 
 def build_agent(config: AgentConfig) -> Policy:
@@ -36,6 +42,8 @@ def build_agent(config: AgentConfig) -> Policy:
         ConfigError: A model cannot be loaded, or a key is missing.
         MissingExtraError: An extra is not installed.
     """
+    if isinstance(config, LocalAgentConfig):
+        config = _as_trained(config)
     return ChatAgent(
         _model(config),
         prompting=_prompting(config),
@@ -44,6 +52,23 @@ def build_agent(config: AgentConfig) -> Policy:
         native_tools=isinstance(config, ChatAgentConfig) and config.tool_calls,
         turn_timeout_s=None if isinstance(config, LocalAgentConfig) else 2 * config.turn_timeout_s,
     )
+
+
+def _as_trained(config: LocalAgentConfig) -> LocalAgentConfig:
+    """Return ``config`` with what the model's folder says of its training, where it is not set."""
+    file = Path(_path(config.path)) / TRAINED_AS
+    if not file.is_file():
+        return config
+    try:
+        found = json.loads(file.read_bytes())
+        trained = {name: found[name] for name in ("instructions", "max_new_tokens", "context")}
+        checked = LocalAgentConfig.model_validate({"type": "hf", "path": config.path, **trained})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file}: is damaged; restore it, or delete it to use defaults"
+        ) from error
+    unset = {name for name in trained if name not in config.model_fields_set}
+    return config.model_copy(update={name: getattr(checked, name) for name in unset})
 
 
 def _model(config: AgentConfig) -> ChatModel:
@@ -99,7 +124,11 @@ def _path(path: str) -> Path | str:
 
 
 def _prompting(config: PartsConfig) -> Prompting:
-    plain = PlainPrompting(system=config.system, show_legal_actions=config.show_legal_actions)
+    plain = PlainPrompting(
+        system=config.system,
+        show_legal_actions=config.show_legal_actions,
+        instructions=config.instructions,
+    )
     if config.prompt == "react":
         return ReActPrompting(plain=plain)
     return plain

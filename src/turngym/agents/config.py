@@ -47,6 +47,8 @@ class PartsConfig(StrictModel):
     prompt: Literal["plain", "react"] = "plain"
     system: str = ""
     """Said before the environment's instructions."""
+    instructions: bool = True
+    """Begin with the environment's instructions."""
     show_legal_actions: bool = False
     history: HistoryConfig = FullHistoryConfig()
     reflection: int = Field(default=0, ge=0)
@@ -62,7 +64,11 @@ class CompletionsAgentConfig(CompletionsConfig, PartsConfig):
 
 
 class LocalAgentConfig(PartsConfig):
-    """``hf:NAME_OR_PATH``."""
+    """``hf:NAME_OR_PATH``.
+
+    Where the folder has a ``turngym.json``, as models that were trained here do, ``instructions``,
+    ``max_new_tokens`` and ``context`` are those of its training unless they are set.
+    """
 
     type: Literal["hf"]
     path: str

@@ -45,9 +45,12 @@ class PlainPrompting:
     show_legal_actions: bool = False
     """List the legal actions under each observation, where there are some."""
     max_legal_actions: int = 30
+    instructions: bool = True
+    """Say the environment's instructions. A model that was trained without them does without."""
 
     def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return own words, instructions and lessons, with a blank line between."""
+        instructions = instructions if self.instructions else ""
         learned = "\n".join([LESSONS, *(f"- {lesson}" for lesson in lessons)]) if lessons else ""
         return "\n\n".join(filter(None, [self.system, instructions, learned]))
 

@@ -5,6 +5,7 @@ A checkpoint is a folder ``<number>-<phase>-<step>``:
     manifest.json        format version, and size and SHA-256 of every other file
     state.json           where the run stands
     model/               weights and tokenizer, as ``load_model_dir`` reads them
+    adapter/             low-rank adapters, as ``peft`` reads them, where there are some
     optimizer.safetensors, and others that the trainer names
 
 It is written under another name, flushed to the disk and renamed.
@@ -57,7 +58,7 @@ class Checkpoint:
             CheckpointError: They cannot be read.
         """
         file = self.path / f"{name}.safetensors"
-        if file.name not in self.files:
+        if f"{name}.safetensors" not in self.files:
             return {}
         try:
             tensors: dict[str, Tensor] = load_file(file)

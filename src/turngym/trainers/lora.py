@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +14,10 @@ from turngym.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+ADAPTER = "adapter/adapter_model"
+"""Name of the adapters' tensors in a checkpoint: a folder that ``peft`` reads."""
 
 
 def is_adapted(model: nn.Module) -> bool:
@@ -62,3 +68,31 @@ def load_own_state(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> Non
         raise CheckpointError("the weights belong to a model of another shape")
     for name, weight in wanted.items():
         weight.copy_(tensors[name])
+
+
+def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the adapters under the names that ``peft`` gives them on the disk."""
+    return {_on_disk(model, name): weight for name, weight in own_state(model).items()}
+
+
+def load_adapter_state(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Take over what ``adapter_state`` returned; the names of earlier versions are read, too.
+
+    Raises:
+        CheckpointError: It belongs to another model.
+    """
+    names = {_on_disk(model, name): name for name in own_state(model)}
+    load_own_state(model, {names.get(name, name): weight for name, weight in tensors.items()})
+
+
+def write_adapter_config(model: PreTrainedModel, folder: Path) -> None:
+    """Write ``adapter_config.json``, which makes a folder of adapters one that ``peft`` reads."""
+    adapted: Any = model
+    config = copy.copy(adapted.peft_config[adapted.active_adapter])
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+
+
+def _on_disk(model: PreTrainedModel, name: str) -> str:
+    adapted: Any = model
+    return name.replace(f".{adapted.active_adapter}.", ".")

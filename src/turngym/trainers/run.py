@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from turngym.agents.build import TRAINED_AS
 from turngym.agents.engine import LocalEngine, Sampling
 from turngym.agents.local import LocalPolicy
 from turngym.agents.models import load_tokenizer
@@ -28,7 +31,16 @@ from turngym.trainers.credit.methods import build_credit
 from turngym.trainers.curve import draw_curve
 from turngym.trainers.imitation import Imitator
 from turngym.trainers.learner import Learner, needs_reference
-from turngym.trainers.lora import full_state, is_adapted, load_own_state, own_state
+from turngym.trainers.lora import (
+    ADAPTER,
+    adapter_state,
+    full_state,
+    is_adapted,
+    load_adapter_state,
+    load_own_state,
+    own_state,
+    write_adapter_config,
+)
 from turngym.trainers.metrics import (
     JsonLinesLogger,
     MetricsLogger,
@@ -332,7 +344,7 @@ class Run:
         if trainer is not None:
             tensors["optimizer"] = trainer.state()
         if is_adapted(self.model):
-            tensors["adapter"] = own_state(self.model)
+            tensors[ADAPTER] = adapter_state(self.model)
         if self.reference is not None:
             tensors["reference"] = own_state(self.reference)
         if self.credit is not None and (learned := self.credit.state()):
@@ -347,10 +359,22 @@ class Run:
                 "selection": {} if self.config.selection.is_plain else self.selection.state(),
             },
             tensors=tensors,
-            write_model=lambda path: write_model(self.model, self._tokenizer, path),
+            write_model=self._write_model,
             keep=self.config.run.keep_checkpoints,
         )
         self.folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
+
+    def _write_model(self, path: Path) -> None:
+        write_model(self.model, self._tokenizer, path)
+        rollout = self.config.rollout
+        trained = {
+            "instructions": rollout.system_prompt,
+            "max_new_tokens": rollout.max_new_tokens,
+            "context": self.config.model.context,
+        }
+        (path / TRAINED_AS).write_text(json.dumps(trained) + "\n", encoding="utf-8")
+        if is_adapted(self.model):
+            write_adapter_config(self.model, path.parent / Path(ADAPTER).parent)
 
     def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
         """Take up weights and optimizer where ``checkpoint`` left them.
@@ -365,11 +389,13 @@ class Run:
                 "copy"
             )
         if is_adapted(self.model):
-            load_own_state(self.model, checkpoint.tensors("adapter"))
+            load_adapter_state(
+                self.model, checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
+            )
         else:
             self.model.load_state_dict(read_model(checkpoint.model_dir)[0].state_dict())
         steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
-        if self.state.phase == "warm_start" and episodes:
+        if self.state.phase == "warm_start" and self.config.warm_start.imitates:
             self.start_imitation(episodes).load_state(moments, steps=steps)
         elif self.state.phase not in ("warm_start", "before"):
             is_longer = self.state.phase != checkpoint.state["run"]["phase"]

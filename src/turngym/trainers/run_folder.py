@@ -205,6 +205,7 @@ class RunFolder:
     def _claim(self, config: TrainConfig) -> None:
         """Write ``config.json``, or compare with the one that is there."""
         if not self.config.exists() and self.config not in self.manifest:
+            self._refuse_strangers()
             self._begin(config)
             return
         check_same_run(self.path, config)
@@ -219,7 +220,7 @@ class RunFolder:
             self._change(content, wanted)
         self._warn_of_damage()
 
-    def _begin(self, config: TrainConfig) -> None:
+    def _refuse_strangers(self) -> None:
         ours = (".lock", MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
         strangers = [p.name for p in self.path.iterdir() if p.name not in ours]
         if strangers:
@@ -227,6 +228,8 @@ class RunFolder:
                 f"{self.path}: is not empty ({sorted(strangers)[0]}) and holds no run; "
                 "choose another folder"
             )
+
+    def _begin(self, config: TrainConfig) -> None:
         content = {
             "format": FORMAT_VERSION,
             "turngym": turngym.__version__,

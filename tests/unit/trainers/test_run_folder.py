@@ -59,6 +59,28 @@ def test_other_settings_are_refused_by_the_first_that_differs(tmp_path: Path) ->
     assert line.startswith(f"{tmp_path}: holds a run with learner.lr=0.0007, not 0.5")
 
 
+def test_many_differences_are_a_line_each_and_ten_at_most(tmp_path: Path) -> None:
+    begun_run(tmp_path, "algo=grpo")
+    with pytest.raises(ConfigError) as caught:
+        RunFolder(tmp_path, config("algo=archer", "run.seed=7", "learner.lr=0.5"))
+    first, *lines = str(caught.value).splitlines()
+    assert first == (
+        f"{tmp_path}: holds a run with other settings; choose another folder, or the same "
+        "settings to resume"
+    )
+    assert len(lines) == 11
+    assert lines[-1].startswith("and ")
+    assert all("=" in line and ", not " in line and len(line) < 250 for line in lines[:-1])
+
+
+def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
+    begun_run(tmp_path)
+    RunFolder(tmp_path, config("run.keep_checkpoints=9", "run.checkpoint_every=1")).close()
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["config"]["run"]["keep_checkpoints"] == 9
+    assert content["changes"][0]["run.keep_checkpoints"] == [2, 9]
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     with RunFolder(tmp_path, config()):
         pass
