@@ -25,7 +25,7 @@ SOLVED = PHONE_KINDS if IS_FULL else ("note-delete", "setting-switch", "shopping
 
 pytestmark = [
     pytest.mark.extra("playwright", NEED),
-    pytest.mark.timeout(1800 if IS_FULL else 180),
+    pytest.mark.timeout(1800 if IS_FULL else 1200),
 ]
 
 

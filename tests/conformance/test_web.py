@@ -37,7 +37,7 @@ SOLVED = sorted(experts()) if IS_FULL else (
     "social-media-some",
 )  # fmt: skip
 
-pytestmark = [pytest.mark.extra("playwright", "miniwob", NEED), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extra("playwright", "miniwob", NEED), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", autouse=True)

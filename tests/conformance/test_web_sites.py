@@ -67,7 +67,7 @@ INSTALLED = [
     for name, program in PROGRAMS.items()
     if IS_FULL or name != "wiki"  # which needs PHP
 ]
-pytestmark = [pytest.mark.extra("playwright", NEED), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.extra("playwright", NEED), pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -160,7 +160,7 @@ def check(found: Outcome, kinds: Sequence[str], points: Sequence[str], place: Pl
         assert found.metrics["pool/close_faults"] > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("name", "mode", "admission"),
     [
@@ -182,7 +182,7 @@ def test_whatever_is_raised_costs_one_try(
     check(found, kinds, place.points, place)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_whatever_happens_in_a_child_costs_one_try(tmp_path: Path) -> None:
     place, points = PLACES["process"], ("step1",)
     kinds = ["keyboard-interrupt", "exit", "cancelled", "unreadable", "segfault"]

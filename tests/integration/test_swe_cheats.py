@@ -30,7 +30,7 @@ _BITTEN = {"assertions that are compiled away": 5}
 """Task of the sample on which a forgery bites, where the first one gives it nothing to copy."""
 pytestmark = [
     pytest.mark.extra("bwrap"),
-    pytest.mark.timeout(1800 if IS_FULL or IS_DRILL else 300),
+    pytest.mark.timeout(1800 if IS_FULL or IS_DRILL else 1200),
 ]
 
 _FORGE = """

@@ -13,7 +13,7 @@ from turngym.environments.swe.factory import Demands, Factory
 from turngym.environments.swe.project import Project, find_layout
 from turngym.errors import ConfigError
 
-pytestmark = [pytest.mark.extra("bwrap"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extra("bwrap"), pytest.mark.timeout(1200)]
 
 CODE = '''
 def clamp(number, low, high):
