@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, cast
 
 from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
-from turngym.errors import PolicyFault
+from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn
 
 Seen = Mapping[str, Any]
@@ -67,7 +67,8 @@ class _Session:
             await self._ask(*before)
         text = await self._ask(observation, info)
         if not isinstance(text, str):
-            raise TypeError(f"the agent's function returned {type(text).__name__}, wanted str")
+            kind = type(text).__name__
+            raise ConfigError(f"the agent's function: an action is a str, got {kind}")
         seen = (Message(role="user", content=observation["text"]),)
         return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
 

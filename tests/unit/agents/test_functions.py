@@ -12,6 +12,7 @@ import pytest
 import turngym
 from helpers.cli import turngym as program
 from turngym.agents.functions import FunctionPolicy, is_coroutine_function
+from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.types import StopReason, Trajectory
@@ -121,10 +122,9 @@ async def test_whatever_a_plain_function_raises_ends_one_episode(
     assert said in str(trajectory.error)
 
 
-async def test_an_answer_that_is_no_text_is_the_fault_of_the_agent() -> None:
-    trajectory = await one(FunctionPolicy(lambda seen, info: 7))  # type: ignore[arg-type,return-value]
-    assert trajectory.stop_reason is StopReason.ERROR_POLICY
-    assert "returned int, wanted str" in str(trajectory.error)
+async def test_an_answer_that_is_no_text_is_wrong_input() -> None:
+    with pytest.raises(ConfigError, match="an action is a str, got int"):
+        await one(FunctionPolicy(lambda seen, info: 7))  # type: ignore[arg-type,return-value]
 
 
 async def test_a_thread_is_used_again() -> None:
