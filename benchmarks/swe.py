@@ -200,7 +200,7 @@ def tell(table: Table, found: dict[str, list[float]]) -> None:
         table.not_run("SWE-ReX local", "benchmarks/setup.sh swe-rex")
     fork = sorted(found["fork"])[len(found["fork"]) // 2]
     table.most("fork in mid-episode, p50", 1e3 * fork, "ms", 100)
-    table.time("submit: judged by 108 tests, cross-examined", found["submit"])
+    table.time("submit: judged by 108 tests in four rounds", found["submit"])
 
 
 def main() -> int:

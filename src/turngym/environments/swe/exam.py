@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ async def exam_of(
 
 
 def _key(bench: Bench, *parts: object) -> str:
-    whole = hashlib.sha256(bench.key.encode())
+    whole = hashlib.sha256(f"{bench.key} {sys.version}".encode())
     for module in (benches, mutants, literals):
         whole.update(Path(str(module.__file__)).read_bytes())
     whole.update(Path(__file__).read_bytes())

@@ -2,7 +2,7 @@
 
 The agent works in a container of the instance's image, on what the image holds at ``/testbed``. Its
 patch is judged in fresh containers: the instance's test patch is put in, its tests run under a
-supervisor and are cross-examined, as with tasks of our own (``judge.py``).
+supervisor in several rounds, as with tasks of our own (``judge.py``).
 """
 
 from __future__ import annotations
