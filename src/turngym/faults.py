@@ -146,7 +146,7 @@ def is_from_signal(error: BaseException) -> bool:
     codes = {_code(handler) for handler in handlers} - {None}
     if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
         return True
-    is_plain = handlers[0] is signal.default_int_handler and type(error) is KeyboardInterrupt
+    is_plain = signal.default_int_handler in handlers and type(error) is KeyboardInterrupt
     return is_plain and error.__traceback__ is not None and not _is_stated(error.__traceback__)
 
 
