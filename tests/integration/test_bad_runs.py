@@ -179,6 +179,15 @@ def test_a_damaged_checkpoint_cannot_be_evaluated(capsys: Captured, run: Path) -
     assert "state.json: differs from its SHA-256 digest" in line
 
 
+def test_a_model_folder_with_half_its_weights_is_one_line(capsys: Captured, run: Path) -> None:
+    newest = latest_checkpoint(run / "checkpoints")
+    assert newest is not None
+    weights = newest / "model" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    line = complaint(capsys, "eval", "text/maze", "--agent", f"hf:{newest}/model")
+    assert line.startswith(f"model '{newest}/model' cannot be loaded: ")
+
+
 def test_a_checkpoint_of_a_newer_format_cannot_be_evaluated(capsys: Captured, run: Path) -> None:
     newest = latest_checkpoint(run / "checkpoints")
     assert newest is not None

@@ -109,12 +109,13 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
     except ImportError as error:
         raise missing_extra("a model", "train") from error
     import torch
+    from safetensors import SafetensorError
 
     path = _unpacked(path)
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {reason}") from error
     return model.eval(), tokenizer
