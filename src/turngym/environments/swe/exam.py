@@ -196,11 +196,11 @@ class ExamMaker:
         plan = self._plan()
         rounds = [await self._sat(chosen) for chosen in plan]
         exam = Exam(rounds=tuple(one for one in rounds if one is not None))
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
             left = set(self._ids) - exam.asked
             if not left or not exam.rounds:
                 break
-            more = await self._sat(self._without(left))
+            more = await self._sat(self._without(left, number))
             if more is not None and more.passing & left:
                 exam = Exam(rounds=(*exam.rounds, more))
         return exam
@@ -252,10 +252,18 @@ class ExamMaker:
                     plan[number][unit] = [self._choice(unit)]
         return plan
 
-    def _without(self, left: set[str]) -> dict[Unit, list[Mutant]]:
-        """Return mutants for a round in which ``left`` are to pass: few others, theirs not."""
-        others = [one for one in self._owned if one.mutants and not left & set(self._owned[one])]
-        chosen = self._rng.sample(others, len(others) // 4)
+    def _without(self, left: set[str], number: int) -> dict[Unit, list[Mutant]]:
+        """Return mutants for a round in which ``left`` are to pass: they may call other tests.
+
+        Of other files where there are any, and fewer with each try.
+        """
+        paths = {unit.path for unit, tests in self._owned.items() if left.intersection(tests)}
+        others = [
+            one for one, tests in self._owned.items()
+            if one.mutants and not left.intersection(tests)
+        ]  # fmt: skip
+        others = [one for one in others if one.path not in paths] or others
+        chosen = self._rng.sample(others, min(len(others), max(1, len(others) >> 2 + 2 * number)))
         return {unit: [self._choice(unit)] for unit in chosen}
 
     def _choice(self, unit: Unit) -> Mutant:
