@@ -224,12 +224,13 @@ def test_the_full_product(tmp_path: Path, name: str) -> None:
     for number, (mode, admission, interruption) in enumerate(
         product(MODES, ADMISSIONS, INTERRUPTIONS)
     ):
-        if place.isolation == "process" and interruption != INTERRUPTIONS[number % 3]:
+        if place.isolation == "process" and number % 13:  # each mode once: children are dear
             continue
         folder = tmp_path / str(number)
         folder.mkdir()
-        # who is held up in a step holds up everybody in lockstep
-        points = [p for p in place.points if mode != "lockstep" or p != "cancel"]
+        # a step that never ends holds up everybody in lockstep, and new weights that wait for it
+        may_wait = mode != "lockstep" and interruption == "continue_partial"
+        points = [p for p in place.points if may_wait or p != "cancel"]
         found = play(
             folder,
             place,

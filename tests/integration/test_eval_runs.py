@@ -226,3 +226,33 @@ def test_one_call_runs_in_a_fresh_process_with_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False
     )
     assert done.returncode == 0
+
+
+USERS = {
+    "agent.py": ("def help_me(text):\n    raise ValueError('boom')\n\n\n"
+                 "def act(observation, info):\n    return help_me(observation)\n"),
+    "game.py": ("from turngym.environments.text.maze import MazeEnv\n\n\n"
+                "class Mine(MazeEnv):\n    def turn(self, action):\n        raise SystemExit(3)\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "said", "source"),
+    [
+        ("text/maze", "agent.py:act", "act: ValueError: boom (agent.py:2 in help_me)", "agent.py"),
+        ("game.py:Mine", "random", "step: SystemExit: 3 (game.py:6 in turn)", "game.py"),
+    ],
+)
+def test_an_error_in_the_users_code_names_its_line(
+    tmp_path: Path, env: str, agent: str, said: str, source: str
+) -> None:
+    for name, text in USERS.items():
+        (tmp_path / name).write_text(text)
+    words = ["eval", env, "--agent", agent, "--episodes", "1", "--out", "run"]
+    done = turngym("--debug", *words, cwd=tmp_path)
+    assert done.returncode == 1
+    (row,) = read_rows(tmp_path / "run" / FILE)
+    assert row.error == said
+    told = done.stderr.splitlines()
+    assert any(line.endswith(f"1 of 1 episodes broke: {said}") for line in told)
+    assert any(line.startswith("  File ") and source in line for line in told)  # the traceback

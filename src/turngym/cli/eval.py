@@ -21,6 +21,7 @@ from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
+from turngym.faults import describe
 from turngym.registry import EnvEntry
 from turngym.rollouts.eval_folder import EvalFolder
 from turngym.rollouts.eval_run import EvalJob, OnRow, play_job
@@ -337,7 +338,7 @@ def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     except TurnGymError:
         raise
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        told = describe(error)
         if plan.env_options:
             options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
             raise ConfigError(f"{entry.short_name} with {options}: {told}") from error

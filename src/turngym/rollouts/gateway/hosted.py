@@ -15,6 +15,7 @@ import gymnasium
 
 from turngym.environments.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.errors import ConfigError, EnvironmentFault
+from turngym.faults import Border
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 
@@ -73,12 +74,8 @@ class HostedEnv:
 
     async def reset(self, task: Task, *, seed: int) -> None:
         """Begin an episode; ``observation`` is then what the agent should be told."""
-        try:
+        with Border("reset", EnvironmentFault, ConfigError):
             found = await _awaited(self._env.reset(seed=seed, options={"task": task}))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(f"reset: {type(error).__name__}: {error}") from error
         self.observation = found[0]["text"]
         self._over = False
 
@@ -93,11 +90,12 @@ class HostedEnv:
         if self._over:
             return ToolAnswer(text=OVER)
         try:
-            step = await _awaited(self._env.step(self._action(name, arguments)))
-            observation, reward, terminated, truncated, info = step
-        except Exception as error:
+            with Border("step", EnvironmentFault):
+                step = await _awaited(self._env.step(self._action(name, arguments)))
+                observation, reward, terminated, truncated, info = step
+        except EnvironmentFault:
             self._over = True
-            raise EnvironmentFault(f"step: {type(error).__name__}: {error}") from error
+            raise
         self._over = bool(terminated or truncated)
         self.observation = observation["text"]
         fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
@@ -123,11 +121,9 @@ class HostedEnv:
         Raises:
             EnvironmentFault: The environment's judge broke.
         """
-        try:
+        with Border("score", EnvironmentFault):
             score = _attribute(self._env, "score")()
             return None if score is None else float(score)
-        except Exception as error:
-            raise EnvironmentFault(f"score: {type(error).__name__}: {error}") from error
 
     def _action(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return a call in the environment's own words."""
