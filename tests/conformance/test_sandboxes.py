@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers import plain_user
-from turngym.sandbox import Limits, SandboxSpec, bubblewrap, open_backend
+from turngym.sandbox import Limits, SandboxSpec, bubblewrap, bubblewrap_command, open_backend
 from turngym.sandbox import attack_programs as programs
 from turngym.sandbox.attack_checks import CHECKS as ATTACKS
 from turngym.sandbox.attack_targets import attack, program
@@ -94,6 +94,30 @@ async def test_a_writable_proc_is_what_lets_a_command_spare_itself(
         assert (await sandbox.exec(spare, timeout_s=60)).stdout == b""
         text = (await sandbox.exec(["cat", "/proc/self/oom_score_adj"], timeout_s=60)).stdout
         assert int(text) >= 500
+    await backend.close()
+
+
+@pytest.mark.extra("bwrap")
+async def test_the_kernels_command_line_is_read_where_nothing_covers_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control of the attack that reads it."""
+    names = [name for name in bubblewrap_command._MASKED if name != "cmdline"]
+    monkeypatch.setattr(bubblewrap_command, "_MASKED", names)
+    report = check_sandbox("bubblewrap", only="command line")
+    assert [result.status for result in report.results] == ["pass", "fail"]
+    assert "got through: read /proc/cmdline" in report.results[1].reason
+
+
+@pytest.mark.extra("bwrap")
+async def test_there_is_no_system_v_where_it_cannot_be_bounded() -> None:
+    """A kernel before 6.10 lets a plain user set none of its limits."""
+    code = "import ctypes; print(ctypes.CDLL(None).shmget(0, 4096, 0o1600) >= 0)"
+    backend = bubblewrap.BubblewrapBackend()
+    for held in (True, False):
+        (await backend.launcher()).facts["system_v"] = held
+        async with await backend.start(SPEC) as sandbox:
+            assert await attack(sandbox, code) == [str(held)]
     await backend.close()
 
 

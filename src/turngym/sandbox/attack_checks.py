@@ -58,6 +58,14 @@ async def nothing_secret_of_the_host_can_be_read(bench: Bench) -> None:
         judge(bench, await attack(sandbox, programs.READ, *paths))
 
 
+async def the_kernels_command_line_is_covered(bench: Bench) -> None:
+    through = await attack(await bench.start(), programs.READ, "/proc/cmdline")
+    if "command line" in bench.capabilities.gaps:
+        want(bool(through), "it is covered, so the back end should not declare this gap")
+    else:
+        judge(bench, through)
+
+
 async def a_sandbox_does_not_see_another(bench: Bench) -> None:
     with targets() as target:
         first, second = await bench.start(), await bench.start()
@@ -439,6 +447,7 @@ CHECKS: list[Check] = [
     *own_harm_checks.CHECKS,
     nothing_of_the_host_can_be_written,
     nothing_secret_of_the_host_can_be_read,
+    the_kernels_command_line_is_covered,
     a_sandbox_does_not_see_another,
     no_process_shows_the_hosts_variables_or_paths,
     no_socket_of_the_host_can_be_reached,

@@ -288,6 +288,8 @@ HARM_THE_GUEST = (
     + """
 import resource
 WHO = int(sys.argv[1])
+def put(name, data):
+    with open("/proc/%d/%s" % (WHO, name), "wb", buffering=0) as file: file.write(data)
 def works(act):
     try:
         act(); return True
@@ -300,8 +302,8 @@ for name, act in (
     ("schedule's parameters", lambda: os.sched_setparam(WHO, os.sched_param(0))),
     ("processors", lambda: os.sched_setaffinity(WHO, os.sched_getaffinity(0))),
     ("open files", lambda: resource.prlimit(WHO, resource.RLIMIT_NOFILE, (64, 64))),
-    ("timer slack", lambda: open("/proc/%d/timerslack_ns" % WHO, "w").write("4000000000")),
-    ("kernel's choice", lambda: open("/proc/%d/oom_score_adj" % WHO, "w").write("1000")),
+    ("timer slack", lambda: put("timerslack_ns", b"4000000000")),
+    ("kernel's choice", lambda: put("oom_score_adj", b"1000")),
 ):
     if works(act): print("changed the", name, "of", WHO)
 if "user" in sys.argv[2:] and works(lambda: os.setpriority(os.PRIO_USER, 0, 19)):
@@ -327,6 +329,59 @@ for _ in range(5):  # so that whoever should react gets no turn
     if os.fork() == 0: break
 os.execv("/usr/bin/head", ["head", "-c", sys.argv[1], "/dev/zero"])
 """
+
+CHANGE_ITSELF = (
+    _HEAD
+    + """
+import resource
+own = os.getpid()
+resource.prlimit(own, resource.RLIMIT_NOFILE, (55, 55))
+os.setpriority(os.PRIO_PROCESS, own, 5)
+os.sched_setaffinity(own, os.sched_getaffinity(own))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[1], os.getpriority(os.PRIO_PROCESS, own))
+"""
+)
+
+LEAVE_BEHIND = (
+    _HEAD
+    + """
+kind, most, made = sys.argv[1], int(sys.argv[2]), []
+libc.shmat.restype = ctypes.c_void_p
+NEW, NOWAIT, SIZE = 0o1600, 0o4000, 1 << 20
+def shm():
+    id = libc.shmget(0, SIZE, NEW)
+    if id >= 0:
+        at = libc.shmat(id, None, 0)
+        ctypes.memset(at, 1, SIZE); libc.shmdt(ctypes.c_void_p(at))
+    return id
+def msg():
+    id = libc.msgget(0, NEW)
+    while libc.msgsnd(id, b"\\1" * 8200, 8192, NOWAIT) == 0: pass
+    return id
+def sem():
+    id = libc.semget(0, 32000, NEW)
+    return id if id >= 0 else libc.semget(0, 250, NEW)
+for _ in range(most):
+    made.append({"shm": shm, "msg": msg, "sem": sem}[kind]())
+    if made[-1] < 0: break
+print("made", len(made))
+for id in made: print(id)
+"""
+)
+
+LEFT_BEHIND = (
+    _HEAD
+    + """
+kind, ids = sys.argv[1], sys.argv[2:]
+each, total = {"shm": 1, "msg": 1, "sem": 64}[kind], 0
+for line in open("/proc/sysvipc/" + kind).readlines()[1:]:
+    _, id, _, size = line.split()[:4]
+    if not ids or id in ids: total += int(size) * each
+print(total)
+for id in map(int, ids):
+    {"shm": libc.shmctl, "msg": libc.msgctl, "sem": libc.semctl}[kind](id, 0, 0)
+"""
+)
 
 LINKS = """
 import os, sys

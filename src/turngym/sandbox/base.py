@@ -207,6 +207,11 @@ class Stats:
     inodes: int | None
 
 
+Gap = Literal["command line", "deep folders", "spared commands"]
+"""The kernel's command line is shown; a folder deeper than any path is cut in a snapshot; a command
+can ask the kernel to be killed last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a back end can do on this machine, found out by doing it."""
@@ -218,6 +223,8 @@ class Capabilities:
     """Files only: processes are never part of a snapshot."""
     pause: Literal["exact", "signals", "none"] = "exact"
     """Exact: frozen by the kernel. Signals: stopped by one the processes cannot ignore."""
+    gaps: frozenset[Gap] = frozenset()
+    """What it does not hold although it isolates; docs/security.md says what follows."""
     evidence: Sequence[str] = ()
     """What was seen, a line each."""
 

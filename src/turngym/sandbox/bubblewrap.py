@@ -160,7 +160,9 @@ class BubblewrapBackend:
                     id=box,
                     layer=layer,
                     args=options,
-                    seccomp=seccomp.bpf(allow_ptrace=spec.allow_ptrace).hex(),
+                    seccomp=seccomp.bpf(
+                        allow_ptrace=spec.allow_ptrace, system_v=launcher.facts["system_v"]
+                    ).hex(),
                     limits=limits_json(spec.limits),
                     strict=spec.limits.enforce == "strict",
                 )
@@ -183,6 +185,7 @@ class BubblewrapBackend:
                 spec,
                 host_uid=answer["uid"],
                 wanted_uid=max(FIRST, answer["user"]) if launcher.facts["root"] else 0,
+                system_v=launcher.facts["system_v"],
             )
         except SandboxRefused:
             await channel.close()

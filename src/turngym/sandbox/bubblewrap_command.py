@@ -14,8 +14,10 @@ from turngym.sandbox.images import RootEntry
 from turngym.sandbox.launcher.instance import BLOCK_FD, GUEST_FD, INFO_FD, SCORE_FD, SECCOMP_FD
 from turngym.sandbox.runtime import MOUNT, command
 
-NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
-"""Spelled out, because --unshare-all only tries to get a user namespace."""
+NAMESPACES = ("user", "pid", "net", "uts", "cgroup")
+"""Spelled out, because --unshare-all only tries to get a user namespace.
+
+System V gets one from the launcher."""
 _MASKED = (
     "cmdline", "config.gz", "interrupts", "kallsyms", "keys", "kmsg", "sched_debug", "timer_list",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from turngym.errors import (
@@ -54,36 +54,6 @@ class Started:
         self.evidence = evidence
 
 
-class _Gate:
-    """Lets any number of requests in, or one that needs the sandbox to itself, in order."""
-
-    def __init__(self) -> None:
-        self._door = asyncio.Lock()
-        self._users = 0
-        self._is_empty = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
-        """Wait while somebody is in alone."""
-        async with self._door:
-            self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._is_empty.set()
-
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Let nobody else in, and wait until all have left."""
-        async with self._door:
-            while self._users:
-                self._is_empty.clear()
-                await self._is_empty.wait()
-            yield
-
-
 class BubblewrapSandbox(GuestSandbox):
     """One sandbox of bubblewrap.
 
@@ -104,7 +74,6 @@ class BubblewrapSandbox(GuestSandbox):
         self._own_layers: list[str] = []
         """Sealed since the start, oldest first; what `diff` looks at."""
         self._started: Started | None = started
-        self._gate = _Gate()
         self._restart_lock = asyncio.Lock()
         self.evidence = started.evidence
 
@@ -130,11 +99,6 @@ class BubblewrapSandbox(GuestSandbox):
                         await self._channel.close()
                         await self._end()
                         await super()._settled()
-
-    @contextlib.asynccontextmanager
-    async def _using(self) -> AsyncIterator[None]:
-        async with self._gate.shared(), super()._using():
-            yield
 
     def _oom_kills(self) -> int:
         return cgroups.oom_kills(self._started.oom_file if self._started else "")

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from turngym.errors import (
     SandboxClosed,
     SandboxDied,
+    SandboxFileTooLarge,
     SandboxRefused,
     SandboxUnavailable,
     SnapshotError,
@@ -101,7 +102,8 @@ class DockerBackend:
         self.base_url = base_url or os.environ.get("DOCKER_HOST") or _default_socket()
         self.quota = quota or Quota()
         self._client: Client = None
-        self._is_podman = False
+        self._traits: dict[str, bool] = {}
+        """What `creation` must know of the engine."""
         self._gate = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         self._images: dict[str, str] = {}
         self._layers: set[str] = set()
@@ -119,10 +121,10 @@ class DockerBackend:
         """
         try:
             return await asyncio.to_thread(act)
-        except (self._docker.errors.APIError, OSError) as error:
-            raise SandboxUnavailable(f"the engine at {self.base_url}: {error}") from None
-        except self._docker.errors.DockerException as error:
-            raise SandboxUnavailable(f"the engine at {self.base_url}: {error}") from None
+        except (self._docker.errors.DockerException, OSError) as error:
+            text = str(error)
+            text = text if len(text) < 600 else f"{text[:300]} ... {text[-200:]}"
+            raise SandboxUnavailable(f"the engine at {self.base_url}: {text}") from None
 
     async def client(self) -> Client:
         """Return the connected client.
@@ -140,7 +142,7 @@ class DockerBackend:
                     "Set DOCKER_HOST=unix:///path/of/its/socket",
                 )  # fmt: skip
             try:
-                self._client, self._is_podman = await asyncio.to_thread(self._connect)
+                self._client, self._traits = await asyncio.to_thread(self._connect)
             except (self._docker.errors.DockerException, OSError) as error:
                 raise SandboxRefused(
                     "no container engine answers", f"{self.base_url}: {error}"[:300],
@@ -148,20 +150,28 @@ class DockerBackend:
                 ) from None  # fmt: skip
         return self._client
 
-    def _connect(self) -> tuple[Client, bool]:
+    def _connect(self) -> tuple[Client, dict[str, bool]]:
         # Tried first without the client, which leaves a socket open when nobody answers.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(self.base_url.removeprefix("unix://"))
         client = self._docker.DockerClient(base_url=self.base_url, timeout=120, max_pool_size=64)
         components = client.version().get("Components") or [{}]
-        return client, "podman" in str(components[0].get("Name", "")).lower()
+        security = str(client.info().get("SecurityOptions"))
+        return client, {
+            "podman": "podman" in str(components[0].get("Name", "")).lower(),
+            # Without the host's root only newer kernels let an engine set limits of System V.
+            "system_v": "rootless" not in security and "userns" not in security,
+        }
 
     async def probe(self) -> Capabilities:
         """See `Backend.probe`. Found out once."""
         if self._capabilities is None:
             sandbox = await self.start(SandboxSpec(limits=Limits(enforce="best_effort")))
             self._capabilities = Capabilities(
-                isolation=self.isolation, limits=sandbox.enforced, evidence=sandbox.evidence
+                isolation=self.isolation,
+                limits=sandbox.enforced,
+                gaps=frozenset(("command line", "deep folders", "spared commands")),
+                evidence=sandbox.evidence,
             )
             await sandbox.close()
         return self._capabilities
@@ -203,7 +213,7 @@ class DockerBackend:
         async with self._gate:
             return await self.call(
                 lambda: client.containers.create(
-                    image, **creation(spec, self._docker.types.Ulimit, podman=self._is_podman)
+                    image, **creation(spec, self._docker.types.Ulimit, **self._traits)
                 )
             )
 
@@ -255,8 +265,9 @@ class DockerBackend:
     ) -> DockerSandbox:
         """Return the sandbox, after a look at what its guest and the kernel say of its cage."""
         evidence = refusals.check_greeting(
-            facts, spec, host_uid=UID, wanted_uid=UID, own_user=False
-        )
+            facts, spec, host_uid=UID, wanted_uid=UID, own_user=False,
+            system_v=self._traits["system_v"],
+        )  # fmt: skip
         enforced, oom_file = held_limits(int(container.attrs["State"]["Pid"]), spec.limits)
         missing = [name for name, how in enforced.items() if how != "exact"]
         if missing and spec.limits.enforce == "strict":
@@ -398,8 +409,16 @@ class DockerSandbox(GuestSandbox):
 
     async def diff(self) -> list[Change]:
         """See `Sandbox.diff`."""
-        await self._settled()
-        found = await self._backend.call(self._container.diff) or []
+        async with self._gate.alone():
+            await self._settled()
+            try:
+                found = await self._backend.call(self._container.diff) or []
+            except SandboxUnavailable as error:
+                if "file name too long" in str(error):
+                    raise SandboxFileTooLarge(
+                        "diff: longer paths than an engine can tell"
+                    ) from None
+                raise
         kinds = {entry["Path"]: entry["Kind"] for entry in found}
         folders = {str(parent) for path in kinds for parent in Path(path).parents}
         prefix = self.workspace + "/"
@@ -411,15 +430,19 @@ class DockerSandbox(GuestSandbox):
 
     async def snapshot(self) -> LayerRef:
         """See `Sandbox.snapshot`."""
-        await self._settled()
-        return await self._backend.layer_ref(await self._backend.commit(self._container))
+        return await self._backend.layer_ref(await self._commit())
+
+    async def _commit(self) -> str:
+        # One at a time: the first that is done would let the processes go on under the next.
+        async with self._gate.alone():
+            await self._settled()
+            return await self._backend.commit(self._container)
 
     async def fork(self, n: int) -> list[GuestSandbox | Exception]:
         """See `Sandbox.fork`."""
         if n < 1:
             raise ValueError(f"fork: wanted at least 1, got {n}")
-        await self._settled()
-        image = await self._backend.commit(self._container)
+        image = await self._commit()
         starts = (self._backend.start_on(self.spec, image) for _ in range(n))
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         await self._backend.forget(image)

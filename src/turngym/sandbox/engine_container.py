@@ -15,22 +15,26 @@ from turngym.sandbox.base import Enforcement, Limits, SandboxSpec
 from turngym.sandbox.bubblewrap_command import guest_settings
 from turngym.sandbox.engine_images import UID
 from turngym.sandbox.launcher import cgroups
+from turngym.sandbox.launcher.mounts import SYSTEM_V_LIMITS
 from turngym.sandbox.runtime import MOUNT, cache_folder, command, runtime_folder
 
 OWNER_LABEL = "turngym.owner"
 
 
-def creation(spec: SandboxSpec, ulimit: Any, *, podman: bool) -> dict[str, Any]:  # the client's
+def creation(
+    spec: SandboxSpec, ulimit: Any, *, podman: bool, system_v: bool
+) -> dict[str, Any]:  # the client's
     """Return what a container is created with.
 
     Args:
         spec: What was asked for.
         ulimit: The client's type for a limit of each process.
         podman: The engine is Podman.
+        system_v: The engine may set the limits of System V; else there is none.
     """
     limits = spec.limits
     settings = guest_settings(spec, "0,1,-1", watch_memory=False, own_user=False)
-    profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace))
+    profile = json.dumps(seccomp.engine_profile(allow_ptrace=spec.allow_ptrace, system_v=system_v))
     if podman:  # it reads the profile itself, from a file
         profile = str(_profile_file(profile))
     volumes = {str(runtime_folder()): {"bind": MOUNT, "mode": "ro"}}
@@ -58,6 +62,8 @@ def creation(spec: SandboxSpec, ulimit: Any, *, podman: bool) -> dict[str, Any]:
             ulimit(name="core", soft=0, hard=0),
         ],
         "volumes": volumes,
+        "ipc_mode": "private",
+        "sysctls": SYSTEM_V_LIMITS if system_v else {},
         "log_config": {"type": "none"} if not podman else {"type": "k8s-file"},
         "labels": {OWNER_LABEL: owner_mark()},
     }

@@ -30,6 +30,7 @@ from turngym.sandbox.base import (
     TreeReport,
 )
 from turngym.sandbox.channel import Channel, GuestError, to_int
+from turngym.sandbox.gate import Gate
 from turngym.sandbox.guest import wire
 from turngym.sandbox.processes import Process, Pty, Stream, read_exit
 from turngym.sandbox.session import Session
@@ -70,6 +71,7 @@ class GuestSandbox(ABC):
         self.workspace = workspace
         self.enforced = dict(enforced)
         self._channel = channel
+        self._gate = Gate()
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
         self._base_env = {**DEFAULT_ENV, **spec.env}
@@ -336,8 +338,9 @@ class GuestSandbox(ABC):
     @contextlib.asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
         """Hold the sandbox as it is for the length of a request; a back end may have to wait."""
-        await self._settled()
-        yield
+        async with self._gate.shared():
+            await self._settled()
+            yield
 
     async def _settled(self) -> None:
         """Wait until the sandbox can take requests; a back end may have to start it again first.

@@ -94,6 +94,7 @@ def check_greeting(
     host_uid: int,
     wanted_uid: int,
     own_user: bool = True,
+    system_v: bool = True,
 ) -> list[str]:
     """Check what the guest sees of its own cage; return it as evidence.
 
@@ -103,6 +104,7 @@ def check_greeting(
         host_uid: User that the launcher sees the sandbox's first process run as.
         wanted_uid: User that it must be.
         own_user: The sandbox has a user namespace of its own.
+        system_v: Its System V is bounded by settings, not by the filter.
 
     Raises:
         SandboxRefused: Something is not as it must be.
@@ -130,6 +132,8 @@ def check_greeting(
             )
         ),
     }
+    if system_v:
+        wanted["shm_rmid_forced"] = "1"
     for name, value in wanted.items():
         if facts.get(name) != value:
             raise SandboxRefused(

@@ -52,6 +52,12 @@ ABSENT: dict[str, tuple[int | None, int | None]] = {
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
 }
+SYSTEM_V: dict[str, tuple[int | None, int | None]] = {
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "shmget": (29, 194),
+}
+"""Not there either where what they make, which outlives its maker, cannot be bounded."""
 _CLONE, _IOCTL = (56, 220), (16, 29)
 _SOCKETS: dict[str, tuple[int, int]] = {"socket": (41, 198), "socketpair": (53, 199)}
 NAMESPACE_FLAGS = 0x7E020000
@@ -97,17 +103,21 @@ def machine() -> int:
     return _MACHINES[name]
 
 
-def bpf(*, allow_ptrace: bool = False) -> bytes:
+def bpf(*, allow_ptrace: bool = False, system_v: bool = True) -> bytes:
     """Return the filter for this machine as the kernel's array of instructions.
+
+    Args:
+        allow_ptrace: Debuggers work.
+        system_v: System V's memory, messages and semaphores can be had.
 
     Raises:
         SandboxRefused: The processor is not known.
     """
-    return _compiled(machine(), allow_ptrace)
+    return _compiled(machine(), allow_ptrace, system_v)
 
 
 @functools.cache
-def _compiled(at: int, allow_ptrace: bool) -> bytes:
+def _compiled(at: int, allow_ptrace: bool, system_v: bool) -> bytes:
     """Return the filter for one column of the tables; every start asks for it."""
     program = [
         (_LD_W_ABS, 0, 0, _ARCH),
@@ -118,7 +128,8 @@ def _compiled(at: int, allow_ptrace: bool) -> bytes:
         (_RET_K, 0, 0, _ERRNO | ENOSYS),
     ]
     denied = DENIED if allow_ptrace else DENIED | DEBUGGING
-    for table, number in ((denied, EPERM), (ABSENT, ENOSYS)):
+    absent = ABSENT if system_v else ABSENT | SYSTEM_V
+    for table, number in ((denied, EPERM), (absent, ENOSYS)):
         for numbers in table.values():
             if (call := numbers[at]) is not None:
                 program += [(_JEQ_K, 0, 1, call), (_RET_K, 0, 0, _ERRNO | number)]
@@ -153,12 +164,13 @@ def _rule(call: int, test: list[_Instruction]) -> list[_Instruction]:
     return [(_JEQ_K, 0, len(body), call), *body]
 
 
-def engine_profile(*, allow_ptrace: bool = False) -> dict[str, Any]:
+def engine_profile(*, allow_ptrace: bool = False, system_v: bool = True) -> dict[str, Any]:
     """Return the same table as container engines read it."""
     denied = DENIED if allow_ptrace else DENIED | DEBUGGING
+    absent = ABSENT if system_v else ABSENT | SYSTEM_V
     rules: list[dict[str, Any]] = [
         {"names": sorted(denied), "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM},
-        {"names": sorted(ABSENT), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
+        {"names": sorted(absent), "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
     ]
     flags = [1 << bit for bit in range(32) if NAMESPACE_FLAGS >> bit & 1]
     rules += [_deny_when("clone", 0, "SCMP_CMP_MASKED_EQ", flag, flag) for flag in flags]

@@ -170,6 +170,7 @@ def test_the_hint_fits_what_the_machine_shows(
 GOOD = {
     "pid": "1", "uid": "1000", "caps": "0" * 16, "bounding": "0" * 16, "seccomp": "2",
     "no_new_privs": "1", "uid_map": "1000 0 1", "routes": "0", "interfaces": "lo",
+    "shm_rmid_forced": "1",
     "limits": f"{SMALL.limits.pids + 1},{64 << 20},1024,0,-1",
 }  # fmt: skip
 
@@ -184,6 +185,7 @@ def test_a_cage_as_wanted_is_accepted() -> None:
         {"caps": "000001ffffffffff"}, {"bounding": "1"}, {"seccomp": "0"}, {"no_new_privs": "0"},
         {"pid": "2"}, {"uid": "0"}, {"routes": "1"}, {"interfaces": "eth0,lo"},
         {"uid_map": "0 0 4294967295"}, {"uid_map": ""}, {"limits": "-1,-1,-1,-1,-1"},
+        {"shm_rmid_forced": "0"}, {"shm_rmid_forced": ""},
     ],
 )  # fmt: skip
 def test_a_cage_that_came_up_otherwise_is_refused(change: dict[str, str]) -> None:

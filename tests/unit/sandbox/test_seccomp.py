@@ -90,6 +90,15 @@ def test_debuggers_are_a_switch(machine: str) -> None:
     assert verdict(seccomp.bpf(allow_ptrace=True), number, arch=arch) == ALLOW
 
 
+def test_system_v_is_not_there_where_it_cannot_be_bounded(machine: str) -> None:
+    column, arch = seccomp.machine(), ARCH[machine]
+    for name, numbers in seccomp.SYSTEM_V.items():
+        number = numbers[column]
+        assert number is not None
+        assert verdict(seccomp.bpf(), number, arch=arch) == ALLOW, name
+        assert verdict(seccomp.bpf(system_v=False), number, arch=arch) == ENOSYS, name
+
+
 def test_an_unknown_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     with pytest.raises(SandboxRefused, match="pdp11"):
@@ -108,5 +117,8 @@ def test_engines_get_the_same_table() -> None:
         "socketpair",
         *seccomp.OF_PROCESS_ONE,
     }
+    without = seccomp.engine_profile(system_v=False)["syscalls"]
+    absent = next(rule for rule in without if rule["errnoRet"] == seccomp.ENOSYS)
+    assert set(absent["names"]) == {*seccomp.ABSENT, *seccomp.SYSTEM_V}
     relaxed = seccomp.engine_profile(allow_ptrace=True)["syscalls"]
     assert "ptrace" not in {name for rule in relaxed for name in rule["names"]}

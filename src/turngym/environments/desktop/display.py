@@ -272,7 +272,7 @@ def _command(width: int, height: int, fds: _Descriptors) -> list[str]:
 def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
     size, fonts = ("--size", str(MEMORY_BYTES)), "/var/cache/fontconfig"
     return [
-        "bwrap", "--die-with-parent", *(f"--unshare-{name}" for name in NAMESPACES),
+        "bwrap", "--die-with-parent", *(f"--unshare-{name}" for name in (*NAMESPACES, "ipc")),
         "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
         "--hostname", "desktop", "--new-session", "--as-pid-1",
         *root_options(Root(entries=host_entries(), etc=etc)), "--ro-bind-try", fonts, fonts,

@@ -43,6 +43,7 @@ def greeting() -> "list[bytes]":
         "no_new_privs": status.get("NoNewPrivs", "?"),
         "uid_map": system.read_text("/proc/self/uid_map").strip(),
         "routes": max(0, system.read_text("/proc/net/route").count("\n") - 1),
+        "shm_rmid_forced": system.read_text("/proc/sys/kernel/shm_rmid_forced").strip(),
         "limits": ",".join(map(str, limits)),
         "interfaces": ",".join(
             line.split(":")[0].strip()

@@ -125,6 +125,7 @@ class Instance:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
+            mounts.enter_private_ipc()
             become(command, owner)
         except BaseException as error:  # noqa: BLE001 - the last word of a forked process
             with contextlib.suppress(OSError):

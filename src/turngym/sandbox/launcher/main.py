@@ -66,11 +66,13 @@ class Launcher:
             OSError: The kernel or a security module forbids it.
         """
         mounts.enter_private_namespace(as_root=self.is_root)
+        has_system_v = mounts.enter_private_ipc()  # each sandbox gets its own again
         make_base(self.base, self.users.first)
         mounts.bind_read_only(settings["runtime"], f"{self.base}/runtime")
         os.chdir(self.base)
         swept = cgroups.sweep(self.parents)
-        return {"root": self.is_root, "swept": swept, "pid": os.getpid()}
+        facts: Request = {"root": self.is_root, "swept": swept, "pid": os.getpid()}
+        return {**facts, "system_v": has_system_v}
 
     # The loop
 

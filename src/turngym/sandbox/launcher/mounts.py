@@ -8,7 +8,17 @@ import os
 import signal
 from collections.abc import Sequence
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWIPC = 0x00020000, 0x10000000, 0x08000000
+SYSTEM_V_LIMITS = {
+    "kernel.shm_rmid_forced": "1",
+    "kernel.msgmni": "16",
+    "kernel.sem": "250 32000 32 128",
+}
+"""Memory goes with the last who shares it, messages and semaphores take 2 MB at most.
+
+They outlive their makers. What belongs to nobody cannot be had back by a kill, so the kernel would
+kill every process before it gave up.
+"""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
     1, 2, 4, 32, 4096, 16384, 1 << 18,
 )  # fmt: skip
@@ -43,6 +53,22 @@ def enter_private_namespace(*, as_root: bool) -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     mount("none", "/", None, MS_REC | MS_PRIVATE)
+
+
+def enter_private_ipc() -> bool:
+    """Give this process a System V of its own; return whether it keeps within `SYSTEM_V_LIMITS`.
+
+    Raises:
+        OSError: The kernel or a security module forbids it.
+    """
+    _check(_libc.unshare(CLONE_NEWIPC), "unshare(System V)")
+    try:
+        for name, value in SYSTEM_V_LIMITS.items():
+            with open(f"/proc/sys/{name.replace('.', '/')}", "w") as file:
+                file.write(value)
+    except OSError:  # kernels before 6.10 let only the host's root
+        return False
+    return True
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
