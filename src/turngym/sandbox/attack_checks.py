@@ -79,6 +79,19 @@ async def a_sandbox_does_not_see_another(bench: Bench) -> None:
         judge(bench, through)
 
 
+async def memory_that_another_sandbox_shares_is_not_reached(bench: Bench) -> None:
+    key = random.randrange(1 << 20, 1 << 30)
+    first, second = await bench.start(), await bench.start()
+    code = f"import ctypes, os, time; libc = ctypes.CDLL(None); id = libc.shmget({key}, 4096, %s)\n"
+    share = code % "0o1666" + "os.write(1, b'made' if id >= 0 else b'none'); time.sleep(600)"
+    reach = code % "0" + "print('reached' * (id >= 0)); libc.shmctl(id, 0, 0)"
+    process = await first.spawn(program(first, share))
+    want(await process.read() in (b"made", b"none"), "it did not start")
+    through = await attack(second, reach)
+    await process.close()
+    judge(bench, through)
+
+
 async def no_process_shows_the_hosts_variables_or_paths(bench: Bench) -> None:
     with targets() as target:
         sandbox = await bench.start()
@@ -449,6 +462,7 @@ CHECKS: list[Check] = [
     nothing_secret_of_the_host_can_be_read,
     the_kernels_command_line_is_covered,
     a_sandbox_does_not_see_another,
+    memory_that_another_sandbox_shares_is_not_reached,
     no_process_shows_the_hosts_variables_or_paths,
     no_socket_of_the_host_can_be_reached,
     there_is_no_network,

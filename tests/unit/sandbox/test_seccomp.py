@@ -5,7 +5,7 @@ import platform
 import pytest
 
 from turngym.errors import SandboxRefused
-from turngym.sandbox import seccomp
+from turngym.sandbox import SandboxSpec, engine_container, seccomp
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -122,3 +122,11 @@ def test_engines_get_the_same_table() -> None:
     assert set(absent["names"]) == {*seccomp.ABSENT, *seccomp.SYSTEM_V}
     relaxed = seccomp.engine_profile(allow_ptrace=True)["syscalls"]
     assert "ptrace" not in {name for rule in relaxed for name in rule["names"]}
+
+
+@pytest.mark.parametrize("can_limit", [True, False])
+def test_a_container_has_limits_of_system_v_or_none_of_it(can_limit: bool) -> None:
+    made = engine_container.creation(SandboxSpec(), dict, podman=False, system_v=can_limit)
+    profile = next(o for o in made["security_opt"] if o.startswith("seccomp="))
+    assert bool(made["sysctls"]) is can_limit
+    assert ("shmget" in profile) is not can_limit
