@@ -90,9 +90,11 @@ class Manifest:
         try:
             size = file.stat().st_size
             if size < entry["bytes"]:
-                return f"{file}: is cut off, {size} bytes of {entry['bytes']} are left"
+                return (
+                    f"{file}: is cut off, {size} bytes of {entry['bytes']} in {MANIFEST} are left"
+                )
             if size > entry["bytes"] and not entry.get("grows"):
-                return f"{file}: has {size} bytes, not {entry['bytes']} as when it was written"
+                return f"{file}: has {size} bytes, not {entry['bytes']} as in {MANIFEST}"
             if file_digest(file, entry["bytes"])["sha256"] == entry["sha256"]:
                 return None
         except OSError as error:

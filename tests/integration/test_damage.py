@@ -160,17 +160,20 @@ def judge(
     captured = capsys.readouterr()
     said = captured.err + caplog.text
     place = Path(name)
-    marks = [place.name, *(part for part in place.parts[:-1] if part[:1].isdigit())]
+    marks = [place.name.removesuffix("-wal")]
+    marks += [part for part in place.parts[:-1] if part[:1].isdigit()]
     is_named = any(mark in said or mark in captured.out for mark in marks)
     if code == 0:
         found = patient.results(command, patient.folder, captured.out)
         if found == wanted:
             return "same and named" if is_named else "same"
-        if command == "view" and is_named:
+        if command in ("view", "report") and is_named:
             return "same and named"  # what is missing was said, the rest is shown
+        if command == "audit" and name.endswith("-wal") and found["clean"]:
+            return "same"  # a log that ends earlier is what an earlier kill leaves
         return f"silent change: {difference(wanted, found)} {said[-300:]}"
-    if "audit" in command and f"PROBLEM: {patient.folder}" in captured.out:
-        return "refused"
+    if command == "audit" and code == 1 and is_named:
+        return "refused"  # a clean account says nothing of files
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     if code not in (1, 2) or len(errors) != 1 or not is_named:
         return f"code {code}, unclear: {captured.err[-600:]}"

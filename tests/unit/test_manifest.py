@@ -32,12 +32,12 @@ def test_whole_files_and_files_that_grew_are_fine(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.jsonl", '{"a": 1}\n', "a.jsonl: is cut off, 9 bytes of 18 are left"),
+        ("a.jsonl", '{"a": 1}\n', "a.jsonl: is cut off, 9 bytes of 18 in digests.json are left"),
         ("a.jsonl", '{"a": 1}\n{"a": 3}\n', "a.jsonl: differs from its SHA-256 in digests.json"),
         ("a.jsonl", '{"a": 1}\n{"a" 2}\n\n', "digests.json (line 2 is not JSON)"),
-        ("a.jsonl", '{"a": 1}\n{"a": 2}\n\n', "a.jsonl: has 19 bytes, not 18 as when it was"),
+        ("a.jsonl", '{"a": 1}\n{"a": 2}\n\n', "a.jsonl: has 19 bytes, not 18 as in digests.json"),
         ("a.jsonl", None, "a.jsonl: is missing, although digests.json has it"),
-        ("b.txt", "gro", "b.txt: is cut off, 3 bytes of 4 are left"),
+        ("b.txt", "gro", "b.txt: is cut off, 3 bytes of 4 in digests.json are left"),
         ("b.txt", "Grows", "b.txt: differs from its SHA-256"),
     ],
 )

@@ -37,7 +37,8 @@ def report(
     """
     from turngym.reports.integrity import check_reported
 
-    check_reported(folders)
+    for note in check_reported(folders):
+        say(note)
     evaluations = _evaluations(folders)
     if evaluations:
         _tell_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
@@ -120,6 +121,8 @@ def _draw(runs: Sequence[EvalRun], out: Path) -> str | None:
     """Draw the plots and return the name of the PNG; None without matplotlib."""
     from turngym.reports.evaluation_plots import draw_evaluations
 
+    if not any(run.rows for run in runs):
+        return None
     try:
         return draw_evaluations(runs, out / "evaluations")[0].name
     except ImportError:

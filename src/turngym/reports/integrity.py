@@ -8,6 +8,16 @@ from pathlib import Path
 
 from turngym.errors import RecordError
 from turngym.manifest import MANIFEST, Manifest, file_digest
+from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
+from turngym.rollouts.eval_folder import (
+    EVALUATION_FILE,
+    Key,
+    count_trajectories,
+    lost_rows,
+    plan_digest,
+    read_evaluation,
+    trajectories_file,
+)
 
 _REPORTED = frozenset(
     {"config.json", "summary.json", "metrics.jsonl", "timings.jsonl"}
@@ -21,15 +31,18 @@ def is_run(folder: Path) -> bool:
     return (folder / ".lock").exists() or (folder / MANIFEST).exists()
 
 
-def check_reported(folders: Sequence[Path]) -> None:
-    """Make sure that the files that a report reads are as they were written.
+def check_reported(folders: Sequence[Path]) -> list[str]:
+    """Make sure that the files that a report reads are as they were written; return what is lost.
 
     Raises:
         RecordError: One is not; the message names it.
     """
+    notes = []
     for manifest in _manifests(folders):
         files = [file for file in manifest.files if file.name in _REPORTED]
         manifest.check(*files, advice="restore it from a copy, or leave this run out of the report")
+        notes += _unfinished(manifest)
+    return notes
 
 
 def check_shown(run: Path) -> list[str]:
@@ -49,9 +62,29 @@ def check_shown(run: Path) -> list[str]:
                 manifest.check(
                     file, advice="restore it from a copy, or delete it to look at the rest"
                 )
+        missing += _unfinished(manifest)
     for tokenizer in sorted(run.rglob("checkpoints/*/model/tokenizer.json")):
         _check_tokenizer(tokenizer)
     return missing
+
+
+def _unfinished(manifest: Manifest) -> list[str]:
+    """Compare rows and trajectories of an evaluation that goes on, and return what is lost."""
+    folder, rows_file = manifest.folder, manifest.folder / FILE
+    if manifest.folder / EVALUATION_FILE not in manifest or rows_file in manifest:
+        return []
+    plan = read_evaluation(folder)["plan"]
+    rows: dict[str, dict[Key, EpisodeRow]] = {env: {} for env in plan["envs"]}
+    for row in read_rows(rows_file, plan_digest(plan)) if rows_file.exists() else ():
+        rows.setdefault(row.env, {})[row.key] = row
+    notes = []
+    for env, found in rows.items():
+        file = trajectories_file(folder, env)
+        if lost := len(lost_rows(file, list(found.values()))):
+            notes.append(f"{file}: {lost} of {len(found)} episodes are gone")
+        if (more := count_trajectories(file) - len(found) + lost) > 0:
+            notes.append(f"{rows_file}: {more} episodes of {file.name} have no row")
+    return notes
 
 
 def _check_tokenizer(tokenizer: Path) -> None:

@@ -155,6 +155,7 @@ class EvalFolder:
     def _claim(self, plan: dict[str, Any]) -> dict[str, Any]:
         if (self.path / EVALUATION_FILE).exists():
             content = read_evaluation(self.path)
+            self._manifest.check(self.path / EVALUATION_FILE)
             if self._manifest.is_new:
                 logger.warning(
                     "%s: is missing; the files here are taken as they are", self._manifest.file
@@ -193,7 +194,15 @@ class EvalFolder:
         kept = {key: row for key, row in rows.items() if not (retry_faults and row.is_fault)}
         for env in dict.fromkeys(key[0] for key in kept):
             mine = [row for row in kept.values() if row.env == env]
-            lost = _without_trajectory(trajectories_file(self.path, env), mine)
+            file_of_env = trajectories_file(self.path, env)
+            lost = lost_rows(file_of_env, mine)
+            if lost:
+                logger.warning(
+                    "%s: %d of %d episodes are gone; they are played again",
+                    file_of_env,
+                    len(lost),
+                    len(mine),
+                )
             kept = {key: row for key, row in kept.items() if row not in lost}
         write_rows(file, list(kept.values()), self._plan)  # without a half line at its end
         return kept
@@ -265,12 +274,31 @@ def _extended(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -
     return {key: found.get(key) for key in changed}
 
 
-def _without_trajectory(file: Path, rows: Sequence[EpisodeRow]) -> list[EpisodeRow]:
-    """Return the rows whose episode is gone from the file, which are played again.
+def lost_rows(file: Path, rows: Sequence[EpisodeRow]) -> list[EpisodeRow]:
+    """Return the rows whose episode is gone from the file of trajectories.
 
     Raises:
         RecordError: A line of the file is damaged, or not of the episode that its row is of.
     """
+    checksums = _checksums(file)
+    for row in rows:
+        number, found = checksums.get(row.key[1:], (0, None))
+        if number and row.trajectory_crc not in (None, found):
+            raise RecordError(f"{file}:{number}: differs from what {FILE} has of it; {_REPLAY}")
+    return [row for row in rows if row.key[1:] not in checksums]
+
+
+def count_trajectories(file: Path) -> int:
+    """Return how many episodes a file of trajectories has.
+
+    Raises:
+        RecordError: A line of it is damaged.
+    """
+    return len(_checksums(file))
+
+
+def _checksums(file: Path) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return line number and checksum of each episode; of several with one key, the last."""
     checksums: dict[tuple[str, int], tuple[int, int]] = {}
     lines = list(read_lines(file)) if file.exists() and file.stat().st_size else []
     for number, line in enumerate(lines, start=2):
@@ -281,16 +309,7 @@ def _without_trajectory(file: Path, rows: Sequence[EpisodeRow]) -> list[EpisodeR
             checksums[content["task_id"], content["attempt"]] = number, zlib.crc32(line)
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{file}:{number}: is not a trajectory; {_REPLAY}") from error
-    lost = [row for row in rows if row.key[1:] not in checksums]
-    for row in rows:
-        number, found = checksums.get(row.key[1:], (0, None))
-        if number and row.trajectory_crc not in (None, found):
-            raise RecordError(f"{file}:{number}: differs from what {FILE} has of it; {_REPLAY}")
-    if lost:
-        logger.warning(
-            "%s: %d of %d episodes are gone; they are played again", file, len(lost), len(rows)
-        )
-    return lost
+    return checksums
 
 
 def _order(file: Path, keys: Sequence[tuple[str, int]]) -> None:

@@ -249,6 +249,11 @@ class Ledger:
         """The database; to be used before the first write or after ``flush`` only."""
         return self._db
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no group was ever entered; to be asked before the first write."""
+        return self._db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None
+
     def reading(self) -> sqlite3.Connection:
         """Return a connection of its own that sees what is committed."""
         return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)

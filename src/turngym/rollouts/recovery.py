@@ -73,9 +73,11 @@ def _recover(ledger: Ledger, version: int, seed: int) -> Recovery:
     db = ledger.connection
     if db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None:
         return Recovery()
-    last = db.execute("SELECT MAX(step) FROM steps").fetchone()[0]
-    if last is not None and last < version - 1:
-        raise RecordError(f"ends at update {last}, but the checkpoint is of update {version}")
+    last, born = db.execute(
+        "SELECT COALESCE(MAX(step), -1), (SELECT MIN(born) FROM groups) FROM steps"
+    ).fetchone()
+    if born < version and last < version - 1:  # a group of older weights: their updates are here
+        raise RecordError(f"ends before update {version - 1}, which the checkpoint has")
     with_transaction(db, _roll, version)
     ledger.lineage = int(read_meta(db, "lineage", "0"))
     reader = _Reader(db, seed)

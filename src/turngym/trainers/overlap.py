@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from turngym.errors import TrainingError
+from turngym.errors import RecordError, TrainingError
 from turngym.rollouts.groups import ReadyGroup
 from turngym.rollouts.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.orders import GroupOrder, Verdict
@@ -42,6 +42,11 @@ async def open_feed(run: Run) -> AsyncIterator[Feed]:
     async with AsyncExitStack() as stack:
         ledger = Ledger(run.folder.path / LEDGER_FILE, manifest=run.folder.manifest)
         stack.push_async_callback(ledger.close)
+        if run.state.step > 0 and ledger.is_empty:
+            raise RecordError(
+                f"{ledger.path}: is empty, but the checkpoint is of update {run.state.step}; "
+                "restore it and what lies beside it from a copy"
+            )
         watched = Watched(run.selection, group_size=largest_group(config))
         scheduler = RolloutScheduler(
             EnvPool(
