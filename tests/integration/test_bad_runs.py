@@ -112,7 +112,7 @@ def test_a_missing_file_of_settings(capsys: Captured, tmp_path: Path) -> None:
 
 
 def test_nothing_to_train(capsys: Captured) -> None:
-    assert complaint(capsys, "train").startswith("train: wanted CONFIG.toml")
+    assert complaint(capsys, "train").startswith("train: wanted RECIPE|FILE.toml")
 
 
 def test_a_run_without_a_name(capsys: Captured) -> None:
