@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -409,8 +409,9 @@ def test_no_body_breaks_the_gateway() -> None:
     async def reply(asked: Asked, writer: asyncio.StreamWriter) -> None:
         await (quiet if asked.body.get("stream") else answer("ok"))(asked, writer)
 
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, ExitStack() as after:
         stack = AsyncExitStack()
+        after.callback(lambda: runner.run(stack.aclose()))
         _, found = runner.run(stack.enter_async_context(in_front_of(reply)))
         runner.run(open_episode(found, name="a"))
 
@@ -423,15 +424,15 @@ def test_no_body_breaks_the_gateway() -> None:
             assert status == 200 or said["error"]["message"]
 
         check()
-        runner.run(stack.aclose())
     assert all(isinstance(one, Trajectory) for one in found.episodes.finished)
 
 
 def test_no_body_breaks_the_policy_server() -> None:
     made = policy(context=64)
     server = PolicyServer(made.engine, made.renderer, name="m", max_new_tokens=2)
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, ExitStack() as after:
         stack = AsyncExitStack()
+        after.callback(lambda: runner.run(stack.aclose()))
         url = runner.run(stack.enter_async_context(serving(server.app())))
 
         @QUICKLY
@@ -442,6 +443,7 @@ def test_no_body_breaks_the_policy_server() -> None:
         @example(path="chat/completions", body={**HI, "max_tokens": 10**30, "seed": -(10**30)})
         @example(path="chat/completions", body={**HI, "temperature": "inf"})
         @example(path="completions", body={"model": "m", "prompt": "x", "stop": [""]})
+        @example(path="completions", body={"model": "m", "prompt": [[]]})
         def check(path: str, body: Any) -> None:
             status, said = runner.run(send(url, f"/v1/{path}", body))
             assert status < 500, said
@@ -452,7 +454,6 @@ def test_no_body_breaks_the_policy_server() -> None:
         assert status == 200, said
         for raw in (DEEP, b'{"model": "m", "temperature": NaN}'):
             assert runner.run(send(url, "/v1/chat/completions", raw))[0] == 400
-        runner.run(stack.aclose())
 
 
 async def test_arguments_that_nest_too_deep_stay_text(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class CompletionRequest(DrawRequest):
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             if len(prompt) > 1:
                 raise BadRequest("one prompt a request, please")
-            return prompt[0]
+            prompt = prompt[0]
         if not prompt:
             raise BadRequest("the prompt is empty")
         return prompt  # type: ignore[return-value]  # what is left is a text or a list of ids
