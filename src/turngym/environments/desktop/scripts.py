@@ -18,8 +18,7 @@ def key(*keys: str) -> tuple[Action, ...]:
 
 def typed(text: str) -> tuple[Action, ...]:
     """Type ``text``."""
-    escaped = text.replace("\n", "\\n")
-    return (Action(name="type", arguments={"text": f'"{escaped}"'}),)
+    return (Action(name="type", arguments={"text": text.replace("\n", "\\n")}),)
 
 
 def click(name: str, role: str = "", *, action: str = "click", window: str = "") -> tuple[Step]:

@@ -16,6 +16,7 @@ from turngym.environments.desktop.actions import (
     device_tools,
 )
 from turngym.environments.desktop.observation import Element, View, view_text
+from turngym.environments.desktop.scripts import typed
 
 WORDS, TOOLS = device_commands((*NAMES, "box")), device_tools((*NAMES, "box"))
 VIEW = View(
@@ -86,12 +87,25 @@ def test_a_tool_call_without_a_place_is_refused():
 
 
 def test_quotes_keep_blanks_and_a_backslash_n_is_a_line_break():
-    for said, typed in (('" a\\nb "', " a\nb "), ("plain", "plain"), ('""x""', '"x"')):
+    for said, wanted in (('" a\\nb "', " a\nb "), ("plain", "plain"), ('""x""', '"x"')):
         screen = Recorder()
         action = WORDS.parse(f"type {said}")
         assert isinstance(action, Action)
         act(screen, VIEW, action)
-        assert screen.told == [("type_text", typed)]
+        assert screen.told == [("type_text", wanted)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["check the engine 45", " a\nb \n", "\nlast", "=SUM(B2:B5)", '"quoted"', '""', "it's", "7"],
+)
+def test_what_an_expert_types_arrives_as_it_is_in_words_and_as_a_tool_call(text):
+    (step,) = typed(text)
+    for style, action in ((WORDS, step), (TOOLS, as_tool_call(step))):
+        screen, parsed = Recorder(), style.parse(style.render(action))
+        assert isinstance(parsed, Action)
+        act(screen, VIEW, parsed)
+        assert screen.told == [("type_text", text)]
 
 
 def test_the_view_is_told_in_whole_lines_within_the_budget():
