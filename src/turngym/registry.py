@@ -18,12 +18,19 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from turngym.errors import ConfigError, MissingExtraError, missing_extra, unknown_name
+from turngym.errors import (
+    ConfigError,
+    MissingExtraError,
+    UnknownNameError,
+    missing_extra,
+    unknown_name,
+)
 
 ENTRY_POINT_GROUP = "turngym.environments"
 OWN_NAMESPACE = "turngym"
@@ -239,8 +246,31 @@ def _rank(entry: EnvEntry) -> tuple[bool, int]:
 
 
 def sources() -> list[str]:
-    """Return what was loaded from files and classes; ``find`` of each tells another process."""
+    """Return what was loaded from files and classes, for ``loaded`` in another process."""
     return [entry.source for entry in _entries.values() if entry.source is not None]
+
+
+@contextmanager
+def loaded(sources: Sequence[str]) -> Iterator[None]:
+    """Load what another process had loaded, before the block makes something of it.
+
+    One that cannot be loaded here matters only where the block then does not find a name.
+
+    Raises:
+        ConfigError: The block failed that way; the message says what could not be loaded, and why.
+    """
+    failed = []
+    for source in sources:
+        try:
+            find(source)
+        except ConfigError as error:
+            failed.append(str(error))
+    try:
+        yield
+    except (AttributeError, ImportError, UnknownNameError) as error:
+        if not failed:
+            raise
+        raise ConfigError(f"{error} (not loaded in this process: {'; '.join(failed)})") from error
 
 
 def match(pattern: str) -> list[EnvEntry]:

@@ -81,7 +81,10 @@ def test_training_without_the_train_extra(tmp_path: Path, config: str) -> None:
     ("override", "line"),
     [
         ("env.id=text/mze", "unknown environment 'text/mze'. Did you mean 'text/maze'?"),
-        ("env.options.size=3", "environment 'text/maze': TextGame.__init__() got an unexpected"),
+        (
+            "env.options.size=3",
+            "unknown option of text/maze 'size'. Known: action_style, difficulty",
+        ),
         ("algo=grpoo", "unknown algo preset 'grpoo'. Did you mean 'grpo'?"),
         ("rollout.group_size=0", "rollout.group_size: Input should be greater than or equal to 1"),
         ("rollout.group_size=1", "rollout.group_size=1 leaves nothing to compare with"),

@@ -145,6 +145,31 @@ def test_a_fresh_process_finds_it_too(folder: Path) -> None:
         envs.close()
 
 
+def test_a_child_needs_only_what_it_makes_and_says_what_it_could_not_load(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EchoEnv", "GoneEnv"):
+        write(folder / f"{name}.py", name)
+    here, gone = registry.find("EchoEnv.py"), registry.find("GoneEnv:GoneEnv")
+    (folder / "GoneEnv.py").unlink()
+    reason = "environment 'GoneEnv:GoneEnv': no module 'GoneEnv' here or installed"
+
+    async def play(id: str) -> str:
+        made: Any = as_async(id, executor="process")
+        try:
+            return str((await made.reset(seed=3))[0]["text"])
+        finally:
+            await made.close()
+
+    assert asyncio.run(play(here.id)) == turngym.make(here.id).reset(seed=3)[0]["text"]
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        asyncio.run(play(gone.id))
+    envs = make_vec(here.id, 1, vectorization_mode="async")
+    envs.close()
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        make_vec(gone.id, 1, vectorization_mode="async")
+
+
 def test_a_folder_of_tasks_is_an_environment(folder: Path) -> None:
     from turngym.environments.swe import tasksets
 

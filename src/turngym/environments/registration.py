@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
 from turngym.environments.base import AsyncTurnEnv, SnapshotKind
@@ -112,18 +113,36 @@ def with_turn_limit(env: gymnasium.Env[Any, Any], max_turns: int) -> gymnasium.E
         if isinstance(wanted, bool) or not isinstance(wanted, int):
             raise ConfigError(f"option max_turns: wanted a whole number, got {wanted!r}")
         return TurnLimit(env, wanted)
-    return TurnLimit(env, max_turns if spec is None else _turns_of(spec, max_turns))
+    return TurnLimit(env, max_turns if spec is None else _turns_of(spec.id, spec.kwargs, max_turns))
 
 
-def _turns_of(spec: gymnasium.envs.registration.EnvSpec, max_turns: int) -> int:
-    own = registry.find(spec.id)
-    other = {key: value for key, value in spec.kwargs.items() if own.kwargs.get(key) != value}
+def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """Return ``spec`` with the turns that it has here, for a process where its id is unknown.
+
+    Args:
+        spec: What is to be made there.
+        kwargs: Options to make it with.
+    """
+    spec = deepcopy(spec)
+    for wrapper in spec.additional_wrappers:
+        if wrapper.entry_point == TURN_LIMIT and wrapper.kwargs is not None:
+            turns = wrapper.kwargs["max_turns"]
+            wrapper.kwargs["max_turns"] = _turns_of(spec.id, {**spec.kwargs, **kwargs}, turns)
+    return spec
+
+
+def _turns_of(id: str, kwargs: Mapping[str, Any], max_turns: int) -> int:
+    entries = registry.entries()
+    own = next((entry for entry in entries if entry.id == id), None)
+    if own is None:  # only the process that sent the spec knows it
+        return max_turns
+    other = {key: value for key, value in kwargs.items() if own.kwargs.get(key) != value}
 
     def likeness(entry: EnvEntry) -> tuple[int, int, int]:
-        same = [key for key, value in entry.kwargs.items() if spec.kwargs.get(key) == value]
+        same = [key for key, value in entry.kwargs.items() if kwargs.get(key) == value]
         return sum(key in other for key in same), len(same), entry.max_turns
 
-    alike = [one for one in registry.entries() if one.entry_point == own.entry_point]
+    alike = [one for one in entries if one.entry_point == own.entry_point]
     best = max(alike, key=likeness)
     return best.max_turns if likeness(best)[0] else max_turns
 

@@ -23,6 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import AsyncState
 
 from turngym import registry
+from turngym.environments.registration import with_own_turns
 from turngym.environments.workers import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
@@ -74,7 +75,9 @@ def make_vec(
     if num_envs < 1:
         raise ConfigError(f"make_vec: num_envs must be at least 1, got {num_envs}")
     spec = id if isinstance(id, EnvSpec) else _spec(id)
-    make_one = partial(_make_one, spec, tuple(wrappers), kwargs, registry.sources())
+    make_one = partial(
+        _make_one, with_own_turns(spec, kwargs), tuple(wrappers), kwargs, registry.sources()
+    )
     options = {"autoreset_mode": AutoresetMode(autoreset_mode), **(vector_kwargs or {})}
     envs: VectorEnv[Any, Any, Any]
     if vectorization_mode == "sync":
@@ -103,9 +106,8 @@ def _make_one(
     kwargs: Any,
     sources: Sequence[str],
 ) -> gymnasium.Env[Any, Any]:
-    for source in sources:
-        registry.find(source)
-    env = gymnasium.make(spec, **kwargs)
+    with registry.loaded(sources):
+        env = gymnasium.make(spec, **kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -232,9 +233,7 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
-    for source in sources:
-        registry.find(source)
-    home = LocalHome(pickle.loads(make))
+    home = LocalHome(partial(_make_here, sources, make))  # what it raises answers the first call
     name = ""
     try:
         while name != "close":
@@ -245,6 +244,12 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
             pipe.send_bytes(_answer(home, name, args, kwargs))
     finally:
         home.close()
+
+
+def _make_here(sources: list[str], make: bytes) -> gymnasium.Env[Any, Any]:
+    with registry.loaded(sources):
+        made: gymnasium.Env[Any, Any] = pickle.loads(make)()
+        return made
 
 
 def _end_with_parent() -> None:

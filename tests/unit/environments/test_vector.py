@@ -187,6 +187,15 @@ def test_environments_that_were_never_registered_in_the_worker_work_there(both):
     assert "helpers/Ladder-v0, num_envs=2" in repr(parallel)
 
 
+def test_a_worker_keeps_the_turns_of_a_variant_that_only_the_maker_knows(both):
+    with registered(
+        "helpers/Ladder-tall-v0", "helpers.envs:LadderEnv", max_turns=1, kwargs={"top": 9}
+    ):
+        for envs in both(top=9):
+            envs.reset(seed=1)
+            assert envs.step(["up", "up"])[3].all()
+
+
 def test_the_vector_is_made_again_from_its_spec(ladder_id):
     envs = gymnasium.make_vec(make_vec(ladder_id, 3, top=8).spec)
     assert envs.num_envs == 3
