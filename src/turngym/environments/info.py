@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | ``task_id`` | str | every reset and step |
 | ``instructions`` | str: rules and action format, for a system prompt | reset |
-| ``max_turns`` | int: turns after which the episode ends; None: the agent is not told | reset |
+| ``max_turns`` | int: turns after which the episode ends; None: the agent is not informed | reset |
 | ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
 | ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
 | ``anchor`` | str, history-free key of the current state | when the state can be keyed |

@@ -332,10 +332,10 @@ class Sandbox(Protocol):
     async def diff(self) -> list[Change]:
         """Return what of the workspace differs from what the sandbox was started from.
 
-        Of a folder whose path is longer than the kernel takes only the folder is told.
+        Of a folder whose path is longer than the kernel takes only the folder is reported.
 
         Raises:
-            SandboxFileTooLarge: There is more than can be told; nothing is cut silently.
+            SandboxFileTooLarge: There is more than can be reported; nothing is cut silently.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Attacks on whoever copies files out of a sandbox, or asks what changed in it."""
+"""Attacks on the host code that copies files out of a sandbox or asks what changed in it."""
 
 from __future__ import annotations
 

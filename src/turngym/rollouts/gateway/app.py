@@ -5,7 +5,7 @@ For the agent, under ``/episodes/KEY``, or under ``/episodes/NAME`` with KEY as 
     POST /v1/chat/completions    POST /v1/responses    GET /v1/models    /mcp
 
 KEY is the episode's own and random. ``/v1/...`` without an episode is the episode ``default``. For
-whoever runs the agent, with the control key as bearer token:
+the program that runs the agent, with the control key as bearer token:
 
     POST /episodes                   open one: {"task", "name", "env", "attempt"} -> addresses, KEY
     POST /episodes/NAME/reward       {"reward": 0.5}

@@ -31,7 +31,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class TooManyChanges(ValueError):
-    """A difference holds more than may be told."""
+    """A difference holds more than may be reported."""
 
 
 def make_skeleton(folder: Path, owner: int) -> None:
@@ -244,7 +244,7 @@ def changes(upper: str, limit: int, marks: str = TRUSTED) -> list[tuple[str, str
     """Return path and ``written`` or ``deleted`` for what an upper's workspace holds.
 
     A folder counts when it is new or replaced; one that only leads to a change does not. Of one
-    whose path is longer than `MAX_CHANGE_PATH` only the folder is told.
+    whose path is longer than `MAX_CHANGE_PATH` only the folder is reported.
 
     Raises:
         TooManyChanges: There are more than ``limit``; a long path counts as several.
