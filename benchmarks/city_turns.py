@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from turngym.agents.base import Policy
+from turngym.agents.policy import Policy
 from turngym.agents.scripted import OraclePolicy
 from turngym.config import load_config
-from turngym.trainers.arena import Arena
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.opening import load_policy
+from turngym.trainers.runs.arena import Arena
+from turngym.trainers.runs.opening import load_policy
+from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -36,8 +36,6 @@ from harness import (
 )
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.checkpoints import find_model
-from turngym.trainers.config import AlgoConfig, TrainConfig
 from turngym.trainers.credit.branches import (
     Branch,
     Tree,
@@ -45,9 +43,11 @@ from turngym.trainers.credit.branches import (
     score_trees,
     score_trees_apart,
 )
-from turngym.trainers.credit.config import needs_of
 from turngym.trainers.loop import train
-from turngym.trainers.needs import check_needs
+from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.train import AlgoConfig, TrainConfig
 
 TURNS = (5, 10, 20)
 EPISODES = 16

@@ -19,10 +19,10 @@ from typing import Any
 
 from harness import put_section
 from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
-from turngym.environments.adapters import as_async
 from turngym.environments.desktop.names import KINDS, PHONE_KINDS
+from turngym.environments.gym.adapters import as_async
 from turngym.rollouts.collect import collect, group_specs
-from turngym.rollouts.evaluation import summarize
+from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
 
 AGENTS = {"oracle": OraclePolicy, "noop": NoopPolicy, "random": RandomPolicy}

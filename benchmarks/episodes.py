@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from turngym.agents.engine import LocalEngine, Sampling
-from turngym.agents.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
 from turngym.agents.tokenizers import train_tokenizer
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.tasks.base import Task
 
 LARGEST = 50

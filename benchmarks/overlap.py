@@ -33,13 +33,13 @@ import numpy as np
 
 import turngym
 from turngym.config import load_config
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
-from turngym.trainers.arena import Arena
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
+from turngym.trainers.runs.arena import Arena
 from turngym.trainers.selection.budgets import half_width
+from turngym.trainers.settings.train import TrainConfig
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go", "blue": "turn"}
 LIGHTS = 3

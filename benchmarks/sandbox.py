@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from harness import RESULTS, ROOT, machine, peer_python, put_section, versions
 from turngym.errors import TurnGymError
 from turngym.sandbox import Limits, SandboxPool, SandboxSpec
-from turngym.sandbox.bubblewrap import BubblewrapBackend
-from turngym.sandbox.guest_sandbox import DEFAULT_ENV, GuestSandbox
+from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
+from turngym.sandbox.backends.guest_sandbox import DEFAULT_ENV, GuestSandbox
 
 SPEC = SandboxSpec(
     limits=Limits(memory_bytes=128 << 20, disk_bytes=64 << 20, pids=64, enforce="best_effort")
@@ -321,7 +321,7 @@ def _resident_bytes() -> int:
 async def against_docker(table: Table, cases: Cases, count: int) -> None:
     """Measure an engine's own calls, our guest in its container, and bubblewrap beside them."""
     try:
-        from turngym.sandbox.docker_engine import DockerBackend
+        from turngym.sandbox.backends.docker import DockerBackend
 
         backend = DockerBackend()
         sandbox = await backend.start(SPEC)

@@ -34,13 +34,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from harness import machine
-from turngym.agents.base import EpisodeContext
-from turngym.rollouts.groups import Member, ReadyGroup
-from turngym.rollouts.ledger import Ledger
-from turngym.rollouts.oracle import list_schedule
-from turngym.rollouts.orders import GroupOrder, UniformSelection, member_policy_seed
-from turngym.rollouts.schedule_config import Capacity, InOrder, Mode, SchedulerConfig
-from turngym.rollouts.simulation import (
+from turngym.agents.policy import EpisodeContext
+from turngym.rollouts.scheduler.config import Capacity, InOrder, Mode, SchedulerConfig
+from turngym.rollouts.scheduler.groups import Member, ReadyGroup
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import GroupOrder, UniformSelection, member_policy_seed
+from turngym.rollouts.scheduler.stored import store
+from turngym.rollouts.scheduler.timeline import Timeline
+from turngym.rollouts.simulation.lower_bound import list_schedule
+from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,
     SimEnv,
@@ -51,8 +53,6 @@ from turngym.rollouts.simulation import (
     play_scenario,
     simulate,
 )
-from turngym.rollouts.stored import store
-from turngym.rollouts.timeline import Timeline
 from turngym.tasks.base import Task, procedural_task
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
@@ -326,7 +326,7 @@ def growth(episodes: int) -> Numbers:
                 watcher = Watcher(task, group_size=GROUP)
                 await play_scenario(scenario, ledger=ledger, selection=watcher)
 
-    from turngym.rollouts.virtual_clock import run_virtually
+    from turngym.rollouts.simulation.virtual_clock import run_virtually
 
     run_virtually(play())
     early, last = seen[len(seen) // 5], seen[-1]

@@ -116,7 +116,7 @@ def play_trl(plan: Plan, trouble: str) -> dict[str, Any]:
     from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]
     from trl.chat_template_utils import qwen3_chat_template  # type: ignore[import-not-found]
 
-    from turngym.agents.models import TinyModelConfig, build_tiny_model
+    from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
     from turngym.agents.tokenizers import train_tokenizer
 
     made: list[Env] = []
@@ -291,7 +291,7 @@ def play_peer(peer: str, plan: Plan, trouble: str) -> dict[str, Any]:
 def measure(quick: bool) -> dict[str, Any]:
     """Play the plan on every peer that is installed and on our scheduler."""
     from harness import child_environment, peer_python
-    from turngym.rollouts.oracle import list_schedule
+    from turngym.rollouts.simulation.lower_bound import list_schedule
 
     plan = make_plan()
     best = list_schedule([sum(steps) + POLICY_S * len(steps) for steps in plan], SLOTS)
@@ -325,7 +325,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def profile(trouble: str) -> Any:
-    from turngym.rollouts.simulation import SimProfile
+    from turngym.rollouts.simulation.simulate import SimProfile
 
     return SimProfile(
         policy_s=POLICY_S,
@@ -339,8 +339,8 @@ def profile(trouble: str) -> Any:
 
 def make_plan() -> Plan:
     """Return the steps of the simulated episodes, in order of begin."""
-    from turngym.rollouts.orders import member_policy_seed
-    from turngym.rollouts.simulation import SimEngine, SimSession
+    from turngym.rollouts.scheduler.orders import member_policy_seed
+    from turngym.rollouts.simulation.simulate import SimEngine, SimSession
 
     plan: Plan = []
     for number in range(EPISODES):

@@ -12,16 +12,16 @@ import random
 import time
 from typing import Any
 
-from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
 from turngym.agents.local import LocalPolicy
-from turngym.agents.models import TinyModelConfig, build_tiny_model
 from turngym.agents.rendering import Renderer
 from turngym.agents.tokenizers import train_tokenizer
-from turngym.environments.registration import make
-from turngym.rollouts.orders import UniformSelection
-from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.schedule_config import BudgetConfig, SchedulerConfig
-from turngym.rollouts.scheduler import RolloutScheduler
+from turngym.environments.gym.registration import make
+from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
+from turngym.rollouts.scheduler.orders import UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 
 ENV = "text/maze"
 SLOTS, GROUP = 16, 4

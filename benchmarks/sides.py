@@ -30,7 +30,7 @@ from episodes import (
     play_with_generate,
 )
 from harness import Clock
-from turngym.agents.models import load_model_dir
+from turngym.agents.engine.models import load_model_dir
 
 if TYPE_CHECKING:
     from turngym.types import Trajectory
@@ -91,9 +91,9 @@ class TurngymSide:
     """Engine, credit, samples and learner, put together as a training run does."""
 
     def __init__(self, batch: Batch, model_dir: Path, clock: Clock) -> None:
-        from turngym.trainers.learner import Learner
-        from turngym.trainers.loss_config import LossConfig
-        from turngym.trainers.optimizer_config import LearnerConfig
+        from turngym.trainers.settings.loss import LossConfig
+        from turngym.trainers.settings.optimizer import LearnerConfig
+        from turngym.trainers.update.learner import Learner
 
         self._batch = batch
         self._model, self._tokenizer = load_model_dir(model_dir)
@@ -108,8 +108,8 @@ class TurngymSide:
 
     def run(self) -> list[tuple[float, float]]:
         """Return seconds of each update, with and without its rollout."""
-        from turngym.trainers.config import AlgoConfig
-        from turngym.trainers.credit.group_relative import GroupRelativeCredit
+        from turngym.trainers.credit.group.group_relative import GroupRelativeCredit
+        from turngym.trainers.settings.train import AlgoConfig
         from turngym.types import TrajectoryGroup
 
         credit = GroupRelativeCredit(AlgoConfig(), None)

@@ -40,7 +40,7 @@ from harness import (
     versions,
 )
 from sides import BATCHES, GROUP, PROMPTS, ROWS, SIDES, UPDATES
-from turngym.agents.models import save_model_dir
+from turngym.agents.engine.models import save_model_dir
 
 QUANTITIES = {
     "update_s": ("update with rollout", "s"),

@@ -34,7 +34,7 @@ from harness import (
     run_part,
     versions,
 )
-from turngym.environments.vector import VectorizationMode, make_vec
+from turngym.environments.gym.vector import VectorizationMode, make_vec
 
 EPISODES = 960
 """Episodes of one measured value of a single environment."""

@@ -30,7 +30,7 @@ from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.catalogue import env_class
 from turngym.environments.web.sites.kinds import SITES
 from turngym.rollouts.collect import collect, group_specs
-from turngym.rollouts.evaluation import summarize
+from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
 
 AGENTS = {"oracle": OraclePolicy, "noop": NoopPolicy, "random": RandomPolicy}

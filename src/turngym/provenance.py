@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import turngym
+VERSION = "0.1.0"
 
 _PACKAGES = ("gymnasium", "numpy", "pydantic", "tokenizers", "torch", "transformers")
 _BLOCK = 1 << 20
@@ -25,7 +25,7 @@ def provenance() -> dict[str, Any]:
     """Return versions, commit and machine as JSON values. No secret of the environment is read."""
     commit = source_commit()
     return {
-        "turngym": turngym.__version__,
+        "turngym": VERSION,
         "commit": commit,
         "uncommitted_changes": None if commit is None else bool(_git("status", "--porcelain")),
         "python": platform.python_version(),
@@ -60,7 +60,7 @@ def _installed(name: str) -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    package = Path(turngym.__file__).parent
+    package = Path(__file__).parent
     if not (package.parents[1] / ".git").exists():
         return None
     command = ["git", "-C", str(package), *arguments]

@@ -20,13 +20,13 @@ import pytest
 
 from helpers import plain_user
 from turngym.agents.scripted import OraclePolicy
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
 from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.workbooks import cells
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs
-from turngym.sandbox.launcher_client import SANDBOX_UID
+from turngym.sandbox.backends.launcher_client import SANDBOX_UID
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_SOAK = os.environ.get("TURNGYM_SOAK") == "full"

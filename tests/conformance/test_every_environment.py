@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import turngym  # noqa: F401 - registers the environments
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.registry import EnvEntry, entries
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

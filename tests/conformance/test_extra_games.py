@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 import turngym
 from turngym import registry
 from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
-from turngym.environments.info import info_problems
+from turngym.environments.core.info import info_problems
 from turngym.registry import EnvEntry
 from turngym.rollouts.collect import collect, group_specs
 from turngym.types import StopReason, Trajectory

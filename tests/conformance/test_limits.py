@@ -6,8 +6,8 @@ import pytest
 
 import turngym
 from turngym import registry
+from turngym.environments.gym.wrappers import ExpertMatch, TokenLimit
 from turngym.environments.web.sites.catalogue import PROGRAMS
-from turngym.environments.wrappers import ExpertMatch, TokenLimit
 
 NAMES = (
     "swe/bugs-mini", "swe/bugs-sample", "terminal/shell-text", "phone/contact-add",

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from turngym.errors import SandboxRefused
-from turngym.sandbox import images
+from turngym.sandbox.backends import images
 
 NAIVE = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/",
          "--dev", "/dev", "--proc", "/proc"]  # fmt: skip

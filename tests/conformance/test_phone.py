@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from turngym.agents.scripted import OraclePolicy
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import PHONE_KINDS
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.gate import Response

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from helpers import plain_user
-from turngym.sandbox import Limits, SandboxSpec, bubblewrap, bubblewrap_command, open_backend
-from turngym.sandbox import attack_programs as programs
-from turngym.sandbox.attack_checks import CHECKS as ATTACKS
-from turngym.sandbox.attack_targets import attack, program
-from turngym.sandbox.checks import check_sandbox
-from turngym.sandbox.conformance_checks import CHECKS as PROMISES
-from turngym.sandbox.unsafe_local import RISK
+from turngym.sandbox import Limits, SandboxSpec, open_backend
+from turngym.sandbox.backends import bubblewrap, bubblewrap_command
+from turngym.sandbox.backends.unsafe_local import RISK
+from turngym.sandbox.checks import attack_programs as programs
+from turngym.sandbox.checks.attack_targets import attack, program
+from turngym.sandbox.checks.attacks import CHECKS as ATTACKS
+from turngym.sandbox.checks.check import check_sandbox
+from turngym.sandbox.checks.conformance import CHECKS as PROMISES
 
 SPEC = SandboxSpec(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, enforce="best_effort"))
 NEVER_LOCAL = {

@@ -10,7 +10,7 @@ import turngym
 from turngym import registry
 from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
 from turngym.agents.search_baselines import best_guess, closed_book, single_search
-from turngym.environments.info import info_problems
+from turngym.environments.core.info import info_problems
 from turngym.rollouts.collect import collect, group_specs
 from turngym.types import StopReason
 

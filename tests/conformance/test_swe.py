@@ -15,11 +15,11 @@ import pytest
 import turngym
 from helpers.workspaces import shared_host
 from turngym.agents.scripted import NoopPolicy, OraclePolicy
-from turngym.environments.checks import check_fork, check_turn_env
-from turngym.environments.snapshot import restore, snapshot
+from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.checks.task import check_tasks, find_tasks
+from turngym.environments.core.snapshot import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
-from turngym.environments.task_checks import check_tasks, find_tasks
 from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
 from turngym.environments.terminal.env import TerminalEnv
 from turngym.registry import match

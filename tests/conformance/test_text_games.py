@@ -10,8 +10,8 @@ from gymnasium.utils.env_checker import check_env
 import turngym
 from turngym import registry
 from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
-from turngym.environments.info import info_problems
-from turngym.environments.snapshot import restore, snapshot
+from turngym.environments.core.info import info_problems
+from turngym.environments.core.snapshot import restore, snapshot
 from turngym.rollouts.collect import collect, group_specs
 from turngym.types import StopReason
 

@@ -12,7 +12,7 @@ import pytest
 import turngym
 from turngym import registry
 from turngym.agents.scripted import OraclePolicy, RandomPolicy
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv

@@ -18,7 +18,7 @@ import pytest
 
 from turngym import registry
 from turngym.agents.scripted import OraclePolicy
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.sites.catalogue import PROGRAMS, env_class

@@ -8,9 +8,9 @@ import torch
 
 from helpers.credit import algo, rows_of
 from helpers.trajectories import episode, group, turn
-from turngym.trainers.credit.group_config import BatchScale, GroupRelative, Term
-from turngym.trainers.loss_config import Taper
-from turngym.trainers.surrogates import Push, taper
+from turngym.trainers.losses.surrogates import Push, taper
+from turngym.trainers.settings.group import BatchScale, GroupRelative, Term
+from turngym.trainers.settings.loss import Taper
 
 REWARDS = (1.0, 0.0, 0.5, 0.0)
 

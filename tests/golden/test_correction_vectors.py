@@ -16,29 +16,29 @@ import torch
 
 from helpers.losses import ADVANTAGES, BEHAVIOUR, F1, LOGP, PROX, coefficients, f1_loss
 from turngym.config import load_config
-from turngym.trainers.clip_bounds import (
+from turngym.trainers.losses.clip_bounds import (
     balanced_bounds,
     positive_share,
     second_moment_bound,
     solved,
 )
-from turngym.trainers.correction_config import (
-    Balanced,
-    CorrectionConfig,
-    Rejection,
-    SecondMoment,
-    StepScale,
-)
-from turngym.trainers.corrections import (
+from turngym.trainers.losses.corrections import (
     Drift,
     balanced_advantages,
     correction_weights,
     effective_share,
     interpolated,
 )
-from turngym.trainers.loss_config import LossConfig, PpoClip
-from turngym.trainers.off_policy import EpisodeWeights, kept_only
-from turngym.trainers.ratios import pooled, unflat, whole_ids
+from turngym.trainers.losses.off_policy import EpisodeWeights, kept_only
+from turngym.trainers.losses.ratios import pooled, unflat, whole_ids
+from turngym.trainers.settings.correction import (
+    Balanced,
+    CorrectionConfig,
+    Rejection,
+    SecondMoment,
+    StepScale,
+)
+from turngym.trainers.settings.loss import LossConfig, PpoClip
 
 WHOLES = torch.from_numpy(
     np.concatenate([ids[s.loss_mask] for ids, s in zip(whole_ids(F1), F1, strict=True)])

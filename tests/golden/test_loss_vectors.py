@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers.losses import ADVANTAGES, f1_loss
-from turngym.trainers.loss_config import LossConfig
+from turngym.trainers.settings.loss import LossConfig
 
 VECTORS = json.loads((Path(__file__).parent / "loss_vectors.json").read_text())
 

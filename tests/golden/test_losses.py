@@ -17,9 +17,9 @@ import pytest
 from helpers import models
 from helpers.samples import random_samples
 from turngym.config import load_config
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.learner import Learner
-from turngym.trainers.sequential import update_last_turn_first
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.sequential import update_last_turn_first
 
 FILE = Path(__file__).parent / "losses.json"
 CASES = {

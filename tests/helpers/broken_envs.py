@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from helpers.envs import AsyncLadderEnv, Ladder, LadderEnv, ReplayLadderEnv
-from turngym.environments.actions import Action, Commands, InvalidAction
-from turngym.environments.base import Outcome, TurnEnv
+from turngym.environments.core.actions import Action, Commands, InvalidAction
+from turngym.environments.core.env import Outcome, TurnEnv
 from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
 

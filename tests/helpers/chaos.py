@@ -21,13 +21,13 @@ from typing import Any, ClassVar, Literal
 
 import gymnasium
 
-from turngym.agents.base import ContextOverflow, EpisodeContext, EpisodeEnd, PolicyTurn
-from turngym.environments.adapters import as_sync
-from turngym.environments.base import AsyncTurnEnv
-from turngym.environments.spaces import Unicode, text_observation_space
+from turngym.agents.policy import ContextOverflow, EpisodeContext, EpisodeEnd, PolicyTurn
+from turngym.environments.core.env import AsyncTurnEnv
+from turngym.environments.core.spaces import Unicode, text_observation_space
+from turngym.environments.gym.adapters import as_sync
 from turngym.errors import PolicyFault
 from turngym.rollouts.episode import CannotReplay
-from turngym.rollouts.running import BrokenOff
+from turngym.rollouts.scheduler.running import BrokenOff
 from turngym.tasks.base import Task
 from turngym.types import Message, TokenSpan, Turn
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from turngym.config import load_config
-from turngym.trainers.config import AlgoConfig, TrainConfig
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.group_config import GroupRelative, Term
-from turngym.trainers.credit.group_relative import GroupRelativeCredit, turn_advantages
+from turngym.trainers.credit.group.group_relative import GroupRelativeCredit, turn_advantages
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.group import GroupRelative, Term
+from turngym.trainers.settings.train import AlgoConfig, TrainConfig
 from turngym.types import TrajectoryGroup
 
 Rows = list[list[float]]

@@ -8,11 +8,11 @@ import numpy as np
 
 from helpers import models
 from helpers.trajectories import episode, group, turn
-from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine, Sampling
 from turngym.agents.rendering import Renderer
 from turngym.config import load_config
-from turngym.trainers.config import AlgoConfig
 from turngym.trainers.credit.base import CreditContext
+from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 

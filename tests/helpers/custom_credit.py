@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turngym.trainers.config import AlgoConfig
 from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.channels import Channel
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 NUMBER = 7

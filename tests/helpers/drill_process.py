@@ -24,21 +24,27 @@ from typing import Any
 
 import gymnasium
 
-from turngym.agents.base import EpisodeContext, PolicyTurn
-from turngym.environments.adapters import as_sync
-from turngym.environments.base import AsyncTurnEnv
-from turngym.rollouts.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.orders import UniformSelection
-from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.schedule_config import (
+from turngym.agents.policy import EpisodeContext, PolicyTurn
+from turngym.environments.core.env import AsyncTurnEnv
+from turngym.environments.gym.adapters import as_sync
+from turngym.rollouts.scheduler.config import (
     Capacity,
     DeadlineConfig,
     FailureConfig,
     RetryConfig,
     SchedulerConfig,
 )
-from turngym.rollouts.scheduler import RolloutScheduler
-from turngym.rollouts.simulation import SimEngine, SimEnv, SimPolicy, SimProfile, SimSession
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
+from turngym.rollouts.scheduler.orders import UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
+from turngym.rollouts.simulation.simulate import (
+    SimEngine,
+    SimEnv,
+    SimPolicy,
+    SimProfile,
+    SimSession,
+)
 from turngym.tasks.base import procedural_task
 from turngym.types import Turn
 

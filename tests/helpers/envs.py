@@ -19,10 +19,10 @@ import gymnasium
 import numpy as np
 
 from turngym import registry
-from turngym.environments.actions import Action, Commands
-from turngym.environments.adapters import as_sync
-from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind, TurnEnv
-from turngym.environments.registration import register
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind, TurnEnv
+from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.registration import register
 from turngym.tasks.base import Task
 
 FORMAT = Commands(

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from turngym.environments.workers import ProcessHome
+from turngym.environments.gym.workers import ProcessHome
 
 
 class Hanging(gymnasium.Env[Any, Any]):

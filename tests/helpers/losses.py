@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from turngym.trainers.aggregation import aggregation_coefficients
-from turngym.trainers.loss_config import Aggregation, LossConfig, RegularizerConfig
-from turngym.trainers.losses import LossParts, TokenTerms, policy_loss
-from turngym.trainers.ratios import whole_ids
+from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import LossParts, TokenTerms, policy_loss
+from turngym.trainers.losses.ratios import whole_ids
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import Aggregation, LossConfig, RegularizerConfig
 
 LENGTHS = (4, 2)
 LOGP = torch.tensor([-0.4, -1.0, -2.0, -0.2, -0.3, -0.7], dtype=torch.float64)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import Architecture, TinyModelConfig, build_tiny_model
 from turngym.agents.local import LocalPolicy
-from turngym.agents.models import Architecture, TinyModelConfig, build_tiny_model
 from turngym.agents.rendering import Renderer
 from turngym.agents.tokenizers import train_tokenizer
 

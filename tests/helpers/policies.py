@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from turngym.agents.base import ContextOverflow, EpisodeContext, PolicyTurn
+from turngym.agents.policy import ContextOverflow, EpisodeContext, PolicyTurn
 from turngym.types import Message
 
 

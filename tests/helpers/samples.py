@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from turngym.trainers.forward import score
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.update.forward import score
 
 
 def random_samples(

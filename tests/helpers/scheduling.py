@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from turngym.config import load_config
-from turngym.rollouts.audit import AuditReport, audit
-from turngym.rollouts.groups import Member, OpenGroup
-from turngym.rollouts.ledger import Ledger
-from turngym.rollouts.orders import GroupOrder, Selection
-from turngym.rollouts.simulation import Scenario, SimResult, play_scenario
-from turngym.rollouts.virtual_clock import run_virtually
+from turngym.rollouts.scheduler.audit import AuditReport, audit
+from turngym.rollouts.scheduler.groups import Member, OpenGroup
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import GroupOrder, Selection
+from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario
+from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 

@@ -11,8 +11,8 @@ import pytest
 
 import turngym
 from turngym import registry
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.tasks.base import Task
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from helpers import models
-from turngym.agents.engine import Sampling
+from turngym.agents.engine.local import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.turns import Turns
@@ -117,7 +117,7 @@ def taught_to_repeat() -> Any:
     """Return a model that says the word of the newest observation."""
     import torch
 
-    from turngym.agents.models import TinyModelConfig, build_tiny_model
+    from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
 
     words = ["exits", "got", "key", "go"]
     shape = TinyModelConfig(hidden=32, layers=2, heads=2)

@@ -16,8 +16,8 @@ from pathlib import Path
 from helpers.signals import register_signals
 from turngym.config import load_config
 from turngym.errors import Interrupted
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
+from turngym.trainers.settings.train import TrainConfig
 
 
 class Telling:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngym.environments.wrappers import InvalidActionLimit, TextEnv
+from turngym.environments.gym.wrappers import InvalidActionLimit, TextEnv
 
 
 def limit_to_two(env: TextEnv) -> InvalidActionLimit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from turngym.environments.base import Outcome
+from turngym.environments.core.env import Outcome
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.gate import Response
 from turngym.environments.web.settings import Settings

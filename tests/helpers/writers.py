@@ -8,8 +8,8 @@ from pathlib import Path
 
 from helpers.envs import LadderEnv
 from helpers.trajectories import episode, turn
-from turngym.environments.recording import RecordTurns
-from turngym.environments.wrappers import TurnLimit
+from turngym.environments.gym.recording import RecordTurns
+from turngym.environments.gym.wrappers import TurnLimit
 from turngym.records import append_trajectory
 
 NUM_EPISODES = 12

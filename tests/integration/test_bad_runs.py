@@ -17,7 +17,7 @@ import pytest
 from helpers.cli import COMMAND, SOURCE, TINY_RUN, lab_environment, turngym
 from turngym.cli.main import main
 from turngym.records import read_trajectories
-from turngym.trainers.checkpoints import latest_checkpoint, load_checkpoint
+from turngym.trainers.runs.checkpoints import latest_checkpoint, load_checkpoint
 from turngym.types import StopReason
 
 Captured = pytest.CaptureFixture[str]

@@ -19,15 +19,15 @@ import pytest
 
 from helpers.chaos import IN_CHILDREN, IN_COROUTINES, KINDS, ChaosPolicy, Maker
 from turngym.config import load_config
-from turngym.rollouts.audit import AuditReport, audit
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec
-from turngym.rollouts.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.orders import UniformSelection
-from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.schedule_config import Interruption, Mode, SchedulerConfig
-from turngym.rollouts.scheduler import RolloutScheduler
-from turngym.rollouts.virtual_clock import run_virtually
+from turngym.rollouts.scheduler.audit import AuditReport, audit
+from turngym.rollouts.scheduler.config import Interruption, Mode, SchedulerConfig
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
+from turngym.rollouts.scheduler.orders import UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
+from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import Task
 
 FULL = os.environ.get("TURNGYM_DRILL") == "full"

@@ -16,7 +16,7 @@ import turngym as package
 from helpers.cli import COMMAND, TINY_RUN, lab_environment, turngym
 from helpers.models import model, tokenizer
 from turngym import registry
-from turngym.agents.models import save_model_dir
+from turngym.agents.engine.models import save_model_dir
 from turngym.check_report import CheckReport, NotRun
 from turngym.cli.main import main
 from turngym.environments.text.maze import MazeEnv
@@ -469,8 +469,8 @@ def test_a_check_that_did_not_run_fails_when_it_is_required(
         made.run("same in a fresh process", cannot, required=required)
         return made
 
-    monkeypatch.setattr("turngym.environments.checks.check_turn_env", report)
-    monkeypatch.setattr("turngym.environments.checks.check_fork", report)
+    monkeypatch.setattr("turngym.environments.checks.check.check_turn_env", report)
+    monkeypatch.setattr("turngym.environments.checks.check.check_fork", report)
     assert main(["check", "env", "text/maze"]) == code
     assert "not-run same in a fresh process" in capsys.readouterr().out
 

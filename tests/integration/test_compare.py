@@ -16,7 +16,7 @@ import pytest
 from helpers.cli import COMMAND, SOURCE, TINY_RUN
 from helpers.models import model, tokenizer
 from helpers.runs import write_run
-from turngym.agents.models import save_model_dir
+from turngym.agents.engine.models import save_model_dir
 from turngym.cli.main import main
 from turngym.records import read_trajectories
 from turngym.trainers.metrics import read_metrics

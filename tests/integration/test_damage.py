@@ -24,11 +24,11 @@ from helpers.cli import TINY_RUN
 from helpers.train_process import stop_at
 from turngym.cli.main import main
 from turngym.config import load_config
-from turngym.rollouts.audit import audit
-from turngym.rollouts.eval_folder import EvalFolder
-from turngym.trainers.checkpoints import find_model
-from turngym.trainers.config import TrainConfig
+from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.rollouts.scheduler.audit import audit
 from turngym.trainers.loop import train
+from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.settings.train import TrainConfig
 
 FULL = os.environ.get("TURNGYM_DAMAGE") == "full"
 POINTS, SAMPLE = 20, 12

@@ -10,7 +10,7 @@ import pytest
 
 import turngym
 from helpers.cli import turngym as program
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -48,7 +48,7 @@ def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -
     import asyncio
 
     from turngym.agents.scripted import OraclePolicy, RandomPolicy
-    from turngym.rollouts.evaluation import evaluate, summarize
+    from turngym.rollouts.evaluation.evaluate import evaluate, summarize
 
     tasks = [turngym.make("mine/bullsandcows").unwrapped.task("test", i) for i in range(100)]
     solved = {}

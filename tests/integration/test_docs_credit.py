@@ -11,9 +11,9 @@ import pytest
 from helpers.cli import TINY_RUN
 from turngym.cli.main import main
 from turngym.config import load_config, toml_files
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.credit.config import needs_of
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.train import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))
@@ -93,10 +93,10 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
     import numpy as np
 
     from helpers.trajectories import episode, turn
-    from turngym.imports import import_attribute
+    from turngym.plugins import import_attribute
     from turngym.trainers.credit.channels import pure_channels
-    from turngym.trainers.credit.reward_config import EnvReward
     from turngym.trainers.credit.turns import Turns
+    from turngym.trainers.settings.rewards import EnvReward
     from turngym.types import TrajectoryGroup
 
     there = [

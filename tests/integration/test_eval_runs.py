@@ -15,7 +15,7 @@ import pytest
 
 from helpers.cli import COMMAND, SOURCE, turngym
 from turngym.cli.main import main
-from turngym.rollouts.episode_rows import FILE, read_rows
+from turngym.rollouts.evaluation.rows import FILE, read_rows
 
 Captured = pytest.CaptureFixture[str]
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import turngym
-from turngym.agents.base import Policy
-from turngym.agents.composed import ChatAgent
-from turngym.agents.engine import LocalEngine
-from turngym.agents.generation import Sampling
+from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import load_model_dir
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.local import EngineModel
-from turngym.agents.models import load_model_dir
+from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.config import ChatConfig
 from turngym.agents.rendering import Renderer

@@ -19,9 +19,9 @@ import pytest
 
 from helpers.models import policy, tokenizer
 from helpers.outside import CONTROL, bench, segments_match
-from turngym.agents.engine import LocalEngine
-from turngym.agents.generation import Generation, OnToken, Sampling
-from turngym.agents.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.rendering import Renderer
 from turngym.trainers.samples import to_samples
 from turngym.types import Trajectory

@@ -15,10 +15,10 @@ from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
-from turngym.rollouts.pool import Lease
-from turngym.trainers.config import TrainConfig
+from turngym.rollouts.scheduler.pool import Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.settings.train import TrainConfig
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},

@@ -19,8 +19,8 @@ from helpers.cli import TINY_RUN
 from helpers.cli import turngym as program
 from turngym import registry
 from turngym.cli.main import main
-from turngym.environments.adapters import as_async
-from turngym.environments.vector import make_vec
+from turngym.environments.gym.adapters import as_async
+from turngym.environments.gym.vector import make_vec
 from turngym.errors import ConfigError
 
 GAME = '''

@@ -10,10 +10,10 @@ import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
-from turngym.agents.base import Policy
-from turngym.agents.composed import ChatAgent
-from turngym.agents.generation import Sampling
+from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.local import EngineModel
+from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.completions import CompletionsEngine
 from turngym.agents.remote.config import ChatConfig, CompletionsConfig

@@ -25,14 +25,14 @@ from turngym.cli.main import main
 from turngym.config import load_config, to_toml
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
 from turngym.records import read_trajectories
-from turngym.trainers.checkpoints import find_model, latest_checkpoint
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.credit import archer
-from turngym.trainers.credit.fresh_actions import draw_actions
+from turngym.trainers.credit.critics import archer
+from turngym.trainers.credit.critics.fresh_actions import draw_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.opening import load_policy
-from turngym.trainers.progress import TrainResult
+from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
+from turngym.trainers.runs.opening import load_policy
+from turngym.trainers.runs.progress import TrainResult
+from turngym.trainers.settings.train import TrainConfig
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS},
@@ -438,11 +438,11 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
 ) -> None:
     """The writer of one kind of file finds no room a few times, then some."""
     module, name = {
-        "checkpoints": ("turngym.trainers.checkpoints", "_flush"),
+        "checkpoints": ("turngym.trainers.runs.checkpoints", "_flush"),
         "metrics": ("turngym.trainers.metrics", "JsonLinesLogger.log"),
-        "trajectories": ("turngym.trainers.run_folder", "write_trajectories"),
-        "timings": ("turngym.trainers.run_folder", "RunFolder.add_timing"),
-        "curve": ("turngym.trainers.run", "draw_curve"),
+        "trajectories": ("turngym.trainers.runs.run_folder", "write_trajectories"),
+        "timings": ("turngym.trainers.runs.run_folder", "RunFolder.add_timing"),
+        "curve": ("turngym.trainers.runs.run", "draw_curve"),
     }[what]
     place, _, attribute = f"{module}.{name}".rpartition(".")
     original = resolve_name(f"{module}:{name}")
@@ -454,7 +454,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
             raise OSError(errno.ENOSPC, "No space left on device")
         original(*args, **kwargs)
 
-    monkeypatch.setattr("turngym.trainers.outbox.RETRY_S", 0.0)
+    monkeypatch.setattr("turngym.trainers.runs.outbox.RETRY_S", 0.0)
     monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)

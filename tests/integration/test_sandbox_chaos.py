@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
-from turngym.sandbox import Limits, SandboxSpec, channel
-from turngym.sandbox.attack_checks import guests_of
-from turngym.sandbox.bubblewrap import BubblewrapBackend
-from turngym.sandbox.channel import Channel
-from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox import Limits, SandboxSpec
+from turngym.sandbox.backends import channel
+from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
+from turngym.sandbox.backends.channel import Channel
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.launcher_client import base_folder
+from turngym.sandbox.checks.attacks import guests_of
 from turngym.sandbox.launcher import cgroups
-from turngym.sandbox.launcher_client import base_folder
 
 pytestmark = pytest.mark.extra("bwrap")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import turngym
-from turngym.rollouts.audit import AuditReport, audit
+from turngym.rollouts.scheduler.audit import AuditReport, audit
 
 FULL = os.environ.get("TURNGYM_DRILL") == "full"
 KILLS = 50 if FULL else 2

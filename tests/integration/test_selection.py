@@ -10,10 +10,10 @@ import pytest
 from helpers.signals import SIGNALS, register_for_a_while
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.checkpoints import find_model
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.settings.train import TrainConfig
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 18},

@@ -17,7 +17,7 @@ import pytest
 
 from helpers.cli import COMMAND, SOURCE, turngym
 from helpers.models import model, tokenizer
-from turngym.agents.models import save_model_dir
+from turngym.agents.engine.models import save_model_dir
 
 pytestmark = pytest.mark.extra("openai", "starlette", "uvicorn")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import turngym
-from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import load_model_dir
 from turngym.agents.local import LocalPolicy
-from turngym.agents.models import load_model_dir
 from turngym.agents.rendering import Renderer
 from turngym.errors import MissingExtraError
 from turngym.rollouts.collect import collect, group_specs

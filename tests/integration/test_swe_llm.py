@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import turngym
-from turngym.agents.engine import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import load_model_dir
 from turngym.agents.local import LocalPolicy
-from turngym.agents.models import load_model_dir
 from turngym.agents.rendering import Renderer
 from turngym.rollouts.collect import collect, group_specs
-from turngym.trainers.learner import Learner
-from turngym.trainers.loss_config import LossConfig
-from turngym.trainers.optimizer_config import LearnerConfig
 from turngym.trainers.samples import per_token, to_samples
+from turngym.trainers.settings.loss import LossConfig
+from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.update.learner import Learner
 from turngym.types import Trajectory
 
 ENV, TURNS = "swe/bugs-sample", 2

@@ -19,9 +19,9 @@ from helpers.signals import SIGNALS, register_for_a_while
 from turngym.config import load_config
 from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.settings.train import TrainConfig
 
 CHANCE = 1 / 9
 SETTINGS: dict[str, Any] = {

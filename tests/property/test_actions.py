@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.environments.actions import Action, Commands, InvalidAction, JsonTools
+from turngym.environments.core.actions import Action, Commands, InvalidAction, JsonTools
 from turngym.environments.desktop.actions import NAMES, device_commands
 from turngym.environments.search.tools import COMMANDS as SEARCHING
 from turngym.environments.swe.running import RUN_TESTS

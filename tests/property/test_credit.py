@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
-from turngym.trainers.config import AlgoConfig
 from turngym.trainers.credit.channels import PURE, Channel, gated, pure_channels
-from turngym.trainers.credit.group_config import GatedFusion, GroupRelative, Term
-from turngym.trainers.credit.group_relative import group_advantages, turn_advantages
+from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.group import GatedFusion, GroupRelative, Term
+from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 NAMES = sorted(

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.told import batch, context, random_told, sharpened
-from turngym.trainers.credit.info_gain import InfoGainSource, information_gains
-from turngym.trainers.credit.reward_config import InfoGain
+from turngym.trainers.credit.sources.info_gain import InfoGainSource, information_gains
+from turngym.trainers.settings.rewards import InfoGain
 
 beliefs = st.lists(st.floats(-50, 0), min_size=1, max_size=20).map(np.array)
 few = settings(max_examples=15, deadline=None)

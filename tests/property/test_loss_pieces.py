@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from turngym.trainers.aggregation import aggregation_coefficients
-from turngym.trainers.loss_config import (
+from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
+from turngym.trainers.losses.ratios import episode_log_ratios, whole_ids
+from turngym.trainers.losses.surrogates import SURROGATES
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import (
     Aggregation,
     LossConfig,
     RatioLevel,
     RegularizerConfig,
 )
-from turngym.trainers.losses import TokenTerms, policy_loss
-from turngym.trainers.ratios import episode_log_ratios, whole_ids
-from turngym.trainers.samples import TrainingSample
-from turngym.trainers.surrogates import SURROGATES
 
 CONST: Aggregation = "seq_mean_token_sum_const"
 REGULARIZER = RegularizerConfig(

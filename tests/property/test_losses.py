@@ -10,21 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.trainers.aggregation import aggregation_coefficients
-from turngym.trainers.loss_config import (
+from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import (
+    TokenTerms,
+    kl_estimate,
+    policy_loss,
+)
+from turngym.trainers.losses.surrogates import Push, ppo_clip
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import (
     Aggregation,
     LossConfig,
     PolicyGradient,
     PpoClip,
     RegularizerConfig,
 )
-from turngym.trainers.losses import (
-    TokenTerms,
-    kl_estimate,
-    policy_loss,
-)
-from turngym.trainers.samples import TrainingSample
-from turngym.trainers.surrogates import Push, ppo_clip
 
 MODES: tuple[Aggregation, ...] = (
     "token_mean",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turngym.errors import RecordError
-from turngym.rollouts.packing import (
+from turngym.rollouts.scheduler.packing import (
     PackedEpisode,
     pack_episode,
     pack_turn,

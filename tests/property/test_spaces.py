@@ -4,7 +4,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.environments.spaces import Unicode, text_observation_space
+from turngym.environments.core.spaces import Unicode, text_observation_space
 
 TEXTS = st.text(st.characters(), max_size=30)  # lone surrogates included
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from helpers.models import CHATML, tokenizer
-from turngym.agents.generation import Generation
+from turngym.agents.engine.protocol import Generation
 from turngym.rollouts.gateway.recorder import EpisodeRecorder
 from turngym.types import Message, StopReason, Trajectory
 

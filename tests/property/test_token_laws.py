@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import turngym
 from helpers.models import model, policy
-from turngym.agents.engine import LocalEngine
+from turngym.agents.engine.local import LocalEngine
 from turngym.rollouts.collect import collect, group_specs
 from turngym.types import Trajectory
 

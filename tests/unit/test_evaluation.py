@@ -9,7 +9,7 @@ import pytest
 import turngym
 from helpers.trajectories import episode
 from turngym.agents.scripted import NoopPolicy, OraclePolicy
-from turngym.rollouts.evaluation import (
+from turngym.rollouts.evaluation.evaluate import (
     Evaluation,
     evaluate,
     mean_interval,

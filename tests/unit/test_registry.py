@@ -18,8 +18,8 @@ from turngym.registry import EnvEntry
 MAZE = "turngym.environments.text.maze:MazeEnv"
 
 PLUGIN = """
-    from turngym.environments.base import Outcome, TurnEnv
-    from turngym.environments.actions import Commands
+    from turngym.environments.core.env import Outcome, TurnEnv
+    from turngym.environments.core.actions import Commands
     from turngym import register
 
     class LedgerEnv(TurnEnv):

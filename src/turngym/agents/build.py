@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turngym.agents.base import Policy
-from turngym.agents.composed import ChatAgent
+from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.conversation import ChatModel
+from turngym.agents.chat.history import FullHistory, History, SummaryHistory, WindowHistory
+from turngym.agents.chat.prompting import PlainPrompting, Prompting, ReActPrompting
+from turngym.agents.chat.reflection import Reflection
 from turngym.agents.config import (
     AgentConfig,
     ChatAgentConfig,
@@ -18,11 +21,8 @@ from turngym.agents.config import (
     SummaryHistoryConfig,
     WindowHistoryConfig,
 )
-from turngym.agents.conversation import ChatModel
-from turngym.agents.generation import Sampling
-from turngym.agents.history import FullHistory, History, SummaryHistory, WindowHistory
-from turngym.agents.prompting import PlainPrompting, Prompting, ReActPrompting
-from turngym.agents.reflection import Reflection
+from turngym.agents.engine.protocol import Sampling
+from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.config import CompletionsConfig
 from turngym.errors import ConfigError
@@ -85,9 +85,9 @@ def local_model(config: LocalAgentConfig) -> EngineModel:
     Raises:
         ConfigError: It cannot be loaded.
     """
-    from turngym.agents.engine import LocalEngine
+    from turngym.agents.engine.local import LocalEngine
+    from turngym.agents.engine.models import load_model_dir
     from turngym.agents.local import EngineModel
-    from turngym.agents.models import load_model_dir
     from turngym.agents.rendering import Renderer
 
     model, tokenizer = load_model_dir(_path(config.path))
@@ -103,8 +103,8 @@ def local_model(config: LocalAgentConfig) -> EngineModel:
 
 
 def _completions(config: CompletionsConfig) -> ChatModel:
+    from turngym.agents.engine.models import load_tokenizer
     from turngym.agents.local import EngineModel
-    from turngym.agents.models import load_tokenizer
     from turngym.agents.remote.completions import CompletionsEngine
     from turngym.agents.rendering import Renderer
 

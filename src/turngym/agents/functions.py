@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
-from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
+from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
-from turngym.agents.conversation import Conversation, Line, Said
-from turngym.agents.engine import EngineSession, LocalEngine, Sampling
-from turngym.agents.generation import Engine, Session, spans_of
+from turngym.agents.chat.conversation import Conversation, Line, Said
+from turngym.agents.engine.local import EngineSession, LocalEngine, Sampling
+from turngym.agents.engine.protocol import Engine, Session, spans_of
+from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
 from turngym.agents.rendering import Renderer, with_system
 from turngym.types import Message, Turn
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
+from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
 from turngym.errors import ConfigError
 from turngym.types import Message, Turn
 

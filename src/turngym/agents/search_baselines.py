@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from turngym.agents.base import EpisodeContext, PolicySession, PolicyTurn
+from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
 from turngym.types import Message
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")

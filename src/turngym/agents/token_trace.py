@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turngym.agents.generation import Generation, spans_of
+from turngym.agents.engine.protocol import Generation, spans_of
 from turngym.types import TokenSpan
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from turngym.agents.base import Policy
+from turngym.agents.policy import Policy
 from turngym.cli.needs import need_train_extra
 from turngym.errors import CheckpointError
 from turngym.provenance import digest_of
@@ -49,7 +49,7 @@ def keep_tokenizer(policy: Policy, folder: Path) -> None:
 
 def _checkpoint_digest(spec: str, path: Path) -> str | None:
     need_train_extra(f"agent {spec!r}")
-    from turngym.trainers.checkpoints import find_model
+    from turngym.trainers.runs.checkpoints import find_model
 
     try:
         return digest_of(find_model(path))

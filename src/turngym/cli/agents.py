@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from turngym.agents.base import Policy
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.functions import FunctionPolicy
+from turngym.agents.policy import Policy
 from turngym.agents.scripted import InlinePolicy, NoopPolicy, OraclePolicy, RandomPolicy
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, unknown_name
-from turngym.imports import import_attribute
+from turngym.plugins import import_attribute
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
@@ -132,7 +132,7 @@ def _words(spec: str, text: str) -> list[str]:
 
 def _trained(spec: str, path: Path) -> Policy:
     need_train_extra(f"agent {spec!r}")
-    from turngym.trainers.opening import load_policy
+    from turngym.trainers.runs.opening import load_policy
 
     try:
         return load_policy(path.expanduser())

@@ -11,7 +11,7 @@ from turngym.cli.errors import FAILED
 from turngym.cli.output import print_json, table
 
 if TYPE_CHECKING:
-    from turngym.rollouts.audit import AuditReport
+    from turngym.rollouts.scheduler.audit import AuditReport
 
 
 def audit(
@@ -19,7 +19,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Account for every episode and every token of a run."""
-    from turngym.rollouts.audit import audit as read
+    from turngym.rollouts.scheduler.audit import audit as read
 
     report = read(run)
     if as_json:

@@ -12,7 +12,7 @@ import typer
 from turngym import registry
 from turngym.cli.output import print_json, progress
 from turngym.errors import ConfigError, unknown_name
-from turngym.imports import import_attribute
+from turngym.plugins import import_attribute
 from turngym.tasks.base import SPLITS
 
 app = typer.Typer(help="Prove that a part keeps its promises.")
@@ -34,7 +34,7 @@ def check_environment(
     """
     entry = registry.find(env)
     entry.require()
-    from turngym.environments.checks import check_fork, check_turn_env
+    from turngym.environments.checks.check import check_fork, check_turn_env
 
     with progress(f"checking {env}", 2) as advance:
         first = check_turn_env(entry.id)
@@ -66,8 +66,8 @@ def check_a_sandbox(
 
     Exit code 1 when a promise is broken, an attack gets through, or a required check could not run.
     """
-    from turngym.sandbox.backends import backend_names
-    from turngym.sandbox.checks import check_sandbox
+    from turngym.sandbox.backends.catalogue import backend_names
+    from turngym.sandbox.checks.check import check_sandbox
 
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
@@ -112,7 +112,7 @@ def check_a_task(
     """
     import time
 
-    from turngym.environments.task_checks import check_tasks, find_tasks
+    from turngym.environments.checks.task import check_tasks, find_tasks
 
     make_env, wanted = _task_target(target)
     env = make_env()
@@ -150,7 +150,7 @@ def check_a_task(
 
 def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Any, int] | None]:
     """Return what makes the environment of ``target``, and the task that it names, if one."""
-    from turngym.environments.registration import make
+    from turngym.environments.gym.registration import make
 
     parts = target.rsplit("/", 2)
     if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():

@@ -18,7 +18,7 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.records import write_json
 
 if TYPE_CHECKING:
-    from turngym.trainers.comparison import Contender
+    from turngym.trainers.runs.comparison import Contender
 
 _NAME = re.compile(r"^[\w.-]+$")
 _RESERVED = ("start", "warm-start")
@@ -54,7 +54,7 @@ def compare(
     need_train_extra("'turngym compare'")
     from turngym.cli.jobs import run_heats
     from turngym.reports.runs import COMPARISON_FILE, read_run
-    from turngym.trainers.comparison import plan
+    from turngym.trainers.runs.comparison import plan
 
     contenders = contenders_of(algos, own or [])
     names = [contender.name for contender in contenders]
@@ -96,7 +96,7 @@ def contenders_of(algos: str, own: Sequence[str]) -> list[Contender]:
     Raises:
         ConfigError: An algorithm is there twice or has no good name; a setting has no algorithm.
     """
-    from turngym.trainers.comparison import Contender
+    from turngym.trainers.runs.comparison import Contender
 
     chosen: dict[str, str] = {}
     for part in filter(None, algos.split(",")):

@@ -20,7 +20,7 @@ SOURCES_HELP = (
 @app.command()
 def recipes() -> None:
     """List the training runs that ship: 'turngym train NAME' starts one."""
-    from turngym.trainers.config import recipes as shipped
+    from turngym.trainers.settings.train import recipes as shipped
 
     print(table(["RECIPE", "WHAT IT TRAINS"], [list(row) for row in shipped().items()]))
 
@@ -34,8 +34,8 @@ def show(
 ) -> None:
     """Print every setting of a training run, defaults included, as TOML that can be used again."""
     from turngym.config import load_config, to_toml
-    from turngym.trainers.config import TrainConfig
-    from turngym.trainers.needs import check_needs
+    from turngym.trainers.runs.needs import check_needs
+    from turngym.trainers.settings.train import TrainConfig
 
     config = load_config(TrainConfig, sources)
     check_needs(config)

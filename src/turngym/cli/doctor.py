@@ -79,7 +79,7 @@ def _machine() -> dict[str, Any]:
 
 def _core() -> Finding:
     """Play an episode with the expert, as any installation must be able to."""
-    from turngym.environments.registration import make
+    from turngym.environments.gym.registration import make
 
     try:
         env = make(_CORE_ENV)
@@ -119,7 +119,7 @@ def _optional_parts() -> list[Finding]:
 
 def _sandboxes() -> list[Finding]:
     """Start a sandbox of every back end that isolates."""
-    from turngym.sandbox.backends import backend_names
+    from turngym.sandbox.backends.catalogue import backend_names
 
     findings = [_sandbox(name) for name in backend_names() if name != "unsafe-local"]
     if not any(finding.detail.startswith("strong ") for finding in findings):
@@ -135,7 +135,7 @@ def _sandboxes() -> list[Finding]:
 
 
 def _sandbox(name: str) -> Finding:
-    from turngym.sandbox.backends import open_backend
+    from turngym.sandbox.backends.catalogue import open_backend
 
     part = f"sandbox {name}"
 

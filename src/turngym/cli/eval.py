@@ -23,16 +23,16 @@ from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
 from turngym.faults import describe
 from turngym.registry import EnvEntry
-from turngym.rollouts.eval_folder import EvalFolder
-from turngym.rollouts.eval_run import EvalJob, OnRow, play_job
-from turngym.rollouts.summary import summarize_rows
+from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.rollouts.evaluation.run import EvalJob, OnRow, play_job
+from turngym.rollouts.evaluation.summary import summarize_rows
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:
     import gymnasium
 
-    from turngym.agents.base import Policy
-    from turngym.rollouts.episode_rows import EpisodeRow
+    from turngym.agents.policy import Policy
+    from turngym.rollouts.evaluation.rows import EpisodeRow
     from turngym.types import Trajectory
 
 _CONCURRENCY = 16
@@ -331,7 +331,7 @@ def _first_tasks(task: Callable[[Split, int], Task], name: str, plan: _Plan) -> 
 
 def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     """Make one environment; whatever stops it is one line."""
-    from turngym.environments.registration import make
+    from turngym.environments.gym.registration import make
 
     try:
         return make(entry.id, **plan.env_options)

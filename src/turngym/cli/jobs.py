@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from turngym.errors import Interrupted
-from turngym.trainers.comparison import Heat, PlannedRun
-from turngym.trainers.interrupt import cancelled_by_signals
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.comparison import Heat, PlannedRun
+from turngym.trainers.runs.interrupt import cancelled_by_signals
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _GRACE_S = 60.0

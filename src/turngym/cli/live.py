@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from turngym.rollouts.scheduler import RolloutScheduler
+    from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 
 _REFRESH_S = 0.25
 

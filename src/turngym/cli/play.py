@@ -32,7 +32,7 @@ def play(
     """
     import numpy as np
 
-    from turngym.environments.registration import make
+    from turngym.environments.gym.registration import make
 
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])

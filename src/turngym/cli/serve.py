@@ -138,7 +138,7 @@ def _engine_model(spec: str, context: int) -> EngineModel:
     from turngym.agents.build import local_model
     from turngym.agents.config import LocalAgentConfig
     from turngym.agents.local import EngineModel
-    from turngym.trainers.opening import load_policy
+    from turngym.trainers.runs.opening import load_policy
 
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
@@ -151,7 +151,7 @@ def _engine_model(spec: str, context: int) -> EngineModel:
 
 def _env_maker(name: str, split: str) -> Any:
     """Return what makes the environment ``name``, and make one to see that it can be had."""
-    from turngym.environments.registration import make
+    from turngym.environments.gym.registration import make
     from turngym.rollouts.gateway.hosted import HostedEnv
 
     entry = registry.find(name)

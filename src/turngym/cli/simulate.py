@@ -29,10 +29,10 @@ def simulate(
 
     from turngym.cli.live import live_view
     from turngym.config import load_config
-    from turngym.rollouts.ledger import Ledger
-    from turngym.rollouts.simulation import Scenario, SimResult, play_scenario
-    from turngym.rollouts.timeline import Timeline
-    from turngym.rollouts.virtual_clock import run_virtually
+    from turngym.rollouts.scheduler.ledger import Ledger
+    from turngym.rollouts.scheduler.timeline import Timeline
+    from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario
+    from turngym.rollouts.simulation.virtual_clock import run_virtually
 
     config = load_config(Scenario, scenario)
     trace = Timeline() if timeline is not None else None

@@ -16,7 +16,7 @@ from turngym.cli.output import Advance, percent, print_json, progress, say, tabl
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
-    from turngym.trainers.progress import TrainResult
+    from turngym.trainers.runs.progress import TrainResult
 
 _RUNS = Path("runs")
 _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
@@ -40,10 +40,10 @@ def train(
     """
     need_train_extra("'turngym train'")
     from turngym.config import load_config
-    from turngym.trainers.config import TrainConfig
     from turngym.trainers.loop import train as run_training
-    from turngym.trainers.run_folder import check_same_run, has_begun, read_settings
-    from turngym.trainers.settings_change import extends
+    from turngym.trainers.runs.run_folder import check_same_run, has_begun, read_settings
+    from turngym.trainers.runs.settings_change import extends
+    from turngym.trainers.settings.train import TrainConfig
 
     if not sources and not resume:
         raise ConfigError(f"train: wanted {SOURCES}, or --resume --out FOLDER")

@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 from turngym import registry
-from turngym.environments.registration import register, register_entry
+from turngym.environments.gym.registration import register, register_entry
 from turngym.errors import ConfigError
-from turngym.imports import import_attribute, import_module
+from turngym.plugins import import_attribute, import_module
 from turngym.registry import EnvEntry
 
 MAX_TURNS = 100

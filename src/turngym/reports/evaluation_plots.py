@@ -8,7 +8,7 @@ from typing import Any
 
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.plots import COLOURS, DASHES
-from turngym.rollouts.intervals import Measure
+from turngym.rollouts.evaluation.intervals import Measure
 
 
 def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:

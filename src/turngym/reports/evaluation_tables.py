@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from turngym.reports.evaluations import Comparison, EvalRun
-from turngym.rollouts.intervals import Measure
-from turngym.rollouts.summary import Summary
+from turngym.rollouts.evaluation.intervals import Measure
+from turngym.rollouts.evaluation.summary import Summary
 
 NOTES = """\
 Every interval is 95 %. *Success* is the solved share of the judged episodes; its interval is

@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
-from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
-from turngym.rollouts.eval_folder import EVALUATION_FILE, plan_digest, read_evaluation
-from turngym.rollouts.intervals import FloatArray, Measure, bootstrap_ratio, paired_interval
-from turngym.rollouts.summary import Summary, summarize_rows
+from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
+from turngym.rollouts.evaluation.intervals import (
+    FloatArray,
+    Measure,
+    bootstrap_ratio,
+    paired_interval,
+)
+from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
+from turngym.rollouts.evaluation.summary import Summary, summarize_rows
 
 MEASURED: dict[str, Callable[[EpisodeRow], float | None]] = {
     "success": lambda row: None if row.score is None else float(row.is_success),

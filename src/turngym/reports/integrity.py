@@ -8,8 +8,7 @@ from pathlib import Path
 
 from turngym.errors import RecordError
 from turngym.manifest import MANIFEST, Manifest, file_digest
-from turngym.rollouts.episode_rows import FILE, EpisodeRow, read_rows
-from turngym.rollouts.eval_folder import (
+from turngym.rollouts.evaluation.folder import (
     EVALUATION_FILE,
     Key,
     count_trajectories,
@@ -18,6 +17,7 @@ from turngym.rollouts.eval_folder import (
     read_evaluation,
     trajectories_file,
 )
+from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
 
 _REPORTED = frozenset(
     {"config.json", "summary.json", "metrics.jsonl", "timings.jsonl"}

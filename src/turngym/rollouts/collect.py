@@ -11,8 +11,8 @@ from typing import Any
 
 import gymnasium
 
-from turngym.agents.base import Policy
-from turngym.environments.adapters import as_async, waits
+from turngym.agents.policy import Policy
+from turngym.environments.gym.adapters import as_async, waits
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Border, Tolerated, cancellations, message_of
 from turngym.rollouts.episode import SELF_CANCELLED, AnyEnv, EpisodeSpec, faulted, rollout

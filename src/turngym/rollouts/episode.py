@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from turngym.agents.base import (
+from turngym.agents.policy import (
     ContextOverflow,
     EpisodeContext,
     EpisodeEnd,
@@ -20,7 +20,7 @@ from turngym.agents.base import (
     PolicySession,
     PolicyTurn,
 )
-from turngym.environments.info import Info
+from turngym.environments.core.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Border, Tolerated, message_of
 from turngym.tasks.base import Task

@@ -7,7 +7,8 @@
 The contract is in `turngym.sandbox.base`; `docs/security.md` says what each back end guarantees.
 """
 
-from turngym.sandbox.backends import backend_names, open_backend
+from turngym.sandbox.backends.catalogue import backend_names, open_backend
+from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Backend,
     Capabilities,
@@ -21,9 +22,8 @@ from turngym.sandbox.base import (
     Stats,
     TreeReport,
 )
-from turngym.sandbox.checks import check_sandbox
+from turngym.sandbox.checks.check import check_sandbox
 from turngym.sandbox.pool import SandboxPool
-from turngym.sandbox.quota import Quota
 
 __all__ = [
     "Backend",

@@ -5,7 +5,7 @@ hang, flood, run out of memory) is data in an `ExecResult`. That the sandbox its
 `SandboxFault`, and such an episode has no reward. That a sandbox cannot be made as safe as was
 asked is `SandboxRefused`, before anything runs.
 
-`check_sandbox` proves these promises for a back end; see `turngym.sandbox.checks`.
+`check_sandbox` proves these promises for a back end; see `turngym.sandbox.checks.check`.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Self
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxUnavailable
+from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.unsafe_local import UnsafeLocalBackend
 from turngym.sandbox.base import LayerRef, SandboxSpec
-from turngym.sandbox.bubblewrap import BubblewrapBackend
-from turngym.sandbox.guest_sandbox import GuestSandbox
-from turngym.sandbox.unsafe_local import UnsafeLocalBackend
 
 HEALTH_TIMEOUT_S = 5.0
 

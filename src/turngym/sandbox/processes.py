@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
-from turngym.sandbox.channel import Channel, to_int
+from turngym.sandbox.backends.channel import Channel, to_int
 from turngym.sandbox.guest import wire
 
 CHUNK = 1 << 16

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from turngym.sandbox.base import ExecResult
 
 if TYPE_CHECKING:
-    from turngym.sandbox.guest_sandbox import GuestSandbox
+    from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 
 _BEGIN, _END = "# state of the shell", "# complete"
 _OWN_NAMES = (

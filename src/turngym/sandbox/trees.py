@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
+from turngym.sandbox.backends.channel import Channel, to_int
 from turngym.sandbox.base import TreeReport, printable
-from turngym.sandbox.channel import Channel, to_int
 from turngym.sandbox.guest import wire
 
 CHUNK = 4 << 20

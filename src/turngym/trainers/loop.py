@@ -16,17 +16,17 @@ from typing import Literal
 import torch
 
 from turngym.errors import Interrupted
-from turngym.rollouts.evaluation import summarize
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.feed import step_metrics
-from turngym.trainers.imitation import FAILED_START
-from turngym.trainers.interrupt import cancelled_by_signals
-from turngym.trainers.needs import check_needs
-from turngym.trainers.opening import open_run
-from turngym.trainers.overlap import check_overlap, open_feed
-from turngym.trainers.progress import HeldOut, Progress, Silent, TrainResult
-from turngym.trainers.run import Run
-from turngym.trainers.run_folder import RunFolder
+from turngym.rollouts.evaluation.evaluate import summarize
+from turngym.trainers.runs.feed import step_metrics
+from turngym.trainers.runs.interrupt import cancelled_by_signals
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.runs.opening import open_run
+from turngym.trainers.runs.overlap import check_overlap, open_feed
+from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
+from turngym.trainers.runs.run import Run
+from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.imitation import FAILED_START
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> TrainResult:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import turngym
-from turngym.agents.composed import ChatAgent
+from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.history import SummaryHistory, WindowHistory
+from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
 from turngym.agents.config import ChatAgentConfig
-from turngym.agents.history import SummaryHistory, WindowHistory
-from turngym.agents.prompting import PlainPrompting, ReActPrompting
 from turngym.agents.remote.chat import RemoteChat
 from turngym.cli.agents import make_policy
 from turngym.config import load_config

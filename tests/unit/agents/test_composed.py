@@ -9,14 +9,14 @@ import pytest
 
 import turngym
 from helpers.models import policy as tiny_policy
-from turngym.agents.base import EpisodeContext, EpisodeEnd, PolicyTurn
-from turngym.agents.composed import ChatAgent
-from turngym.agents.conversation import Line, Said
-from turngym.agents.generation import Sampling
-from turngym.agents.history import SUMMARIZE, SummaryHistory, WindowHistory
+from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.conversation import Line, Said
+from turngym.agents.chat.history import SUMMARIZE, SummaryHistory, WindowHistory
+from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
+from turngym.agents.chat.reflection import Reflection
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.local import EngineModel
-from turngym.agents.prompting import PlainPrompting, ReActPrompting
-from turngym.agents.reflection import Reflection
+from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import group_specs
 from turngym.rollouts.episode import rollout

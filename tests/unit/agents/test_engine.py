@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from helpers.models import model, tokenizer
-from turngym.agents.base import ContextOverflow
-from turngym.agents.decoder import CachedDecoder, ReplayDecoder
-from turngym.agents.engine import EngineSession, Generation, LocalEngine, Sampling, _uniform
+from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
+from turngym.agents.engine.local import EngineSession, Generation, LocalEngine, Sampling, _uniform
+from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
 PROMPT = [7, 30, 60, 12, 99]

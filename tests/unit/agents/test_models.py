@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.models import tokenizer
-from turngym.agents.models import (
+from turngym.agents.engine.models import (
     TinyModelConfig,
     build_tiny_model,
     load_model_dir,

@@ -20,13 +20,13 @@ from helpers.fake_server import (
     send_json,
     talk_for_ever,
 )
-from turngym.agents.base import ContextOverflow
-from turngym.agents.conversation import Line, Said
+from turngym.agents.chat.conversation import Line, Said
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.config import ChatConfig
 from turngym.agents.remote.images import png
 from turngym.agents.remote.limits import RateLimit
-from turngym.environments.actions import InvalidAction, JsonTools
+from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message
 

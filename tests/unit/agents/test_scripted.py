@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 import turngym
-from turngym.agents.base import EpisodeContext, Policy
 from turngym.agents.functions import FunctionPolicy
+from turngym.agents.policy import EpisodeContext, Policy
 from turngym.agents.scripted import (
     HumanPolicy,
     NoopPolicy,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.agents.base import EpisodeContext
+from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
 from turngym.cli.agents import make_policy
 from turngym.errors import ConfigError, UnknownNameError

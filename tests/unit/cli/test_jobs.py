@@ -11,8 +11,8 @@ from helpers.runs import write_lines, write_run
 from turngym.cli import jobs
 from turngym.cli.main import main
 from turngym.config import load_config
-from turngym.trainers.comparison import Heat, PlannedRun
-from turngym.trainers.config import TrainConfig
+from turngym.trainers.runs.comparison import Heat, PlannedRun
+from turngym.trainers.settings.train import TrainConfig
 
 Captured = pytest.CaptureFixture[str]
 

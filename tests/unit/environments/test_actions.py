@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from turngym.environments.actions import (
+from turngym.environments.core.actions import (
     Action,
     ActionFormat,
     Commands,

@@ -23,9 +23,9 @@ from helpers.envs import (
     make_ladder,
     registered,
 )
-from turngym.environments import adapters
-from turngym.environments.adapters import EXECUTORS, as_async, as_sync
-from turngym.environments.wrappers import TurnLimit
+from turngym.environments.gym import adapters
+from turngym.environments.gym.adapters import EXECUTORS, as_async, as_sync
+from turngym.environments.gym.wrappers import TurnLimit
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 
 ACTIONS = ["up", "nonsense", "jump 2", "jump 9", "up"]

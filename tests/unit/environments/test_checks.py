@@ -13,8 +13,8 @@ from helpers.envs import (
     registered,
 )
 from turngym.check_report import Broken, CheckReport, NotRun
-from turngym.environments.checks import check_fork, check_turn_env
-from turngym.environments.wrappers import InvalidActionLimit, TurnLimit
+from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.gym.wrappers import InvalidActionLimit, TurnLimit
 from turngym.errors import CheckError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from turngym.environments.info import info_problems
-from turngym.environments.mcp import McpEnv
+from turngym.environments.core.info import info_problems
+from turngym.environments.tools.mcp import McpEnv
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 

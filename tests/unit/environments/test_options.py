@@ -10,8 +10,8 @@ import pytest
 import turngym
 from helpers.envs import registered
 from turngym import registry
+from turngym.environments.core.snapshot import clone, fork
 from turngym.environments.options import options_of
-from turngym.environments.snapshot import clone, fork
 from turngym.errors import ConfigError, UnknownNameError
 
 READY = [entry for entry in registry.entries() if not entry.missing()]

@@ -3,8 +3,8 @@ import pytest
 
 from helpers.envs import LadderEnv, registered
 from helpers.writers import at_once, record_ladders
-from turngym.environments.recording import RecordTurns
-from turngym.environments.wrappers import TurnLimit
+from turngym.environments.gym.recording import RecordTurns
+from turngym.environments.gym.wrappers import TurnLimit
 from turngym.records import read_trajectories
 from turngym.types import StopReason
 

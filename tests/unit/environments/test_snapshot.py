@@ -8,10 +8,15 @@ import pytest
 from gymnasium.wrappers import OrderEnforcing, RecordEpisodeStatistics
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, ReplayLadderEnv
-from turngym.environments.adapters import as_sync
-from turngym.environments.recording import RecordTurns
-from turngym.environments.snapshot import clone, fork, restore, snapshot
-from turngym.environments.wrappers import InvalidActionLimit, TokenLimit, TurnLimit, WallClockLimit
+from turngym.environments.core.snapshot import clone, fork, restore, snapshot
+from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.recording import RecordTurns
+from turngym.environments.gym.wrappers import (
+    InvalidActionLimit,
+    TokenLimit,
+    TurnLimit,
+    WallClockLimit,
+)
 from turngym.errors import SnapshotError
 from turngym.records import read_trajectories
 

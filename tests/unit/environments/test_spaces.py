@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from turngym.environments.spaces import Unicode, text_observation_space
+from turngym.environments.core.spaces import Unicode, text_observation_space
 
 
 @pytest.mark.parametrize("text", ["", "go to the kitchen", "a\nb\t\x00", "中文 🙂 é", "\ud83d"])

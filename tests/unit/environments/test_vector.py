@@ -7,8 +7,8 @@ from gymnasium.vector import AutoresetMode
 
 from helpers.envs import LadderEnv, registered
 from helpers.vector_wrappers import limit_to_two
-from turngym.environments.probes import plain
-from turngym.environments.vector import make_vec
+from turngym.environments.checks.probes import plain
+from turngym.environments.gym.vector import make_vec
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 
 MODES = [mode.value for mode in AutoresetMode]

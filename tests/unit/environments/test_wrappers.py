@@ -6,8 +6,8 @@ import pytest
 from gymnasium.wrappers import OrderEnforcing
 
 from helpers.envs import LadderEnv, registered
-from turngym.environments.info import info_problems
-from turngym.environments.wrappers import (
+from turngym.environments.core.info import info_problems
+from turngym.environments.gym.wrappers import (
     ExpertMatch,
     InvalidActionLimit,
     TokenLimit,

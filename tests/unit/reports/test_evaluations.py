@@ -11,8 +11,8 @@ from turngym.errors import ConfigError
 from turngym.reports.evaluation_plots import draw_evaluations
 from turngym.reports.evaluation_tables import csv_text, markdown
 from turngym.reports.evaluations import EvalRun, compare_runs, find_evaluations
-from turngym.rollouts.episode_rows import row_of
-from turngym.rollouts.eval_folder import EvalFolder
+from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.rollouts.evaluation.rows import row_of
 from turngym.tasks.base import procedural_task
 
 PLAN: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from turngym.rollouts.admission import Admitted, Candidate, Load, capacity, make_admission
-from turngym.rollouts.schedule_config import (
+from turngym.rollouts.scheduler.admission import Admitted, Candidate, Load, capacity, make_admission
+from turngym.rollouts.scheduler.config import (
     Capacity,
     InOrder,
     ReadyFirst,

@@ -9,7 +9,7 @@ import pytest
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import OraclePolicy, RandomPolicy
-from turngym.environments.adapters import as_sync
+from turngym.environments.gym.adapters import as_sync
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs, group_trajectories
 from turngym.rollouts.episode import EpisodeSpec

@@ -9,10 +9,10 @@ import pytest
 
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import Saying
-from turngym.agents.base import EpisodeContext
+from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import OraclePolicy, RandomPolicy
-from turngym.environments.adapters import EXECUTORS, as_async
-from turngym.environments.wrappers import InvalidActionLimit, TurnLimit
+from turngym.environments.gym.adapters import EXECUTORS, as_async
+from turngym.environments.gym.wrappers import InvalidActionLimit, TurnLimit
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.types import StopReason

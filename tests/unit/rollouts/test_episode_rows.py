@@ -5,7 +5,7 @@ import pytest
 
 from helpers.trajectories import episode, turn
 from turngym.errors import RecordError
-from turngym.rollouts.episode_rows import (
+from turngym.rollouts.evaluation.rows import (
     EpisodeRow,
     open_rows,
     read_rows,
@@ -13,7 +13,7 @@ from turngym.rollouts.episode_rows import (
     to_line,
     write_rows,
 )
-from turngym.rollouts.summary import summarize_rows
+from turngym.rollouts.evaluation.summary import summarize_rows
 from turngym.types import StopReason
 
 

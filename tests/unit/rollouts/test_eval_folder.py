@@ -7,8 +7,8 @@ import pytest
 from helpers.trajectories import episode
 from turngym.errors import ConfigError, RecordError
 from turngym.records import read_trajectories
-from turngym.rollouts.episode_rows import FILE, read_rows, row_of
-from turngym.rollouts.eval_folder import EvalFolder, read_evaluation
+from turngym.rollouts.evaluation.folder import EvalFolder, read_evaluation
+from turngym.rollouts.evaluation.rows import FILE, read_rows, row_of
 from turngym.tasks.base import procedural_task
 
 PLAN: dict[str, Any] = {"agent": "random", "envs": {"lab/made": "lab/Made-v0"}, "seed": 0}

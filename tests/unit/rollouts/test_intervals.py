@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.rollouts.intervals import (
+from turngym.rollouts.evaluation.intervals import (
     Measure,
     bootstrap_ratio,
     mean_interval,

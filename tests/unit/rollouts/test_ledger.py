@@ -10,10 +10,10 @@ import pytest
 
 from helpers.scheduling import make_turn, open_group
 from turngym.errors import ConfigError, RecordError
-from turngym.rollouts.audit import audit
-from turngym.rollouts.ledger import Ledger
-from turngym.rollouts.orders import SampleKey
-from turngym.rollouts.packing import pack_turn
+from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import SampleKey
+from turngym.rollouts.scheduler.packing import pack_turn
 
 KEY = SampleKey(0, 1)
 PACKED = pack_turn(make_turn())
@@ -105,7 +105,7 @@ def test_a_newer_ledger_is_refused(tmp_path: Path) -> None:
 async def test_a_full_disk_is_said_and_waited_for(
     tmp_path: Path, threaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turngym.rollouts.ledger._RETRY_S", 0.01)
+    monkeypatch.setattr("turngym.rollouts.scheduler.ledger._RETRY_S", 0.01)
     told: list[str | None] = []
     async with Ledger(tmp_path / "l", threaded=threaded) as ledger:
         ledger.on_trouble = told.append

@@ -10,12 +10,12 @@ import pytest
 from helpers.scheduling import make_turn, open_group
 from turngym.errors import RecordError
 from turngym.manifest import Manifest
-from turngym.rollouts.audit import audit
-from turngym.rollouts.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.ledger_files import log_damage, log_of
-from turngym.rollouts.orders import SampleKey
-from turngym.rollouts.packing import pack_turn
-from turngym.rollouts.recovery import recover
+from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
+from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
+from turngym.rollouts.scheduler.orders import SampleKey
+from turngym.rollouts.scheduler.packing import pack_turn
+from turngym.rollouts.scheduler.recovery import recover
 
 
 @pytest.fixture
@@ -99,6 +99,6 @@ async def test_a_full_disk_at_the_resumption_is_one_line(
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("turngym.rollouts.recovery.with_transaction", full)
+    monkeypatch.setattr("turngym.rollouts.scheduler.recovery.with_transaction", full)
     with pytest.raises(TrainingError, match=r"ledger\.sqlite: cannot be written .*free some space"):
         await reopen(killed)

@@ -11,11 +11,11 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
-from turngym.environments.adapters import as_sync
+from turngym.environments.gym.adapters import as_sync
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
-from turngym.rollouts.pool import EnvPool, Isolation
-from turngym.rollouts.schedule_config import DeadlineConfig
-from turngym.trainers.config import RolloutConfig
+from turngym.rollouts.scheduler.config import DeadlineConfig
+from turngym.rollouts.scheduler.pool import EnvPool, Isolation
+from turngym.trainers.settings.train import RolloutConfig
 
 HANG = "break hang"
 

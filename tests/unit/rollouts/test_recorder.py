@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from turngym.agents.generation import Generation
+from turngym.agents.engine.protocol import Generation
 from turngym.agents.remote.wire import drawn_of
 from turngym.agents.token_trace import TokenTrace
 from turngym.errors import PolicyFault

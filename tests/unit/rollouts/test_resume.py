@@ -13,17 +13,17 @@ from helpers import models
 from helpers.envs import AsyncReplayLadderEnv, LadderEnv
 from helpers.policies import Saying
 from helpers.scheduling import scenario
-from turngym.agents.base import Policy
+from turngym.agents.policy import Policy
 from turngym.agents.scripted import RandomPolicy
-from turngym.rollouts.audit import audit
 from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, rollout
-from turngym.rollouts.ledger import Ledger
-from turngym.rollouts.orders import UniformSelection
-from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.recovery import recover
-from turngym.rollouts.scheduler import RolloutScheduler
-from turngym.rollouts.simulation import SimEngine, SimEnv, SimPolicy
-from turngym.rollouts.virtual_clock import run_virtually
+from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.recovery import recover
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
+from turngym.rollouts.simulation.simulate import SimEngine, SimEnv, SimPolicy
+from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.types import Trajectory
 

@@ -8,7 +8,7 @@ import pytest
 
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.rollouts.schedule_config import SchedulerConfig, check_schedule
+from turngym.rollouts.scheduler.config import SchedulerConfig, check_schedule
 
 
 def checked(group_size: int = 4, **settings: Any) -> SchedulerConfig:

@@ -15,18 +15,20 @@ from typing import Any
 import pytest
 
 from helpers.scheduling import run_audited, scenario
-from turngym.agents.base import EpisodeContext
+from turngym.agents.policy import EpisodeContext
 from turngym.errors import ConfigError
-from turngym.rollouts.dispatch import Dispatcher
-from turngym.rollouts.groups import OpenGroup, ReadyGroup
-from turngym.rollouts.ledger import Ledger
-from turngym.rollouts.oracle import list_schedule
-from turngym.rollouts.orders import GroupOrder, UniformSelection, Verdict
-from turngym.rollouts.pool import EnvPool
-from turngym.rollouts.retry import TooManyFaults
-from turngym.rollouts.schedule_config import InOrder, SchedulerConfig
-from turngym.rollouts.scheduler import RolloutScheduler
-from turngym.rollouts.simulation import (
+from turngym.rollouts.scheduler.config import InOrder, SchedulerConfig
+from turngym.rollouts.scheduler.dispatch import Dispatcher
+from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import GroupOrder, UniformSelection, Verdict
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.retry import TooManyFaults
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
+from turngym.rollouts.scheduler.timeline import Timeline
+from turngym.rollouts.scheduler.watchdog import Stuck
+from turngym.rollouts.simulation.lower_bound import list_schedule
+from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,
     SimEnv,
@@ -35,9 +37,7 @@ from turngym.rollouts.simulation import (
     play_scenario,
     simulate,
 )
-from turngym.rollouts.timeline import Timeline
-from turngym.rollouts.virtual_clock import run_virtually
-from turngym.rollouts.watchdog import Stuck
+from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import Task, procedural_task
 
 

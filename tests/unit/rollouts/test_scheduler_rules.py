@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from helpers.scheduling import make_turn, member_of, open_group, trajectory_of
-from turngym.rollouts.budget import Allowance
-from turngym.rollouts.groups import GroupStatistics, closes, is_usable, patience_left
-from turngym.rollouts.oracle import list_schedule
-from turngym.rollouts.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
-from turngym.rollouts.schedule_config import (
+from turngym.rollouts.scheduler.budget import Allowance
+from turngym.rollouts.scheduler.config import (
     BudgetConfig,
     FailureConfig,
     GroupConfig,
     RetryConfig,
 )
-from turngym.rollouts.staleness import harvest_end, trained_turns, turn_version
+from turngym.rollouts.scheduler.groups import GroupStatistics, closes, is_usable, patience_left
+from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
+from turngym.rollouts.scheduler.staleness import harvest_end, trained_turns, turn_version
+from turngym.rollouts.simulation.lower_bound import list_schedule
 from turngym.types import StopReason
 
 

@@ -13,18 +13,9 @@ import pytest
 from helpers import plain_user
 from turngym.cli.main import main
 from turngym.errors import ConfigError, SandboxRefused, SandboxUnavailable, UnknownNameError
-from turngym.sandbox import (
-    Limits,
-    Quota,
-    ReadOnlyMount,
-    SandboxSpec,
-    bubblewrap,
-    images,
-    open_backend,
-    refusals,
-    runtime,
-)
-from turngym.sandbox.unsafe_local import RISK, UnsafeLocalBackend
+from turngym.sandbox import Limits, Quota, ReadOnlyMount, SandboxSpec, open_backend
+from turngym.sandbox.backends import bubblewrap, images, refusals, runtime
+from turngym.sandbox.backends.unsafe_local import RISK, UnsafeLocalBackend
 
 SMALL = SandboxSpec(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, enforce="best_effort"))
 TRY = """

@@ -5,7 +5,9 @@ import platform
 import pytest
 
 from turngym.errors import SandboxRefused
-from turngym.sandbox import SandboxSpec, engine_container, seccomp
+from turngym.sandbox import SandboxSpec
+from turngym.sandbox.backends import docker_container as engine_container
+from turngym.sandbox.backends import seccomp
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError
-from turngym.sandbox.channel import Channel, to_int
+from turngym.sandbox.backends.channel import Channel, to_int
 from turngym.sandbox.guest import wire
 from turngym.sandbox.guest.capture import Capture
 from turngym.sandbox.trees import is_safe_name, safe_links

@@ -6,9 +6,9 @@ import pytest
 
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.arena import Arena
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.needs import check_needs
+from turngym.trainers.runs.arena import Arena
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.settings.train import TrainConfig
 
 
 def config(*overrides: str) -> TrainConfig:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from turngym.errors import CheckpointError
-from turngym.trainers.checkpoints import (
+from turngym.trainers.runs.checkpoints import (
     find_model,
     latest_checkpoint,
     load_checkpoint,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from helpers.cli import TINY_RUN
-from turngym.agents.models import PretrainedModelConfig
+from turngym.agents.engine.models import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
-from turngym.trainers.comparison import Contender, Heat, plan, shipped_config
-from turngym.trainers.config import TrainConfig
+from turngym.trainers.runs.comparison import Contender, Heat, plan, shipped_config
+from turngym.trainers.settings.train import TrainConfig
 
 GRPO = Contender(name="grpo", algo="grpo")
 NULL = "algo.advantage.batch=null"

@@ -13,13 +13,13 @@ from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError
 from turngym.reports.runs import learning_curve
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
-from turngym.trainers.credit.config import needs_of
 from turngym.trainers.credit.methods import build_credit
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.needs import check_needs
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.train import TrainConfig
 
 HERE = "helpers.custom_credit"
 NO_MODEL = cast(CreditContext, object())

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers import models
-from turngym.trainers import forward
-from turngym.trainers.forward import micro_batches, score, token_logprobs
+from turngym.trainers.update import forward
+from turngym.trainers.update.forward import micro_batches, score, token_logprobs
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import torch
 
 from helpers import models
 from turngym.agents.rendering import RenderedEpisode
-from turngym.trainers.imitation import Imitator, imitation_weights
-from turngym.trainers.optimizer_config import WarmStartConfig
+from turngym.trainers.settings.optimizer import WarmStartConfig
+from turngym.trainers.update.imitation import Imitator, imitation_weights
 
 
 def rendered(action: int, *, prompt: tuple[int, ...] = (5, 6)) -> RenderedEpisode:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.losses import ADVANTAGES, LOGP
-from turngym.trainers.loss_config import KlEstimator, LossConfig, RegularizerConfig
-from turngym.trainers.losses import TokenTerms, kl_estimate, policy_loss
+from turngym.trainers.losses.policy_loss import TokenTerms, kl_estimate, policy_loss
+from turngym.trainers.settings.loss import KlEstimator, LossConfig, RegularizerConfig
 
 LOGITS = torch.tensor([0.3, -0.5, 1.1, 0.0], dtype=torch.float64)
 REFERENCE = torch.tensor([0.1, 0.4, 0.2, -0.9], dtype=torch.float64).log_softmax(0)

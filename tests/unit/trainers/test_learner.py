@@ -14,14 +14,14 @@ import torch
 
 from helpers import models
 from helpers.samples import random_samples
-from turngym.agents.models import add_lora
+from turngym.agents.engine.models import add_lora
 from turngym.errors import CheckpointError, TrainingError
-from turngym.trainers.learner import Learner
-from turngym.trainers.lora import full_state
-from turngym.trainers.loss_config import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
-from turngym.trainers.optimizer import Optimizer
-from turngym.trainers.optimizer_config import LearnerConfig, OptimizerConfig
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
+from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
+from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.lora import full_state
+from turngym.trainers.update.optimizer import Optimizer
 
 SAMPLES = random_samples(models.model(), count=6)
 

@@ -13,8 +13,8 @@ import torch
 from helpers import models
 from helpers.samples import random_samples
 from turngym.config import load_config
-from turngym.trainers.learner import Learner
-from turngym.trainers.loss_config import (
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import (
     LossConfig,
     PolicyGradient,
     PpoClip,
@@ -22,8 +22,8 @@ from turngym.trainers.loss_config import (
     RegularizerConfig,
     Squared,
 )
-from turngym.trainers.optimizer_config import LearnerConfig
-from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.update.learner import Learner
 
 RNG = np.random.default_rng(11)
 STALE = [

@@ -6,14 +6,14 @@ import pytest
 
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.loss_config import (
+from turngym.trainers.settings.loss import (
     ClippedWeight,
     DivergenceMask,
     LossConfig,
     PpoClip,
     SoftGate,
 )
+from turngym.trainers.settings.train import TrainConfig
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,11 @@ from helpers.losses import (
     f1_terms,
     sample,
 )
-from turngym.trainers.aggregation import aggregation_coefficients
-from turngym.trainers.loss_config import (
+from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
+from turngym.trainers.losses.ratios import pooled
+from turngym.trainers.losses.surrogates import Push, ppo_clip
+from turngym.trainers.settings.loss import (
     Aggregation,
     ClippedWeight,
     DivergenceMask,
@@ -34,9 +37,6 @@ from turngym.trainers.loss_config import (
     Surrogate,
     ZeroedWeight,
 )
-from turngym.trainers.losses import TokenTerms, policy_loss
-from turngym.trainers.ratios import pooled
-from turngym.trainers.surrogates import Push, ppo_clip
 
 DAPO = PpoClip(clip_low=0.2, clip_high=0.28)
 DUAL = PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0)

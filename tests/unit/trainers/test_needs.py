@@ -12,9 +12,9 @@ from helpers.signals import register_for_a_while
 from turngym import registry
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.loop import train
-from turngym.trainers.needs import check_needs, provided
+from turngym.trainers.runs.needs import check_needs, provided
+from turngym.trainers.settings.train import TrainConfig
 
 ANCHOR = {"advantage": {"type": "group_relative", "terms": [{"group_by": "anchor"}]}}
 POTENTIAL = {
@@ -55,7 +55,9 @@ def config(env: str, algo: dict[str, Any]) -> TrainConfig:
 def test_what_is_given_passes_and_nothing_is_made(
     monkeypatch: pytest.MonkeyPatch, env: str, algo: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("turngym.trainers.needs.make", lambda *_, **__: pytest.fail("made one"))
+    monkeypatch.setattr(
+        "turngym.trainers.runs.needs.make", lambda *_, **__: pytest.fail("made one")
+    )
     check_needs(config(env, algo))
 
 

@@ -14,9 +14,9 @@ from helpers.trajectories import episode
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.records import read_trajectories
-from turngym.trainers.config import TrainConfig
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.run_folder import RunFolder
+from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.settings.train import TrainConfig
 
 
 def config(*overrides: str) -> TrainConfig:
@@ -116,8 +116,8 @@ def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path) -> None
     code = (
         "import sys; from pathlib import Path\n"
         "from turngym.config import load_config\n"
-        "from turngym.trainers.config import TrainConfig\n"
-        "from turngym.trainers.run_folder import RunFolder\n"
+        "from turngym.trainers.settings.train import TrainConfig\n"
+        "from turngym.trainers.runs.run_folder import RunFolder\n"
         "f = RunFolder(Path(sys.argv[1]), load_config(TrainConfig, ['env.id=text/maze']))\n"
         "print('ready', flush=True); sys.stdin.read()\n"
     )

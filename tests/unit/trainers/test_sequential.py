@@ -13,12 +13,12 @@ import torch
 from helpers import models
 from helpers.losses import sample
 from helpers.samples import random_samples
-from turngym.trainers.learner import Learner, Scores
-from turngym.trainers.loss_config import LossConfig
 from turngym.trainers.metrics import MetricSums
-from turngym.trainers.optimizer_config import LearnerConfig
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.sequential import turn_row, update_last_turn_first
+from turngym.trainers.settings.loss import LossConfig
+from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.update.learner import Learner, Scores
+from turngym.trainers.update.sequential import turn_row, update_last_turn_first
 
 SAMPLES = random_samples(models.model(), count=6)
 LOSS = LossConfig(ratio_level="sequence_geo", aggregation="seq_mean_token_mean")

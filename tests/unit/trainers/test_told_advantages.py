@@ -2,8 +2,8 @@ import numpy as np
 
 from helpers.trajectories import episode
 from turngym.trainers.credit.base import Credit
+from turngym.trainers.runs.annotate_advantages import most_telling, with_advantages
 from turngym.trainers.samples import per_token, to_samples
-from turngym.trainers.told_advantages import most_telling, with_advantages
 
 
 def batch(*tasks_and_values: tuple[str, float]) -> Credit:

@@ -12,8 +12,8 @@ import pytest
 
 from turngym.config import StrictModel, load_config, to_toml, toml_files
 from turngym.errors import ConfigError
-from turngym.trainers.config import TrainConfig, recipes
-from turngym.trainers.loss_config import PolicyGradient, PpoClip
+from turngym.trainers.settings.loss import PolicyGradient, PpoClip
+from turngym.trainers.settings.train import TrainConfig, recipes
 
 PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))
 
@@ -133,7 +133,7 @@ def test_settings_are_read_without_torch() -> None:
     code = (
         "import sys\n"
         "from turngym.config import load_config\n"
-        "from turngym.trainers.config import TrainConfig, recipes\n"
+        "from turngym.trainers.settings.train import TrainConfig, recipes\n"
         "load_config(TrainConfig, ['env.id=text/maze', 'algo=grpo'])\n"
         "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
     )

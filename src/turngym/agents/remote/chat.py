@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
-from turngym.agents.conversation import Conversation, Line, Said
+from turngym.agents.chat.conversation import Conversation, Line, Said
 from turngym.agents.remote.config import OWN_URL, ChatConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
 from turngym.agents.remote.images import data_url

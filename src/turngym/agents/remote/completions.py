@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
-from turngym.agents.base import ContextOverflow
-from turngym.agents.generation import Generation, Sampling, Session
+from turngym.agents.engine.protocol import Generation, Sampling, Session
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import CompletionsConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
 from turngym.agents.remote.wire import ASK_COMPLETION_TOKENS, drawn_of, first_choice

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.base import ContextOverflow
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import EndpointConfig
 from turngym.agents.remote.limits import Limits
 from turngym.agents.remote.scrub import Scrubber

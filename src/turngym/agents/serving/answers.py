@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.agents.generation import Generation
+from turngym.agents.engine.protocol import Generation
 from turngym.agents.serving.http import nests_too_deep
 from turngym.agents.serving.memory import action_json
 from turngym.types import Message, ToolCall

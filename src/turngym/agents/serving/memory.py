@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turngym.agents.engine import EngineSession, LocalEngine
-from turngym.agents.generation import Generation, OnToken, Sampling
+from turngym.agents.engine.local import EngineSession, LocalEngine
+from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.rendering import Renderer
 from turngym.types import Message
 

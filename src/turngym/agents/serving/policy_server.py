@@ -17,9 +17,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.base import ContextOverflow
-from turngym.agents.engine import LocalEngine
-from turngym.agents.generation import Generation, Sampling
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.rendering import Renderer
 from turngym.agents.serving.answers import (
     Answer,

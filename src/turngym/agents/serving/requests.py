@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from turngym.agents.generation import Sampling
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.serving.http import BadRequest, Json, json_object, nests_too_deep
 from turngym.types import Message, Role, ToolCall
 

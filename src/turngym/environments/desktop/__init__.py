@@ -9,7 +9,7 @@ from turngym.environments.desktop.names import (
     PHONE_KINDS,
     PROGRAMS,
 )
-from turngym.environments.registration import register
+from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
 
 _HERE = "turngym.environments.desktop"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turngym.environments.actions import Action, Commands, JsonTools
+from turngym.environments.core.actions import Action, Commands, JsonTools
 
 _POINTED = {
     "click": "Click or tap an element, or a place of the screen.",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.observation import Element, View
-from turngym.environments.spaces import Image
 
 MAX_TYPED = 10_000
 """Most characters of one ``type_text``."""

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
-from turngym.environments.actions import Action, ActionFormat
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.env import Outcome
+from turngym.environments.core.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,
@@ -20,8 +22,6 @@ from turngym.environments.desktop.actions import (
 )
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View, view_text
-from turngym.environments.screen import ActionStyle, ScreenEnv, Screenshot
-from turngym.environments.spaces import Image
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 

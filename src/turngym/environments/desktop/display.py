@@ -6,9 +6,9 @@ all of it ends with its first process, which ends with ours, however that dies.
 
 What is contained: applications see the host's /usr read-only, an /etc of our making, their own
 /home, /tmp and /run, no network, and no process but their own; they have no capability and no
-way to more, and make only the system calls of ``turngym.sandbox.seccomp``; to the host they are
-the user of all sandboxes, or our own where we are not root, and of its environment they see
-nothing; each has at most 2 GB of addresses. What is not: they share the kernel, and how many
+way to more, and make only the system calls of ``turngym.sandbox.backends.seccomp``; to the host
+they are the user of all sandboxes, or our own where we are not root, and of its environment they
+see nothing; each has at most 2 GB of addresses. What is not: they share the kernel, and how many
 processes there are, and what they take together, has no limit. They are programs of the
 distribution that are driven by mouse and keyboard; nothing an agent types is run.
 """
@@ -32,11 +32,11 @@ from pathlib import Path
 from turngym.environments.desktop.activity import Activities
 from turngym.environments.desktop.names import FILES, PACKAGES
 from turngym.errors import ConfigError, EnvironmentFault
-from turngym.sandbox import seccomp
-from turngym.sandbox.bubblewrap_command import NAMESPACES, UID, Root, masks, root_options
-from turngym.sandbox.images import host_entries, host_etc
+from turngym.sandbox.backends import seccomp
+from turngym.sandbox.backends.bubblewrap_command import NAMESPACES, UID, Root, masks, root_options
+from turngym.sandbox.backends.images import host_entries, host_etc
+from turngym.sandbox.backends.launcher_client import SANDBOX_UID, base_folder, interpreter
 from turngym.sandbox.launcher.single import ENVIRONMENT
-from turngym.sandbox.launcher_client import SANDBOX_UID, base_folder, interpreter
 
 HOME = "/home/agent"
 MEMORY_BYTES = 256 << 20

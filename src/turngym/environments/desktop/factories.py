@@ -9,8 +9,8 @@ from typing import Any
 
 import gymnasium
 
-from turngym.environments.adapters import as_sync
-from turngym.environments.base import Observation
+from turngym.environments.core.env import Observation
+from turngym.environments.gym.adapters import as_sync
 
 
 def desktop(**kwargs: Any) -> gymnasium.Env[Observation, str]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar, Literal, Unpack
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.acting import pixels_of
 from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
 from turngym.environments.desktop.env import require_all
@@ -21,7 +22,6 @@ from turngym.environments.desktop.pointing import (
     is_hit,
 )
 from turngym.environments.desktop.stills import APPS, Scene, Still, known_still, take_still
-from turngym.environments.spaces import Image
 from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.tasks.base import Split, Task

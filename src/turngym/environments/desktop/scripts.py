@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.observation import Element, View
 
 Step = Action | Callable[[View], Action]

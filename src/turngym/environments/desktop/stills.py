@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.kinds.words import NOUNS
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.environments.spaces import Image
 from turngym.environments.text.base import split_of
 from turngym.tasks.base import Split
 

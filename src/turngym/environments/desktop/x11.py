@@ -22,8 +22,8 @@ from Xlib.protocol import display as connection
 from Xlib.protocol import event
 from Xlib.support import unix_connect
 
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.display import DisplayGone
-from turngym.environments.spaces import Image
 
 _CONNECTING = threading.Lock()
 _SPARE_KEYS = 8

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop import files
 from turngym.environments.desktop.accessibility import Accessibility
 from turngym.environments.desktop.activity import Activity
@@ -14,7 +15,6 @@ from turngym.environments.desktop.display import HOME, Display, DisplayGone
 from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.workbooks import contents
 from turngym.environments.desktop.x11 import Screen, Window, keysym_of
-from turngym.environments.spaces import Image
 from turngym.errors import EnvironmentFault
 
 _WINDOW_S = 15.0

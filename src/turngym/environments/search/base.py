@@ -9,8 +9,8 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.actions import Action, ActionFormat
-from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import (
     Document,

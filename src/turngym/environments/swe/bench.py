@@ -12,8 +12,8 @@ from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
 from turngym.environments.workspace.host import LIMITS, TOOLS, WorkHost
 from turngym.errors import EnvironmentFault, SandboxDied
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
-from turngym.sandbox.guest_sandbox import GuestSandbox
 
 OPTIONS = (
     "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:faulthandler",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 
 _CONTEXT = 3
 _MOST_HUNKS = 10

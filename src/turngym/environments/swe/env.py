@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.environments.swe.cutting import without_tests
 from turngym.environments.swe.edits import next_edit
 from turngym.environments.swe.judge import Verdict, judge
@@ -23,8 +23,8 @@ from turngym.environments.workspace import actions
 from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.errors import ConfigError, unknown_name
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
-from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.tasks.base import Split, Task, procedural_task
 
 Reward = Literal["resolved", "partial"]

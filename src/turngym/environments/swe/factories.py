@@ -6,8 +6,8 @@ from typing import Any
 
 import gymnasium
 
-from turngym.environments.adapters import as_sync
-from turngym.environments.base import Observation
+from turngym.environments.core.env import Observation
+from turngym.environments.gym.adapters import as_sync
 
 
 def bugs(tasks: str = "shipped", **kwargs: Any) -> gymnasium.Env[Observation, str]:

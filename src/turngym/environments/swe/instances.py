@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.environments.swe.bench import Bench, Delta
 from turngym.environments.swe.edits import next_edit
 from turngym.environments.swe.env import SweEnv, as_budget
@@ -37,8 +37,8 @@ from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.environments.workspace.host import BackendName
 from turngym.errors import ConfigError, SandboxFileError
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
-from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.tasks.base import Split, Task, procedural_task
 
 LIMITS = Limits(memory_bytes=4 << 30, pids=512, cpus=2.0, disk_bytes=4 << 30, enforce="best_effort")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.tools import Parameter, Tool
-from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 
 RUN_TESTS = Tool(
     name="run_tests",

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
 from turngym.environments.terminal.jobs import Job, same_text
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.base import ActionStyle, WorkEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.sandbox.backends.bubblewrap_command import WRITABLE
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
-from turngym.sandbox.bubblewrap_command import WRITABLE
-from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 

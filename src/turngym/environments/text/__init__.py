@@ -1,7 +1,7 @@
 """Text games. The core ones are pure Python with exact snapshots; the others come as extras."""
 
-from turngym.environments.base import SnapshotKind
-from turngym.environments.registration import register
+from turngym.environments.core.env import SnapshotKind
+from turngym.environments.gym.registration import register
 from turngym.environments.text.extras import register_extra_games
 
 _HERE = "turngym.environments.text"

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.actions import Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.alfworld_engine import Household, borrow_library, return_library
 from turngym.environments.text.alfworld_problems import Problem, draw_problem
 from turngym.environments.text.extras_base import EngineGame, split_of

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.actions import Commands
-from turngym.environments.base import Outcome, SnapshotKind
+from turngym.environments.core.actions import Commands
+from turngym.environments.core.env import Outcome, SnapshotKind
 from turngym.environments.text.extras_base import EngineGame, split_of
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from turngym.environments.actions import Action, Commands, JsonTools
-from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Split, Task
 

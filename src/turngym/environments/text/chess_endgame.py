@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 
 UNKNOWN = 99

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turngym.environments.base import SnapshotKind
-from turngym.environments.registration import register
+from turngym.environments.core.env import SnapshotKind
+from turngym.environments.gym.registration import register
 
 _HERE = "turngym.environments.text"
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.actions import Action, Commands, JsonTools
-from turngym.environments.base import Outcome, TurnEnv
+from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.env import Outcome, TurnEnv
 from turngym.errors import EnvironmentFault, TurnGymError, missing_extra, unknown_name
 from turngym.tasks.base import Split, Task
 

@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from turngym.environments.actions import Action, Commands, JsonTools
-from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.info import Info
+from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.info import Info
 from turngym.environments.text.base import ActionStyle
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Task

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.extras_base import EngineGame, engine_border
 from turngym.environments.text.scienceworld_jvm import process_of, start_engine, stop_engine
 from turngym.errors import ConfigError

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.environments.text.sokoban_solver import (
     Boxes,

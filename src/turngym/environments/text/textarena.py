@@ -18,8 +18,8 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from turngym.environments.actions import Action, InvalidAction, JsonTools, function_tool
-from turngym.environments.base import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.actions import Action, InvalidAction, JsonTools, function_tool
+from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.text.extras_base import ActionStyle, engine_border, split_of
 from turngym.environments.text.textarena_guides import guide_for
 from turngym.environments.text.textarena_random import OwnRandom

@@ -13,8 +13,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from turngym.environments.actions import Commands
-from turngym.environments.base import Outcome, SnapshotKind
+from turngym.environments.core.actions import Commands
+from turngym.environments.core.env import Outcome, SnapshotKind
 from turngym.environments.text.extras_base import EngineGame
 from turngym.environments.text.textworld_expert import cook, fetch, missing_preparation
 from turngym.environments.text.textworld_view import WorldView

@@ -11,7 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as InnerFrozenLake
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
-from turngym.environments.info import Info
+from turngym.environments.core.info import Info
 from turngym.environments.text.base import ActionStyle, split_of
 from turngym.environments.text.compass import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngym.environments.registration import register
+from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.kinds import SITES

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.web.browser import BrowserGone, BrowserHost
 from turngym.environments.web.gate import Gate
 from turngym.environments.web.settings import Settings

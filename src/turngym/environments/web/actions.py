@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turngym.environments.actions import Commands, JsonTools, function_tool
+from turngym.environments.core.actions import Commands, JsonTools, function_tool
 
 COMMANDS = Commands(
     {

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from turngym.environments.actions import Action, ActionFormat
-from turngym.environments.base import Outcome
-from turngym.environments.screen import ActionStyle, ScreenEnv, Screenshot
-from turngym.environments.spaces import Image
+from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.env import Outcome
+from turngym.environments.core.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.core.spaces import Image
 from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
 from turngym.environments.web.gate import Site

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turngym.environments.spaces import Image
+from turngym.environments.core.spaces import Image
 from turngym.errors import missing_extra
 
 _COLOURS = ((200, 0, 0), (0, 90, 200), (0, 130, 0), (150, 0, 150), (190, 100, 0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turngym.environments.workspace.outputs import cut, decode, normalise
 from turngym.environments.workspace.tools import Parameter, Tool
 from turngym.errors import SandboxFileError, SandboxFileTooLarge
-from turngym.sandbox.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 
 _PATH = Parameter(name="path", help="relative to the workspace")
 BASH = Tool(

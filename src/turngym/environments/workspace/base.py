@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.actions import Action, ActionFormat, InvalidAction
-from turngym.environments.base import AsyncTurnEnv, Outcome, SnapshotKind
+from turngym.environments.core.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.budget import Budget
 from turngym.environments.workspace.digests import stable_content
@@ -27,8 +27,8 @@ from turngym.errors import (
     TurnGymError,
     unknown_name,
 )
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
-from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.tasks.base import Task
 
 ActionStyle = Literal["text", "tools"]

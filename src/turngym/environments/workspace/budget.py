@@ -2,7 +2,7 @@
 
 *Fixed*: so many turns, untold. *Reminders*: every observation says how many are left. *Dynamic*:
 few turns at first; who has not submitted when they are spent gets an extension. Time and tokens are
-limited by ``turngym.environments.wrappers`` and by ``rollout``.
+limited by ``turngym.environments.gym.wrappers`` and by ``rollout``.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
+from turngym.sandbox.backends.docker import DockerBackend
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
-from turngym.sandbox.bubblewrap import BubblewrapBackend
-from turngym.sandbox.docker_engine import DockerBackend
-from turngym.sandbox.guest_sandbox import GuestSandbox
 
 T = TypeVar("T")
 BackendName = Literal["bubblewrap", "docker"]

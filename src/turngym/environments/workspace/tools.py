@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from turngym.environments.actions import Action, InvalidAction, JsonTools
-from turngym.environments.leniency import LEAD, readings
+from turngym.environments.core.actions import Action, InvalidAction, JsonTools
+from turngym.environments.core.leniency import LEAD, readings
 from turngym.errors import ConfigError
 
 DIVIDER = "======="

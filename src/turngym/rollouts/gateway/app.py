@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from turngym.agents.base import ContextOverflow
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer, Reply
 from turngym.agents.remote.wire import ASK_CHAT_TOKENS
 from turngym.agents.serving.http import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from turngym.agents.base import ContextOverflow
+from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
 from turngym.agents.remote.wire import drawn_of, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 
-from turngym.environments.actions import Action, ActionFormat, InvalidAction, JsonTools
+from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Border
 from turngym.tasks.base import Split, Task

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turngym.agents.generation import Generation
+from turngym.agents.engine.protocol import Generation
 from turngym.agents.remote.scrub import Scrubber
 from turngym.agents.token_trace import TokenTrace
 from turngym.types import Message, StopReason, Trajectory, Turn

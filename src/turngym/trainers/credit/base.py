@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from turngym.agents.engine import LocalEngine, Sampling
+    from turngym.agents.engine.local import LocalEngine, Sampling
     from turngym.agents.rendering import Renderer
 
 

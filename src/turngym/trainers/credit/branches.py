@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.trainers.credit.turns import IntArray
-from turngym.trainers.forward import MicroBatch, micro_batches, score, score_batches
+from turngym.trainers.update.forward import MicroBatch, micro_batches, score, score_batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

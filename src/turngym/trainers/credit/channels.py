@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.reward_config import (
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.rewards import (
     EnvReward,
     InvalidPenalty,
     OutcomeGate,
@@ -23,8 +25,6 @@ from turngym.trainers.credit.reward_config import (
     RewardConfig,
     RewardParts,
 )
-from turngym.trainers.credit.turns import Turns
-from turngym.trainers.samples import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -237,19 +237,19 @@ def _source(config: RewardConfig, context: CreditContext | None) -> ChannelSourc
     if context is None:
         raise ValueError(f"the reward channel {config.type!r} needs a CreditContext, got None")
     if config.type == "info_gain":
-        from turngym.trainers.credit.info_gain import InfoGainSource
+        from turngym.trainers.credit.sources.info_gain import InfoGainSource
 
         return InfoGainSource(config, context)
     if config.type == "feedback_gain":
-        from turngym.trainers.credit.feedback_gain import FeedbackGainSource
+        from turngym.trainers.credit.sources.feedback_gain import FeedbackGainSource
 
         return FeedbackGainSource(config, context)
     if config.type == "progress":
-        from turngym.trainers.credit.progress import ProgressSource
+        from turngym.trainers.credit.sources.progress import ProgressSource
 
         return ProgressSource(config, context)
     if config.type == "privileged":
-        from turngym.trainers.credit.privileged import PrivilegedSource
+        from turngym.trainers.credit.sources.privileged import PrivilegedSource
 
         return PrivilegedSource(config, context)
     if config.type == "custom":

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turngym.errors import ConfigError
-from turngym.imports import import_attribute
+from turngym.plugins import import_attribute
 from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.credit.channels import Channel, Channels, ChannelSource
-from turngym.trainers.credit.custom_config import CustomAdvantage, CustomReward
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.samples import FloatArray, per_token, to_samples
+from turngym.trainers.settings.custom import CustomAdvantage, CustomReward
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.trainers.config import AlgoConfig
+    from turngym.trainers.settings.train import AlgoConfig
 
 
 def import_functions(algo: AlgoConfig) -> None:

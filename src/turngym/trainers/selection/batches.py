@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turngym.rollouts.groups import Member, ReadyGroup
+from turngym.rollouts.scheduler.groups import Member, ReadyGroup
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.samples import TrainingSample, to_samples
 from turngym.trainers.selection.past import IMITATED

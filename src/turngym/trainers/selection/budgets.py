@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from turngym.trainers.selection.config import BudgetConfig, ConfidenceBudget, VarianceBudget
 from turngym.trainers.selection.difficulty import FloatArray
+from turngym.trainers.settings.selection import BudgetConfig, ConfidenceBudget, VarianceBudget
 
 _T975 = (
     12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157,

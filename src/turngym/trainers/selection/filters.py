@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.selection.config import FilterConfig
 from turngym.trainers.selection.difficulty import FloatArray
+from turngym.trainers.settings.selection import FilterConfig
 
 EQUAL = 1e-6
 """Values that differ by less are the same: float rewards are not exact."""

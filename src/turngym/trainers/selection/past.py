@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from turngym.records import from_json, to_json
-from turngym.rollouts.groups import Member, ReadyGroup
-from turngym.rollouts.orders import GroupOrder
-from turngym.trainers.selection.config import Imitation, SuccessReplay
+from turngym.rollouts.scheduler.groups import Member, ReadyGroup
+from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.trainers.settings.selection import Imitation, SuccessReplay
 from turngym.types import Trajectory
 
 IMITATED = "imitated"

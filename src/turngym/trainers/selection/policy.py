@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.rollouts.groups import ReadyGroup
-from turngym.rollouts.orders import GroupOrder, Verdict
+from turngym.rollouts.scheduler.groups import ReadyGroup
+from turngym.rollouts.scheduler.orders import GroupOrder, Verdict
 from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
 from turngym.trainers.selection.budgets import attempts_for
-from turngym.trainers.selection.config import (
-    Imitation,
-    PrefixCondition,
-    SelectionConfig,
-    SuccessReplay,
-)
 from turngym.trainers.selection.difficulty import Difficulty
 from turngym.trainers.selection.filters import reason_to_drop
 from turngym.trainers.selection.past import Imitator, SuccessReplayer, usable
 from turngym.trainers.selection.prefixes import Prefixer
 from turngym.trainers.selection.samplers import build_sampler
+from turngym.trainers.settings.selection import (
+    Imitation,
+    PrefixCondition,
+    SelectionConfig,
+    SuccessReplay,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from turngym.rollouts.orders import GroupOrder
-from turngym.trainers.selection.config import PrefixCondition
+from turngym.rollouts.scheduler.orders import GroupOrder
 from turngym.trainers.selection.past import Successes
+from turngym.trainers.settings.selection import PrefixCondition
 from turngym.types import Trajectory, Turn
 
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turngym.trainers.selection.config import Bandit, SamplerConfig, Thompson
 from turngym.trainers.selection.difficulty import Difficulty, FloatArray, informative
+from turngym.trainers.settings.selection import Bandit, SamplerConfig, Thompson
 
 
 class Sampler(Protocol):

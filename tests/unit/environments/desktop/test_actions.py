@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from turngym.environments.actions import Action, InvalidAction
+from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from turngym.agents.scripted import OraclePolicy
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.android.hierarchy import read_hierarchy
 from turngym.environments.desktop.observation import view_text
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError

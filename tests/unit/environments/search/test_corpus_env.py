@@ -3,7 +3,7 @@ import json
 import pytest
 
 import turngym
-from turngym.environments.checks import check_fork, check_turn_env
+from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.search.corpus import JsonlSource
 from turngym.environments.search.corpus_env import CorpusEnv
 from turngym.environments.search.index import build_index

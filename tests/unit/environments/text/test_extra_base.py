@@ -13,8 +13,8 @@ import pytest
 
 from turngym import registry
 from turngym.agents.functions import FunctionPolicy
-from turngym.environments.actions import Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.text import extras_base
 from turngym.environments.text.extras_base import EngineGame, engine_border, split_of
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError

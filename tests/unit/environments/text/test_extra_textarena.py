@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from turngym.environments.actions import Action, InvalidAction
+from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.text.textarena import Bracketed, TextArenaEnv, from_textarena
 from turngym.environments.text.textarena_guides import guide_for
 from turngym.environments.text.textarena_random import OwnRandom

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.web.gate import Gate, Server
 from turngym.environments.web.miniwob.scene import Scene
 from turngym.environments.web.observation import Element, PageView

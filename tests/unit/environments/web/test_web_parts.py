@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import turngym
-from turngym.environments.actions import Action, InvalidAction
+from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.web import browser, chromium
 from turngym.environments.web.actions import COMMANDS, as_tool_call, web_commands, web_tools
 from turngym.environments.web.gate import Folder, Gate, Response, Server

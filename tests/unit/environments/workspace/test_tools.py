@@ -1,6 +1,6 @@
 import pytest
 
-from turngym.environments.actions import Action, InvalidAction
+from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.workspace.actions import (
     BASH,
     CREATE,

@@ -15,16 +15,16 @@ from safetensors.torch import load_file, save_file
 from helpers import models
 from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group
-from turngym.agents.engine import Generation
+from turngym.agents.engine.local import Generation
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.aggregation import aggregation_coefficients
 from turngym.trainers.beside import beside
-from turngym.trainers.config import TrainConfig
-from turngym.trainers.credit.archer import ArcherCredit, less_baseline
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.credit.fresh_actions import action_sample, draw_actions
-from turngym.trainers.forward import score
+from turngym.trainers.credit.critics.archer import ArcherCredit, less_baseline
+from turngym.trainers.credit.critics.fresh_actions import action_sample, draw_actions
+from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.forward import score
 
 CRITIC = {
     "hidden": 16,

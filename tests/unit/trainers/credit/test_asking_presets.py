@@ -15,12 +15,12 @@ from helpers.told import batch, context
 from helpers.trajectories import episode, turn
 from turngym.config import load_config
 from turngym.rollouts.collect import collect, group_specs
-from turngym.trainers.config import AlgoConfig, TrainConfig
 from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.group_config import GroupRelative
-from turngym.trainers.credit.group_relative import turn_advantages
-from turngym.trainers.credit.lambda_returns import gae, on_last_token
+from turngym.trainers.credit.critics.lambda_returns import gae, on_last_token
+from turngym.trainers.credit.group.group_relative import turn_advantages
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.group import GroupRelative
+from turngym.trainers.settings.train import AlgoConfig, TrainConfig
 from turngym.types import TrajectoryGroup
 
 ENV = "text/twentyquestions"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from helpers.critics import algo, context, matching_game
-from turngym.agents.engine import Sampling
-from turngym.trainers.credit.best_of_n import BestOfNCredit, choose_best
-from turngym.trainers.credit.utterance_critic import Judgement
+from turngym.agents.engine.local import Sampling
+from turngym.trainers.credit.critics.best_of_n import BestOfNCredit, choose_best
+from turngym.trainers.credit.critics.utterance_critic import Judgement
 
 CRITIC = {
     "hidden": 16,

@@ -11,9 +11,10 @@ from helpers.credit import Rows, algo, as_rows, assert_rows, channels_of, compar
 from helpers.trajectories import episode, group, turn
 from turngym.errors import TrainingError
 from turngym.trainers.credit.channels import Channels, gated, pure_channels
-from turngym.trainers.credit.group_config import GatedFusion, GroupRelative, Term
-from turngym.trainers.credit.group_relative import group_advantages, turn_advantages
-from turngym.trainers.credit.reward_config import (
+from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.group import GatedFusion, GroupRelative, Term
+from turngym.trainers.settings.rewards import (
     EnvReward,
     InvalidPenalty,
     OutcomeGate,
@@ -22,7 +23,6 @@ from turngym.trainers.credit.reward_config import (
     RewardConfig,
     RewardParts,
 )
-from turngym.trainers.credit.turns import Turns
 from turngym.types import StopReason, TrajectoryGroup
 
 PAID = group(

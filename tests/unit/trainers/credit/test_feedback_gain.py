@@ -13,16 +13,16 @@ from helpers import models
 from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit import feedback_gain
 from turngym.trainers.credit.branches import Branch, Tree, TreeScores, score_trees_apart
-from turngym.trainers.credit.feedback_gain import (
+from turngym.trainers.credit.layout import Layout
+from turngym.trainers.credit.sources import feedback_gain
+from turngym.trainers.credit.sources.feedback_gain import (
     FeedbackGainSource,
     FeedbackLocator,
     feedback_gains,
     stretched,
 )
-from turngym.trainers.credit.layout import Layout
-from turngym.trainers.credit.reward_config import FeedbackGain
+from turngym.trainers.settings.rewards import FeedbackGain
 from turngym.types import Message
 
 CONFIG = FeedbackGain(type="feedback_gain")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.credit.gae import GaeCredit
+from turngym.trainers.credit.critics.gae import GaeCredit
 from turngym.types import Message, StopReason
 
 LEVELS = ["token", "turn", "bilevel"]

@@ -12,11 +12,11 @@ from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import TrainingError
-from turngym.trainers.config import AlgoConfig
-from turngym.trainers.credit.config import used_channels
-from turngym.trainers.credit.group_relative import GroupRelativeCredit
+from turngym.trainers.credit.group.group_relative import GroupRelativeCredit
 from turngym.trainers.credit.methods import build_credit
-from turngym.trainers.credit.reward_config import InfoGain
+from turngym.trainers.settings.credit import used_channels
+from turngym.trainers.settings.rewards import InfoGain
+from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import Trajectory, TrajectoryGroup
 
 GRPO = algo("grpo")

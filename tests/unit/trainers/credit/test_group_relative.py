@@ -11,10 +11,10 @@ from helpers.credit import Rows, algo, assert_rows, channels_of, rows_of
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.config import AlgoConfig
-from turngym.trainers.credit.group_config import GroupRelative
-from turngym.trainers.credit.group_relative import group_advantages
+from turngym.trainers.credit.group.group_relative import group_advantages
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.group import GroupRelative
+from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import StopReason, TrajectoryGroup
 
 

@@ -13,10 +13,14 @@ from helpers import models
 from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit import info_gain
 from turngym.trainers.credit.branches import score_trees_apart
-from turngym.trainers.credit.info_gain import InfoGainSource, information_gains, truth_tokens
-from turngym.trainers.credit.reward_config import InfoGain
+from turngym.trainers.credit.sources import info_gain
+from turngym.trainers.credit.sources.info_gain import (
+    InfoGainSource,
+    information_gains,
+    truth_tokens,
+)
+from turngym.trainers.settings.rewards import InfoGain
 
 CONFIG = InfoGain(type="info_gain")
 PROBABILITY = InfoGain(type="info_gain", form="prob_diff")

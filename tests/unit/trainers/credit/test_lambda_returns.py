@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turngym.trainers.credit.lambda_returns import bilevel_gae, gae, on_last_token, token_gae
+from turngym.trainers.credit.critics.lambda_returns import (
+    bilevel_gae,
+    gae,
+    on_last_token,
+    token_gae,
+)
 
 SHORT_A = ([0.0, 0.0, 1.0], [0.3, 0.5, 0.8])
 SHORT_B = ([0.0, 0.0, 0.0], [0.3, 0.4, 0.2])

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from turngym.errors import TrainingError
-from turngym.trainers.credit.group_config import Term
-from turngym.trainers.credit.normalize import lower_medians, normalize
+from turngym.trainers.credit.group.normalize import lower_medians, normalize
+from turngym.trainers.settings.group import Term
 
 GRADED = [1.0, 0.0, 0.5, 0.0]
 ONE_POOL = np.zeros(4, dtype=np.int64)

@@ -12,8 +12,8 @@ import torch
 
 from helpers import models
 from helpers.told import batch, context, sharpened, told
-from turngym.agents.models import add_lora
-from turngym.trainers.credit.privileged import (
+from turngym.agents.engine.models import add_lora
+from turngym.trainers.credit.sources.privileged import (
     PrivilegedCritic,
     PrivilegedSource,
     best_and_worse,
@@ -23,9 +23,9 @@ from turngym.trainers.credit.privileged import (
     truth_prefix,
     turn_means,
 )
-from turngym.trainers.credit.reward_config import Privileged
-from turngym.trainers.credit.ring import Ring, Row, episode_rows
+from turngym.trainers.credit.sources.ring import Ring, Row, episode_rows
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.rewards import Privileged
 
 CONFIG = Privileged(type="privileged", lr=1e-3, steps_per_update=3, batch_pairs=4, buffer_pairs=16)
 BETTER = np.array([0.2, 0.4, 0.1, 0.3, 0.5], dtype=np.float32)

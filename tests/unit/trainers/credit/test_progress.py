@@ -11,17 +11,17 @@ import torch
 
 from helpers import models
 from helpers.told import batch, context, sharpened, told
-from turngym.trainers.credit.progress import (
+from turngym.trainers.credit.group.returns import rewards_to_go
+from turngym.trainers.credit.sources.progress import (
     ProgressEstimator,
     ProgressSource,
     last_tokens,
     progress_rewards,
     squared_error,
 )
-from turngym.trainers.credit.returns import rewards_to_go
-from turngym.trainers.credit.reward_config import Progress
-from turngym.trainers.credit.ring import Lesson, Ring, Row, episode_rows, packed
+from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed
 from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.rewards import Progress
 from turngym.types import StopReason, TrajectoryGroup
 
 CONFIG = Progress(

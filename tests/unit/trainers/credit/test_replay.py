@@ -12,8 +12,8 @@ from helpers import models
 from helpers.trajectories import episode, group, turn
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
+from turngym.trainers.credit.critics.replay import PlayedTurn, TurnRing, played_turns
 from turngym.trainers.credit.final_state import final_prompt
-from turngym.trainers.credit.replay import PlayedTurn, TurnRing, played_turns
 from turngym.trainers.credit.turns import Turns
 from turngym.types import Message, StopReason, Trajectory
 

@@ -14,11 +14,9 @@ from helpers import models
 from helpers.critics import matching_game
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.critic_config import UtteranceCritic
-from turngym.trainers.credit.replay import PlayedTurn, played_turns
-from turngym.trainers.credit.replayed_critic import correlation
-from turngym.trainers.credit.turns import Turns
-from turngym.trainers.credit.utterance_critic import (
+from turngym.trainers.credit.critics.replay import PlayedTurn, played_turns
+from turngym.trainers.credit.critics.replayed_critic import correlation
+from turngym.trainers.credit.critics.utterance_critic import (
     CriticLearner,
     Judgement,
     critic_loss,
@@ -26,7 +24,9 @@ from turngym.trainers.credit.utterance_critic import (
     polyak,
     q_targets,
 )
-from turngym.trainers.credit.utterance_encoder import new_encoder, rectangles, seeded
+from turngym.trainers.credit.critics.utterance_encoder import new_encoder, rectangles, seeded
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.settings.critics import UtteranceCritic
 
 REWARD = torch.tensor([0.0, 0.0, 1.0])
 ENDS = torch.tensor([False, False, True])

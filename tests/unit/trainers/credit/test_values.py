@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers import models
-from turngym.agents.models import add_lora
-from turngym.trainers.credit.critic_config import TokenValues
-from turngym.trainers.credit.values import ValueModel
+from turngym.agents.engine.models import add_lora
+from turngym.trainers.credit.critics.values import ValueModel
+from turngym.trainers.settings.critics import TokenValues
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(0, 280, size) for size in (9, 14, 6)]

@@ -15,13 +15,6 @@ from turngym.trainers.selection.budgets import (
     half_width,
     rounded,
 )
-from turngym.trainers.selection.config import (
-    Bandit,
-    ConfidenceBudget,
-    FixedBudget,
-    Thompson,
-    VarianceBudget,
-)
 from turngym.trainers.selection.difficulty import Difficulty, informative
 from turngym.trainers.selection.samplers import (
     BanditSampler,
@@ -29,6 +22,13 @@ from turngym.trainers.selection.samplers import (
     UniformSampler,
     advantage_size,
     probabilities,
+)
+from turngym.trainers.settings.selection import (
+    Bandit,
+    ConfidenceBudget,
+    FixedBudget,
+    Thompson,
+    VarianceBudget,
 )
 
 

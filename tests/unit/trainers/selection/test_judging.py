@@ -10,18 +10,12 @@ import pytest
 
 from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
-from turngym.rollouts.groups import ReadyGroup
-from turngym.rollouts.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import ReadyGroup
+from turngym.rollouts.scheduler.orders import GroupOrder
 from turngym.tasks.base import Task
-from turngym.trainers.aggregation import aggregation_coefficients
+from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.samples import to_samples
 from turngym.trainers.selection.batches import chosen, trained_part, with_imitation
-from turngym.trainers.selection.config import (
-    FilterConfig,
-    Imitation,
-    PrefixCondition,
-    SuccessReplay,
-)
 from turngym.trainers.selection.filters import down_sampled, most_varied, reason_to_drop
 from turngym.trainers.selection.past import (
     Imitator,
@@ -30,6 +24,12 @@ from turngym.trainers.selection.past import (
     member_of,
 )
 from turngym.trainers.selection.prefixes import Prefixer, as_context, condition_of
+from turngym.trainers.settings.selection import (
+    FilterConfig,
+    Imitation,
+    PrefixCondition,
+    SuccessReplay,
+)
 from turngym.types import Trajectory
 
 TASK = Task(id="made/train/0", seed=1)

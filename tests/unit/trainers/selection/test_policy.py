@@ -10,12 +10,12 @@ import pytest
 
 from helpers.trajectories import episode
 from turngym.config import load_config
-from turngym.rollouts.groups import ReadyGroup
-from turngym.rollouts.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import ReadyGroup
+from turngym.rollouts.scheduler.orders import GroupOrder
 from turngym.tasks.base import procedural_task
-from turngym.trainers.selection.config import SelectionConfig
 from turngym.trainers.selection.past import as_ready_group
 from turngym.trainers.selection.policy import DataSelection, TaskPool
+from turngym.trainers.settings.selection import SelectionConfig
 
 
 def selection(size: int | None = 6, **settings: Any) -> DataSelection:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar
 
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.android.hierarchy import read_hierarchy
 from turngym.environments.desktop.android.keys import KEYCODES
 from turngym.environments.desktop.android.wire import Wire
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.observation import Element, View, marked
-from turngym.environments.spaces import Image
 from turngym.errors import EnvironmentFault
 
 _DUMP = "/data/local/tmp/turngym.xml"

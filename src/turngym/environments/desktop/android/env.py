@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Unpack
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.android.device import AndroidDevice
 from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions

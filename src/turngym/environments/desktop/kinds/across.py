@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.jobs import Desk, Files, Job
 from turngym.environments.desktop.kinds.sheets import workbook
 from turngym.environments.desktop.kinds.words import file_name, file_names, lines, words

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from xml.etree import ElementTree
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.jobs import Desk, Job
 from turngym.environments.desktop.kinds.words import file_name, lines
 from turngym.environments.desktop.observation import View

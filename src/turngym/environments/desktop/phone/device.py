@@ -8,11 +8,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Any, TypeVar
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
+from turngym.environments.core.spaces import Image
 from turngym.environments.desktop import files
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.observation import Element, View, marked
-from turngym.environments.spaces import Image
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death
 from turngym.environments.web.gate import Site
 from turngym.environments.web.observation import PageView

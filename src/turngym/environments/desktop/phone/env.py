@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import ClassVar, Unpack
 
-from turngym.environments.actions import Action
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
 from turngym.environments.desktop.phone.device import HEIGHT, WIDTH, WebPhone

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.desktop.kinds.words import NOUNS, TOPICS, lines, sentence
 from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.phone.site import State

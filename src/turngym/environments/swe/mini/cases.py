@@ -19,8 +19,8 @@ from typing import Any, ClassVar, TypeVar
 from turngym.environments.swe.mini.problems import Call
 from turngym.environments.workspace.host import WorkHost
 from turngym.errors import EnvironmentFault, TurnGymError
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import Limits
-from turngym.sandbox.guest_sandbox import GuestSandbox
 from turngym.sandbox.processes import Process
 
 LIMITS = Limits(

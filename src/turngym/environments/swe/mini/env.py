@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.actions import Action, Commands
-from turngym.environments.base import Outcome
+from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.env import Outcome
 from turngym.environments.swe.mini.cases import CaseRunner, Value
 from turngym.environments.swe.mini.problems import LIBRARY, Call, Problem, draw, path_of, with_line
 from turngym.environments.text.base import TextGame

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.environments.actions import Action
+from turngym.environments.core.actions import Action
 from turngym.environments.web.observation import Element, PageView
 
 Move = tuple[str, dict[str, Any]]

@@ -1,0 +1,1 @@
+"""Engines: what generates tokens, and the local one on torch."""

@@ -1,0 +1,1 @@
+"""Does an environment keep its contract? ``check_turn_env`` and ``check_fork``."""

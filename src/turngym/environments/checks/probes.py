@@ -1,0 +1,311 @@
+"""Episodes played for the sake of checking: played, written down as plain values, and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from turngym.check_report import Broken
+from turngym.environments.core.info import Info
+
+Choose = Callable[[int, Info], str]
+"""(number of the turn, 1-based; last info) -> action."""
+
+_UNCOMPARED = frozenset({"usage"})
+"""Reserved ``info`` keys that may differ between equal episodes: time is not reproducible."""
+
+_PLAY = "from turngym.environments.checks.probes import play_from_stdin; play_from_stdin()"
+
+GARBAGE = (
+    "",
+    "   \n\t ",
+    "no such thing",
+    "\x00\x01\x1b[31m\x7f",
+    "多语言 🙂 \u202e\u0627\u0644 e\u0301 \ufeff",
+    "half of a pair \ud83d",
+    "first line\r\nsecond line\u2028third",
+    "9" * 500,
+    "-1",
+    "nan",
+    "```\n```",
+    '{"name": "no_such_tool", "arguments": {}}',
+    '{"name": ["list"], "arguments": null}',
+    "{" * 20_000,
+    '{"a":' * 5_000,
+    " " * 20_000 + "x",
+    "word " * 20_000,
+    "a" * 1_000_000,
+)
+"""Actions that no environment may be upset by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One answer of an environment, of ``reset`` (without action) or of ``step``."""
+
+    action: str | None
+    observation: Any
+    reward: Any = 0.0
+    terminated: Any = False
+    truncated: Any = False
+    info: Info
+
+    @property
+    def is_over(self) -> bool:
+        """True when the episode ended here."""
+        return bool(self.terminated or self.truncated)
+
+
+@dataclass(slots=True)
+class Episode:
+    """What one played episode gave."""
+
+    name: str
+    """How it was played, for messages."""
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def actions(self) -> list[str]:
+        """The actions in order."""
+        return [step.action for step in self.steps if step.action is not None]
+
+    @property
+    def end(self) -> Step:
+        """The last step."""
+        return self.steps[-1]
+
+
+def play(
+    env: gymnasium.Env[Any, Any],
+    choose: Choose,
+    *,
+    name: str,
+    max_turns: int,
+    seed: int | None = None,
+    options: dict[str, Any] | None = None,
+) -> Episode:
+    """Play one episode to its end, or for ``max_turns`` turns.
+
+    Raises:
+        Broken: The environment raised, or what it returned has the wrong shape.
+    """
+    episode = Episode(name)
+    where = f"{name}: reset"
+    try:
+        observation, info = env.reset(seed=seed, options=options)
+        episode.steps.append(Step(action=None, observation=observation, info=info))
+        for turn in range(1, max_turns + 1):
+            action = choose(turn, info)
+            where = f"{name}, turn {turn}, action {action[:60]!r}"
+            episode.steps.append(step(env, action))
+            info = episode.end.info
+            if episode.end.is_over:
+                break
+    except Broken:
+        raise
+    except Exception as error:
+        raise Broken(f"{where}: raised {type(error).__name__}: {error}") from error
+    return episode
+
+
+def step(env: gymnasium.Env[Any, Any], action: str) -> Step:
+    """Return what one step gives."""
+    observation, reward, terminated, truncated, info = env.step(action)
+    return Step(
+        action=action,
+        observation=observation,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        info=info,
+    )
+
+
+def replaying(actions: Sequence[str]) -> Choose:
+    """Return a chooser that says ``actions`` in order."""
+    return lambda turn, _info: actions[turn - 1]
+
+
+def randomly(rng: np.random.Generator) -> Choose:
+    """Return a chooser that draws among the legal actions."""
+    return lambda _turn, info: str(
+        info["legal_actions"][int(rng.integers(len(info["legal_actions"])))]
+    )
+
+
+def as_oracle(env: gymnasium.Env[Any, Any]) -> Choose:
+    """Return a chooser that asks the environment's own expert."""
+    return lambda _turn, _info: str(env.get_wrapper_attr("oracle_action")())
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON values that are equal exactly when the values are."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return ["array", plain(value.tolist())]
+    if isinstance(value, np.ndarray):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return ["array", str(value.dtype), list(value.shape), digest]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in sorted(value.items(), key=str)}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(plain(item)) for item in value)
+    if hasattr(value, "__dict__"):
+        return [type(value).__qualname__, plain(vars(value))]
+    return repr(value)
+
+
+def plain_step(step: Step) -> dict[str, Any]:
+    """Return ``step`` as JSON values, without what may differ between equal episodes."""
+    info = {key: value for key, value in step.info.items() if key not in _UNCOMPARED}
+    return {
+        "observation": plain(step.observation),
+        "reward": plain(float(step.reward)),
+        "terminated": bool(step.terminated),
+        "truncated": bool(step.truncated),
+        "info": plain(info),
+    }
+
+
+def plain_steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Return ``steps`` as JSON values."""
+    return [plain_step(step) for step in steps]
+
+
+def difference(
+    wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], *, first_turn: int = 0
+) -> str | None:
+    """Return where two plain episodes first differ, or None when they do not.
+
+    Args:
+        wanted: Plain steps.
+        found: Plain steps.
+        first_turn: Which turn the first of them is; 0 for a reset.
+    """
+    for turn, (left, right) in enumerate(zip(wanted, found, strict=False), start=first_turn):
+        for key in left:
+            if left[key] != right[key]:
+                place = "reset" if turn == 0 else f"turn {turn}"
+                return f"{place}: {_inner_difference(key, left[key], right[key])}"
+    if len(wanted) != len(found):
+        last, other = (first_turn + len(steps) - 1 for steps in (wanted, found))
+        return f"the end: after turn {last} and after turn {other}"
+    return None
+
+
+def _inner_difference(name: str, left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted({*left, *right}):
+            if left.get(key) != right.get(key):
+                return _inner_difference(f"{name}[{key!r}]", left.get(key), right.get(key))
+    return f"{name} is {_short(left)} and {_short(right)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def global_state() -> Any:
+    """Return the state of ``random`` and ``numpy.random``, comparable with ``==``."""
+    legacy: Any = np.random.get_state()
+    name, keys, *rest = legacy
+    return random.getstate(), (name, keys.tobytes(), *rest)
+
+
+def set_global_state(state: Any) -> None:
+    """Put back what ``global_state`` returned."""
+    random.setstate(state[0])
+    name, keys, *rest = state[1]
+    np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+
+
+def alive() -> set[str]:
+    """Return the threads and the child processes that are alive, by name."""
+    multiprocessing.active_children()  # collects those that have ended
+    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    processes: set[str] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        processes |= {f"process {pid}" for pid in file.read_text().split()}
+    return threads | processes
+
+
+def play_elsewhere(request: bytes, hash_seed: str, timeout_s: float) -> list[list[dict[str, Any]]]:
+    """Return the plain steps of episodes that a fresh process plays.
+
+    Args:
+        request: Pickle of the Gymnasium spec and the (seed, actions) pairs.
+        hash_seed: ``PYTHONHASHSEED`` of the process.
+        timeout_s: Seconds that it may take.
+
+    Raises:
+        Broken: It failed or took too long.
+    """
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    with TemporaryFile() as ask, TemporaryFile() as answer, TemporaryFile() as complaint:
+        ask.write(request)
+        ask.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PLAY],
+            stdin=ask,
+            stdout=answer,
+            stderr=complaint,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"the fresh process took more than {timeout_s:g} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+            process.wait()
+        if code != 0:
+            complaint.seek(0)
+            last = complaint.read().decode(errors="replace").strip().splitlines()[-1:]
+            raise Broken(f"the fresh process failed: {''.join(last)}")
+        answer.seek(0)
+        played: list[list[dict[str, Any]]] = pickle.load(answer)
+        return played
+
+
+def play_from_stdin() -> None:
+    """Play what ``play_elsewhere`` asks for; the main function of its process."""
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the environment prints is no part of the answer
+    spec, wanted = pickle.load(sys.stdin.buffer)
+    env = gymnasium.make(spec)
+    played = []
+    for seed, actions in wanted:
+        episode = play(
+            env, replaying(actions), name=f"seed {seed}", max_turns=len(actions), seed=seed
+        )
+        played.append(plain_steps(episode.steps))
+    env.close()
+    with answer:
+        pickle.dump(played, answer)

@@ -1,0 +1,488 @@
+"""The single checks of ``check_turn_env``. Each raises ``Broken`` with promise and place."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+from turngym.check_report import Broken, NotRun
+from turngym.environments.checks.ends import must_agree, must_differ
+from turngym.environments.checks.probes import (
+    GARBAGE,
+    Episode,
+    Step,
+    alive,
+    as_oracle,
+    difference,
+    global_state,
+    plain,
+    plain_steps,
+    play,
+    play_elsewhere,
+    randomly,
+    replaying,
+    set_global_state,
+    step,
+)
+from turngym.environments.core.info import info_problems
+from turngym.errors import ConfigError
+from turngym.tasks.base import SPLITS, Split
+
+AnyEnv = gymnasium.Env[Any, Any]
+Check = Callable[[], None]
+
+_MAX_ACTION_SECONDS = 20.0
+_MAX_ORACLE_TURNS = 5_000
+_MAX_LEAVE_SECONDS = 3.0
+_MIN_LEAK_CHARS = 4
+_HARMLESS_WARNING = "Not able to test alternative render modes"
+
+
+class TurnChecks:
+    """The checks of one environment; ``can_be_played`` comes first and keeps what it played.
+
+    Args:
+        make: Makes one more environment of the kind.
+        episodes: Seeds per kind of play.
+        tasks: Tasks of each split to sample.
+        max_turns: Turns after which an episode is left.
+        timeout_s: Seconds that a fresh process may take.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], AnyEnv],
+        *,
+        episodes: int,
+        tasks: int,
+        max_turns: int,
+        timeout_s: float,
+    ) -> None:
+        self._make = make
+        self._num_seeds = episodes
+        self._num_tasks = tasks
+        self._max_turns = max_turns
+        self._timeout_s = timeout_s
+        self._played: list[tuple[int, Episode]] = []
+
+    def all(self) -> list[tuple[str, Check, bool]]:
+        """Return name, check and whether it is required, in order."""
+        with self._env() as env:
+            spec = env.spec
+        same = spec is None or not spec.nondeterministic
+        return [
+            ("gymnasium's own check", self.gymnasium_check, True),
+            ("order of calls", self.order_of_calls, True),
+            ("observations", self.observations, True),
+            ("infos", self.infos, True),
+            ("garbage actions", self.garbage_actions, True),
+            ("same seed, same episode", self.same_seed, same),
+            ("same in another process", self.other_process, same and spec is not None),
+            ("independent of siblings", self.siblings, same),
+            ("global randomness", self.global_randomness, True),
+            ("tasks", self.tasks, True),
+            ("train and test are disjoint", self.disjoint_splits, False),
+            ("ground truth is not shown", self.ground_truth, False),
+            ("expert solves", self.expert, False),
+            ("return and score agree", self.agreement, False),
+            ("close", self.close, True),
+        ]
+
+    # Playing.
+
+    def can_be_played(self) -> None:
+        """Play with chance, the expert and a silent agent, and keep the episodes."""
+        with self._env() as env:
+            for seed in range(self._num_seeds):
+                for name, choose in self._players(env, seed):
+                    label = f"{name} agent, seed {seed}"
+                    episode = play(env, choose, name=label, max_turns=self._max_turns, seed=seed)
+                    self._played.append((seed, episode))
+
+    def _players(self, env: AnyEnv, seed: int) -> Iterator[tuple[str, Callable[..., str]]]:
+        _, info = env.reset(seed=seed)
+        lists_actions, has_oracle = bool(info.get("legal_actions")), _has_oracle(env)
+        yield "silent", lambda _turn, _info: ""
+        if lists_actions:
+            yield "random", randomly(np.random.default_rng(seed))
+        if has_oracle:
+            yield "expert", as_oracle(env)
+
+    @contextmanager
+    def _env(self) -> Iterator[AnyEnv]:
+        env = self._make()
+        try:
+            yield env
+        finally:
+            env.close()
+
+    def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
+        """Play the actions of ``episode`` again and compare."""
+        again = play(
+            env,
+            replaying(episode.actions),
+            name=f"{episode.name}, {where}",
+            max_turns=len(episode.actions),
+            seed=seed,
+        )
+        _must_equal(episode, plain_steps(again.steps), where)
+
+    def _need_determinism(self, env: AnyEnv) -> None:
+        if env.spec is not None and env.spec.nondeterministic:
+            raise NotRun("it is registered as nondeterministic")
+
+    # The checks.
+
+    def gymnasium_check(self) -> None:
+        """Pass ``gymnasium.utils.env_checker.check_env`` without a warning."""
+        with self._env() as env, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            check_env(env.unwrapped)
+        for warning in caught:
+            if _HARMLESS_WARNING not in str(warning.message):
+                raise Broken(f"gymnasium warns: {warning.message}")
+
+    def order_of_calls(self) -> None:
+        """Refuse a step before the reset and after the end."""
+        with self._env() as env:
+            _must_need_reset(env.unwrapped, "before the first reset")
+        for seed, episode in self._played:
+            if episode.end.terminated:
+                with self._env() as env:
+                    self._replay(env, seed, episode, "played again")
+                    _must_need_reset(env, f"after the end ({episode.name})")
+                return
+
+    def observations(self) -> None:
+        """Return observations in the space, finite rewards and real booleans."""
+        with self._env() as env:
+            for place, at in self._steps():
+                _check_step(env, at, place)
+
+    def infos(self) -> None:
+        """Keep the schema of ``info``, and carry out what was called legal."""
+        for _, episode in self._played:
+            opening = episode.steps[0].info
+            if not opening.get("instructions"):
+                raise Broken(f"{episode.name}: reset: instructions are missing")
+            for before, after in zip(episode.steps, episode.steps[1:], strict=False):
+                refused = after.info.get("invalid_action")
+                if after.action in before.info.get("legal_actions", []) and refused:
+                    raise Broken(f"{episode.name}: legal action {after.action!r}: {refused}")
+        for place, at in self._steps():
+            _check_info(at, place)
+            if at.info["task_id"] != self._task_id_of(place):
+                raise Broken(f"{place}: task_id changed to {at.info['task_id']!r}")
+
+    def garbage_actions(self) -> None:
+        """Take any text for an action: never raise, never hang, keep the schema."""
+        with self._env() as env:
+            env.reset(seed=0)
+            for action in GARBAGE:
+                place = f"action {action[:40]!r} ({len(action)} characters)"
+                started = time.monotonic()
+                try:
+                    at = step(env, action)
+                except Exception as error:
+                    raise Broken(f"{place}: raised {type(error).__name__}: {error}") from error
+                if (took := time.monotonic() - started) > _MAX_ACTION_SECONDS:
+                    raise Broken(f"{place}: took {took:.0f} s")
+                _check_step(env, at, place)
+                _check_info(at, place)
+                if at.is_over:
+                    env.reset(seed=0)
+
+    def same_seed(self) -> None:
+        """Give the same episode for the same seed, in a new and in a used environment."""
+        with self._env() as env:
+            self._need_determinism(env)
+            for where in ("in a new environment", "in a used environment"):
+                for seed, episode in self._played:
+                    self._replay(env, seed, episode, where)
+
+    def other_process(self) -> None:
+        """Give the same episodes in fresh processes whose hashes differ."""
+        with self._env() as env:
+            self._need_determinism(env)
+            spec = env.spec
+        try:
+            wanted = [(seed, episode.actions) for seed, episode in self._played]
+            request = pickle.dumps((spec, wanted))
+        except Exception as error:
+            raise NotRun(f"its spec cannot be sent to a process: {error}") from error
+        if spec is None:
+            raise NotRun("only an environment with a spec can be made in another process")
+        for hash_seed in ("1", "2"):
+            for (_, episode), found in zip(
+                self._played, play_elsewhere(request, hash_seed, self._timeout_s), strict=True
+            ):
+                _must_equal(episode, found, f"in a process with PYTHONHASHSEED={hash_seed}")
+
+    def siblings(self) -> None:
+        """Not care what another environment of the kind does in between."""
+        with self._env() as env:
+            self._need_determinism(env)
+            for seed, episode in self._played:
+                with self._env() as sibling:
+                    steps = _interleave(env, sibling, seed, episode.actions)
+                _must_equal(episode, plain_steps(steps), "with a sibling at work")
+
+    def global_randomness(self) -> None:
+        """Neither change nor use the state of ``random`` and ``numpy.random``."""
+        before = global_state()
+        try:
+            for seed, episode in self._played:
+                with self._env() as env:
+                    play(
+                        env,
+                        replaying(episode.actions),
+                        name=episode.name,
+                        max_turns=len(episode.actions),
+                        seed=seed,
+                    )
+                if global_state() != before:
+                    raise Broken(f"{episode.name}: changes the state of random or numpy.random")
+            random.random()
+            np.random.random()
+            with self._env() as env:
+                self._need_determinism(env)
+                for seed, episode in self._played:
+                    self._replay(env, seed, episode, "after global random numbers were drawn")
+        finally:
+            set_global_state(before)
+
+    def tasks(self) -> None:
+        """Play the task that is asked for, by itself or by its id."""
+        with self._env() as env:
+            find = _wrapper_attr(env, "task", "it has no tasks")
+            for split in SPLITS:
+                task = find(split, 0)
+                observation, info = env.reset(seed=0, options={"task": task})
+                again, _ = env.reset(seed=1, options={"task": task.id})
+                if info["task_id"] != task.id:
+                    raise Broken(f"asked for {task.id!r}, plays {info['task_id']!r}")
+                if plain(observation) != plain(again):
+                    raise Broken(
+                        f"{task.id}: the seed of the reset or the form of the task matters"
+                    )
+                env.reset(seed=0, options={"split": split})
+                drawn = env.get_wrapper_attr("current_task")
+                if drawn.split != split:
+                    raise Broken(f"drew {drawn.id!r} for split {split!r}")
+
+    def disjoint_splits(self) -> None:
+        """Have no problem in both train and test."""
+        with self._env() as env:
+            seen: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
+            for split, task_id, observation, info in self._openings(env):
+                seen[split][_problem(env, observation, info)] = task_id
+            train, test = (seen[split] for split in SPLITS)
+            if self._num_tasks > 1 and len(train) == 1 and train.keys() == test.keys():
+                first, last = (self._few_ids(env, split) for split in SPLITS)
+                must_differ(env, first + last, max((e.actions for _, e in self._played), key=len))
+        for problem in train.keys() & test.keys():
+            raise Broken(f"{train[problem]} and {test[problem]} are the same problem")
+
+    def ground_truth(self) -> None:
+        """Keep the text of ``info["ground_truth"]`` out of the opening."""
+        with self._env() as env:
+            if getattr(env.unwrapped, "shows_ground_truth", False):
+                raise NotRun("it declares shows_ground_truth")
+            found_any = False
+            for _, task_id, observation, info in self._openings(env):
+                for truth in _texts(info.get("ground_truth")):
+                    found_any = True
+                    if re.search(rf"(?<!\w){re.escape(truth)}(?!\w)", observation["text"], re.I):
+                        raise Broken(f"{task_id}: the opening holds the ground truth {truth!r}")
+        if not found_any:
+            raise NotRun("no ground_truth text in info")
+
+    def expert(self) -> None:
+        """Solve sampled tasks of both splits with the environment's own expert."""
+        with self._env() as env:
+            env.reset(seed=0)
+            if not _has_oracle(env):
+                raise NotRun("it has no oracle_action")
+            for _, task_id, _, _ in self._openings(env, limit=max(2, self._num_tasks // 4)):
+                episode = play(
+                    env,
+                    as_oracle(env),
+                    name=f"expert, {task_id}",
+                    max_turns=_MAX_ORACLE_TURNS,
+                    seed=0,
+                    options={"task": task_id},
+                )
+                for at in episode.steps:
+                    if "invalid_action" in at.info:
+                        refused = at.info["invalid_action"]
+                        raise Broken(f"{episode.name}: {at.action!r} was refused: {refused}")
+                score = episode.end.info.get("score")
+                if score != 1.0:
+                    turns = len(episode.actions)
+                    raise Broken(f"{episode.name}: score {score!r} after {turns} turns, wanted 1")
+
+    def agreement(self) -> None:
+        """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
+        with self._env() as env:
+            env.reset(seed=0)
+            if not _has_oracle(env):
+                raise NotRun("it has no oracle_action")
+            must_agree(env, [episode for _, episode in self._played])
+
+    def close(self) -> None:
+        """Close twice, at any time, and leave no thread and no process behind."""
+        before = alive()
+        self._make_and_close(played=False)
+        self._make_and_close(played=True)
+        deadline = time.monotonic() + _MAX_LEAVE_SECONDS
+        while (left := alive() - before) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if left:
+            raise Broken(f"left behind after close: {', '.join(sorted(left))}")
+
+    def _make_and_close(self, *, played: bool) -> None:
+        env = self._make()
+        if played:
+            env.reset(seed=0)
+            env.step("")
+        env.close()
+        env.close()
+
+    # Helpers.
+
+    def _steps(self) -> Iterator[tuple[str, Step]]:
+        """Yield place and step of everything that was played."""
+        for _, episode in self._played:
+            for turn, at in enumerate(episode.steps):
+                yield f"{episode.name}: " + (f"turn {turn}" if turn else "reset"), at
+
+    def _task_id_of(self, place: str) -> Any:
+        name = place.rsplit(": ", 1)[0]
+        return next(e.steps[0].info["task_id"] for _, e in self._played if e.name == name)
+
+    def _few_ids(self, env: AnyEnv, split: Split) -> list[str]:
+        """Return the ids of the first tasks of ``split``, three at most."""
+        found = []
+        for index in range(min(3, self._num_tasks)):
+            try:
+                found.append(str(env.get_wrapper_attr("task")(split, index).id))
+            except (ConfigError, IndexError):
+                break
+        return found
+
+    def _openings(
+        self, env: AnyEnv, limit: int | None = None
+    ) -> Iterator[tuple[Split, str, Any, Any]]:
+        """Yield split, task id, observation and info of sampled tasks; fewer where they end."""
+        find = _wrapper_attr(env, "task", "it has no tasks")
+        for split in SPLITS:
+            for index in range(self._num_tasks if limit is None else limit):
+                try:
+                    task = find(split, index)
+                except (ConfigError, IndexError):
+                    break
+                observation, info = env.reset(seed=0, options={"task": task})
+                yield split, task.id, observation, info
+
+
+def _has_oracle(env: AnyEnv) -> bool:
+    """Say whether the environment, which is reset, has an expert."""
+    if not env.has_wrapper_attr("oracle_action"):
+        return False
+    try:
+        env.get_wrapper_attr("oracle_action")()
+    except ConfigError:  # what the default raises
+        return False
+    return True
+
+
+def _wrapper_attr(env: AnyEnv, name: str, otherwise: str) -> Any:
+    if not env.has_wrapper_attr(name):
+        raise NotRun(otherwise)
+    return env.get_wrapper_attr(name)
+
+
+def _must_equal(episode: Episode, found: list[dict[str, Any]], where: str) -> None:
+    differs = difference(plain_steps(episode.steps), found)
+    if differs is not None:
+        raise Broken(f"{episode.name}: differs {where} at {differs}")
+
+
+def _must_need_reset(env: AnyEnv, when: str) -> None:
+    try:
+        env.step("")
+    except ResetNeeded:
+        return
+    raise Broken(f"a step {when} is not refused with ResetNeeded")
+
+
+def _check_step(env: AnyEnv, at: Step, place: str) -> None:
+    observation = at.observation
+    if not isinstance(observation, dict) or not isinstance(observation.get("text"), str):
+        raise Broken(f"{place}: the observation must be a dict with 'text', got {observation!r}")
+    if observation not in env.observation_space:
+        raise Broken(f"{place}: the observation is not in {env.observation_space}")
+    if not isinstance(at.reward, int | float | np.number) or not np.isfinite(at.reward):
+        raise Broken(f"{place}: the reward must be a finite number, got {at.reward!r}")
+    for name in ("terminated", "truncated"):
+        if not isinstance(getattr(at, name), bool | np.bool_):
+            raise Broken(f"{place}: {name} must be a bool, got {getattr(at, name)!r}")
+    if not isinstance(at.info, dict):
+        raise Broken(f"{place}: info must be a dict, got {type(at.info).__name__}")
+
+
+def _check_info(at: Step, place: str) -> None:
+    problems = info_problems(
+        at.info, reward=float(at.reward), over=at.is_over, truncated=bool(at.truncated)
+    )
+    if problems:
+        raise Broken(f"{place}: {'; '.join(problems)}")
+
+
+def _interleave(env: AnyEnv, sibling: AnyEnv, seed: int, actions: list[str]) -> list[Step]:
+    """Return the steps of ``env`` while ``sibling`` is seeded otherwise, played and closed."""
+    sibling.reset(seed=seed + 1)
+    observation, info = env.reset(seed=seed)
+    steps = [Step(action=None, observation=observation, info=info)]
+    sibling_info: Mapping[str, Any] = sibling.reset(seed=seed + 2)[1]
+    for turn, action in enumerate(actions):
+        legal = sibling_info.get("legal_actions")
+        at = step(sibling, legal[turn % len(legal)] if legal else action)
+        sibling_info = at.info
+        if at.is_over:
+            sibling_info = sibling.reset(seed=seed + turn)[1]
+        steps.append(step(env, action))
+    sibling.close()
+    return steps
+
+
+def _problem(env: AnyEnv, observation: Any, info: Mapping[str, Any]) -> str:
+    """Return what tells the problem of this opening from others, as far as can be seen."""
+    if env.has_wrapper_attr("instance_key"):
+        return str(env.get_wrapper_attr("instance_key")())
+    keys = ("anchor", "ground_truth", "legal_actions")
+    return repr([plain(observation), *(plain(info.get(key)) for key in keys)])
+
+
+def _texts(truth: Any) -> Iterator[str]:
+    """Yield the texts in a ground truth that are long enough not to turn up by chance."""
+    if isinstance(truth, str):
+        if len(truth.strip()) >= _MIN_LEAK_CHARS:
+            yield truth.strip()
+    elif isinstance(truth, Mapping):
+        for value in truth.values():
+            yield from _texts(value)
+    elif isinstance(truth, list | tuple):
+        for value in truth:
+            yield from _texts(value)

@@ -1,0 +1,1 @@
+"""The contract of an environment and its core: actions, observations, limits, snapshots."""

@@ -1,0 +1,435 @@
+"""How an agent says what it does: commands in words, or JSON tool calls.
+
+An ``ActionFormat`` prints itself as instructions for a prompt and parses what came back. Parsing
+never raises: what cannot be understood is an ``InvalidAction`` whose reason helps the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from turngym.environments.core.leniency import (
+    LEAD,
+    QUOTES,
+    quoted,
+    readings,
+    unquoted,
+    without_full_stop,
+)
+from turngym.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A parsed action: which command, with which arguments."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidAction:
+    """A text that is no action; ``reason`` is one sentence for the agent."""
+
+    reason: str
+
+
+@runtime_checkable
+class ActionFormat(Protocol):
+    """The grammar of an environment's actions."""
+
+    def instructions(self) -> str:
+        """Return how to act, as text for a prompt."""
+        ...
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the action in ``text``, or why there is none. Never raises."""
+        ...
+
+    def render(self, action: Action) -> str:
+        """Return the text that ``parse`` turns into ``action``."""
+        ...
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the actions as OpenAI-style function descriptions with JSON Schemas."""
+        ...
+
+
+_SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
+_FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
+_OBJECT = re.compile(r"\{\s*[\"}]")
+
+# Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
+_MAX_LINE_CHARS = 10_000
+_MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
+_MAX_BROKEN_OBJECTS = 1_000
+_ANY_QUOTES = "".join(QUOTES)
+
+
+class Commands:
+    """Actions in words, such as ``go north`` or ``guess crane``.
+
+    Each command is a template: words stand for themselves, ``{x}`` takes one word, ``{x:int}`` an
+    integer, ``{x:a|b}`` one of the listed words, ``{x...}`` the rest of the line. Letter case and
+    repeated blanks do not matter; captured values are lower-cased unless ``keep_case``. When the
+    text has several lines, the last non-empty one counts (so an agent may think first), or the
+    last line of the last fenced block; a leading ``Action:`` or ``>`` is dropped.
+
+    What a model puts around a command or an argument is read by the rule of ``leniency``: bold
+    type, backticks, quotes, a full stop. ``{x...:text}`` is text to type, which loses double quotes
+    only, and ``{x...:raw}`` keeps all.
+
+    Args:
+        templates: Command name to template, for example ``{"go": "go {direction:north|south}"}``.
+        help: Command name to a few words on what it does, for the prompt.
+        keep_case: Keep the letter case of captured values.
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        *,
+        help: Mapping[str, str] | None = None,
+        keep_case: bool = False,
+    ) -> None:
+        if not templates:
+            raise ConfigError("Commands: at least one template is needed")
+        self.templates = dict(templates)
+        self.help = dict(help or {})
+        self.keep_case = keep_case
+        self._known: dict[str, Action | InvalidAction] = {}
+        patterns = [
+            (name, _compile(name, text), _slots(text)) for name, text in self.templates.items()
+        ]
+        self._patterns = [one for one in patterns if not self.templates[one[0]].startswith("{")]
+        self._anything = [one for one in patterns if self.templates[one[0]].startswith("{")]
+
+    def instructions(self) -> str:
+        """Return the list of commands, one a line."""
+        lines = ["Answer with one command on the last line. Commands:"]
+        for name, template in self.templates.items():
+            note = f"  ({self.help[name]})" if name in self.help else ""
+            lines.append(f"  {_shown(template)}{note}")
+        return "\n".join(lines)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the command on the last line of ``text``, or why there is none.
+
+        What short texts mean is remembered: agents say the same few things again and again. So
+        two calls may return one object; nobody may change its arguments.
+        """
+        parsed = self._known.get(text)
+        if parsed is None:
+            parsed = self._read(text)
+            if len(text) <= _MAX_KNOWN_CHARS:
+                if len(self._known) >= _MAX_KNOWN_TEXTS:
+                    self._known.clear()
+                self._known[text] = parsed
+        return parsed
+
+    def _read(self, text: str) -> Action | InvalidAction:
+        line = _last_line(text)
+        if not line:
+            return InvalidAction(reason="The answer was empty. " + self._hint())
+        if len(line) > _MAX_LINE_CHARS:
+            reason = f"The last line is longer than {_MAX_LINE_CHARS} characters. "
+            return InvalidAction(reason=reason + self._hint())
+        forms = [(form, self._patterns) for form in readings(line)]
+        for form, patterns in (*forms, (line, self._anything)):
+            for name, pattern, slots in patterns:
+                if (match := pattern.fullmatch(form)) is not None:
+                    return Action(name=name, arguments=self._arguments(slots, match))
+        return InvalidAction(reason=f"Not a command: {line[:80]!r}. " + self._hint())
+
+    def render(self, action: Action) -> str:
+        """Return the command line of ``action``."""
+        template = self.templates[action.name]
+        slots = {slot.name: slot for slot in _slots(template)}
+
+        def shown(match: re.Match[str]) -> str:
+            slot, text = slots[match["name"]], str(action.arguments[match["name"]])
+            is_plain = text == self._meant(slot, text) and not slot.needs_quotes(text)
+            return text if is_plain else quoted(text, slot.quotes)
+
+        return _SLOT.sub(shown, template)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return one function description per command."""
+        return [_tool(name, text, self.help.get(name, "")) for name, text in self.templates.items()]
+
+    def as_tools(self) -> JsonTools:
+        """Return the same actions as JSON tool calls."""
+        return JsonTools(self.tools())
+
+    def _hint(self) -> str:
+        return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
+
+    def _arguments(self, slots: Sequence[_Slot], match: re.Match[str]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for slot in slots:
+            text = match[slot.name] if slot.is_int else self._meant(slot, match[slot.name])
+            if slot.is_int:
+                values[slot.name] = int(text)
+            else:
+                values[slot.name] = text if self.keep_case else text.lower()
+        return values
+
+    def _meant(self, slot: _Slot, text: str) -> str:
+        """Return what is meant by ``text`` in a slot: see ``leniency``."""
+        inner = unquoted(text, slot.quotes)
+        if inner == text and slot.is_last and (slot.is_word or not self.keep_case):
+            return without_full_stop(text)
+        return inner
+
+
+def function_tool(
+    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
+    """Return a tool that takes the given arguments and no others, in OpenAI's form.
+
+    Args:
+        name: What it is called.
+        description: What it does, for the model.
+        properties: Name of each argument to its JSON Schema.
+        required: The arguments that must be there.
+    """
+    parameters = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+class JsonTools:
+    """Actions as JSON tool calls: ``{"name": ..., "arguments": {...}}``.
+
+    The last JSON object in the text that has a ``name`` counts, bare, fenced or inside
+    ``<tool_call>`` tags. Arguments are checked against the tool's JSON Schema.
+
+    Args:
+        tools: OpenAI-style function descriptions (``{"type": "function", "function": {"name",
+            "description", "parameters"}}``).
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        if not tools:
+            raise ConfigError("JsonTools: at least one tool is needed")
+        self._tools = [dict(tool) for tool in tools]
+        self._schemas = {t["function"]["name"]: t["function"]["parameters"] for t in self._tools}
+
+    def instructions(self) -> str:
+        """Return the tools and the form of a call."""
+        lines = ['Answer with one tool call: {"name": "<tool>", "arguments": {...}}. Tools:']
+        lines += [f"  {json.dumps(tool['function'], ensure_ascii=False)}" for tool in self._tools]
+        return "\n".join(lines)
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Return the tool call in ``text``, or why there is none."""
+        call = _last_call(text)
+        if call is None:
+            return InvalidAction(reason="No tool call found. " + self._hint())
+        name, arguments = call["name"], call.get("arguments", {})
+        if name not in self._schemas:
+            return InvalidAction(reason=f"Unknown tool {name!r}. " + self._hint())
+        if not isinstance(arguments, dict):
+            return InvalidAction(reason=f"The arguments of {name!r} must be a JSON object.")
+        if not _is_unicode(arguments):
+            return InvalidAction(reason=f"The arguments of {name!r} hold half of a unicode pair.")
+        problem = self._schema_problem(name, arguments)
+        if problem is not None:
+            return InvalidAction(reason=problem)
+        return Action(name=name, arguments=self._with_ints(name, arguments))
+
+    def render(self, action: Action) -> str:
+        """Return the JSON of a call of ``action``."""
+        call = {"name": action.name, "arguments": dict(action.arguments)}
+        return json.dumps(call, ensure_ascii=False)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the function descriptions."""
+        return [dict(tool) for tool in self._tools]
+
+    def _hint(self) -> str:
+        return (
+            f'Tools: {", ".join(self._schemas)}. Form: {{"name": "<tool>", "arguments": {{...}}}}.'
+        )
+
+    def _schema_problem(self, name: str, arguments: dict[str, Any]) -> str | None:
+        from jsonschema.exceptions import best_match
+
+        error = best_match(self._validators[name].iter_errors(arguments))
+        if error is None:
+            return None
+        where = ".".join(str(part) for part in error.absolute_path) or "arguments"
+        return f"Tool {name!r}, {where}: {error.message[:200]}"
+
+    def _with_ints(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return ``arguments`` with 3.0 as 3 where the schema says integer, which admits both."""
+        properties = self._schemas[name].get("properties", {})
+        return {
+            key: int(value)
+            if isinstance(value, float) and properties.get(key, {}).get("type") == "integer"
+            else value
+            for key, value in arguments.items()
+        }
+
+    @cached_property
+    def _validators(self) -> dict[str, Any]:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+
+        for name, schema in self._schemas.items():
+            try:
+                Draft202012Validator.check_schema(schema)
+            except SchemaError as error:
+                raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
+        return {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+
+
+def _compile(name: str, template: str) -> re.Pattern[str]:
+    pattern, end = "", 0
+    for slot in _SLOT.finditer(template):
+        pattern += _words(template[end : slot.start()]) + _slot_pattern(name, slot)
+        end = slot.end()
+    try:
+        return re.compile(pattern + _words(template[end:]), re.IGNORECASE)
+    except re.error as error:
+        raise ConfigError(f"command {name!r}: template {template!r}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One argument of a template."""
+
+    name: str
+    kind: str
+    """``int``, ``word``, ``rest``, ``text``, ``raw``, or the choices."""
+    is_last: bool
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind == "int"
+
+    @property
+    def is_word(self) -> bool:
+        return self.kind == "word"
+
+    @property
+    def quotes(self) -> str:
+        """The quotes that an argument may stand in."""
+        return {"rest": _ANY_QUOTES, "word": _ANY_QUOTES, "text": '"'}.get(self.kind, "")
+
+    def needs_quotes(self, text: str) -> bool:
+        """Say whether ``text`` cannot be seen without them."""
+        has_blanks = any(map(str.isspace, text)) if self.is_word else text != text.strip()
+        return has_blanks or not text
+
+
+def _slots(template: str) -> list[_Slot]:
+    return [
+        _Slot(
+            slot["name"],
+            slot["kind"] or ("rest" if slot["rest"] else "word"),
+            slot.end() == len(template),
+        )
+        for slot in _SLOT.finditer(template)
+    ]
+
+
+def _slot_pattern(name: str, slot: re.Match[str]) -> str:
+    kind = slot["kind"]
+    if slot["rest"] and kind in (None, "text", "raw"):
+        body = r".+"
+    elif kind is None:
+        body = r"""(?:"[^"]+"|'[^']+'|\u201c[^\u201d]+\u201d|\S+)"""
+    elif kind == "int":
+        body = r"[+-]?\d{1,18}"
+    elif "|" in kind:
+        body = "|".join(re.escape(choice) for choice in kind.split("|"))
+    else:
+        raise ConfigError(f"command {name!r}: unknown slot kind {kind!r}; wanted int or a|b|c")
+    return f"(?P<{slot['name']}>{body})"
+
+
+def _words(text: str) -> str:
+    """Return a pattern for fixed words; the line that it is matched with has single blanks."""
+    return re.sub(r"(?:\\?\s)+", " ", re.escape(text))
+
+
+def _shown(template: str) -> str:
+    def show(slot: re.Match[str]) -> str:
+        kind = slot["kind"]
+        return f"<{kind}>" if kind and "|" in kind else f"<{slot['name']}>"
+
+    return _SLOT.sub(show, template)
+
+
+def _last_line(text: str) -> str:
+    """Return the last non-empty line, without a lead or code marks, with single blanks."""
+    if "```" in text:
+        fences = _FENCE.findall(text)
+        text = fences[-1] if fences else text
+    line = next((line for line in reversed(text.splitlines()) if line and not line.isspace()), "")
+    line = LEAD.sub("", line.strip()).strip().strip("`")
+    return " ".join(line.split())
+
+
+def _last_call(text: str) -> dict[str, Any] | None:
+    """Return the last JSON object in ``text`` that has a name, or None."""
+    found, broken = None, 0
+    start = _OBJECT.search(text)
+    while start is not None and broken < _MAX_BROKEN_OBJECTS:
+        try:
+            value, end = _DECODER.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            end = start.start() + 1
+            broken += 1
+        else:
+            if isinstance(value.get("name"), str):
+                found = value
+        start = _OBJECT.search(text, end)
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _is_unicode(value: Any) -> bool:
+    """Return False when a text in ``value`` holds a lone surrogate, which no file can store."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _tool(name: str, template: str, description: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for slot in _SLOT.finditer(template):
+        kind = slot["kind"]
+        if kind == "int":
+            properties[slot["name"]] = {"type": "integer"}
+        elif kind and "|" in kind:
+            properties[slot["name"]] = {"type": "string", "enum": kind.split("|")}
+        else:
+            properties[slot["name"]] = {"type": "string"}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description or _shown(template), "parameters": schema}
+    return {"type": "function", "function": function}

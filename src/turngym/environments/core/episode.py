@@ -1,0 +1,397 @@
+"""What every environment of ours does around an author's ``begin`` and ``turn``, without any I/O.
+
+Tasks and seeds, parsing, the reserved ``info`` keys, order of calls, and the record that snapshots
+by replay need. ``base.py`` makes a synchronous and an asynchronous environment of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import seeding
+
+from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
+from turngym.environments.core.info import Info
+from turngym.errors import ConfigError, SnapshotError
+from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
+from turngym.types import StopReason
+
+Observation = dict[str, Any]
+"""``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
+
+SnapshotKind = Literal["exact", "fs", "replay"]
+"""How a state is kept: a copy of it, a copy with its files, or the actions that led to it."""
+
+METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
+"""Gymnasium's description of an environment; it warns when the frame rate is missing."""
+
+_TERMINATED, _TRUNCATED = StopReason.TERMINATED.value, StopReason.TRUNCATED_ENV.value
+_MAX_TASK_INDEX = 1 << 31
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: that would double the cost of a turn
+class Outcome:
+    """What came of one action."""
+
+    text: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    """True only for a limit of the environment's own; other limits are wrappers."""
+    invalid_action: str | None = None
+    """Why the action was understood but could not be carried out."""
+    image: Any = None
+    info: Mapping[str, Any] | None = None
+    """More ``info`` keys, reserved ones included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A state of one episode that ``restore`` brings back. Picklable when the state is."""
+
+    kind: SnapshotKind
+    env: str
+    """Which environment it belongs to."""
+    task: Task | None
+    state: Any
+    """``exact`` and ``fs``: what ``get_state`` gave. ``replay``: the record of the episode."""
+    rng_state: Mapping[str, Any]
+    bookkeeping: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class EpisodeLog:
+    """What ``replay`` needs: how the episode began, every action, and what was seen."""
+
+    rng_state: Mapping[str, Any]
+    seed: int | None
+    options: dict[str, Any] | None
+    opening: str
+    turns: list[tuple[str, str]] = field(default_factory=list)
+
+
+class EpisodeCore:
+    """What ``TurnEnv`` and ``AsyncTurnEnv`` share; does no I/O of its own."""
+
+    name: str = ""
+    """Short name, the first part of task ids; defaults to the lower-cased class name."""
+    rules: str = ""
+    """What an agent should know before it starts; ``instructions`` adds how to act."""
+    snapshot_kind: ClassVar[SnapshotKind] = "replay"
+    shows_ground_truth: ClassVar[bool] = False
+    """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
+    action_format: ActionFormat
+    np_random: np.random.Generator
+
+    _constructor: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _task: Task | None = None
+    _task_id: str = ""
+    _log: EpisodeLog | None = None
+    _over: bool = True
+    _started: bool = False
+    _last_text: str = ""
+    render_mode: str | None = None
+    _np_random_seed: int | None = None
+
+    _lists_actions = _has_anchor = _has_potential = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Note what this class overrides, so that a turn need not ask what it does not."""
+        super().__init_subclass__(**kwargs)
+        cls._lists_actions = cls.legal_actions is not EpisodeCore.legal_actions
+        cls._has_anchor = cls.anchor is not EpisodeCore.anchor
+        cls._has_potential = cls.potential is not EpisodeCore.potential
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the arguments, so that ``fork`` can build an equal environment."""
+        self = super().__new__(cls)
+        self._constructor = (args, kwargs)
+        if not self.name:
+            self.name = cls.__name__.removesuffix("Env").lower()
+        return self
+
+    # What an author may override.
+
+    def score(self) -> float | None:
+        """Return success in [0, 1] if the episode ended now; None when it cannot be judged."""
+        return None
+
+    def end_at_limit(self) -> Outcome | None:
+        """Judge the state in which a limit ends the episode, as ``stop`` or ``submit`` would.
+
+        For environments in which the agent says when it is done: its reward is then paid with the
+        last turn, so that return and score agree. None: a limit pays nothing. May be a coroutine
+        in an ``AsyncTurnEnv``.
+        """
+        return None
+
+    def legal_actions(self) -> list[str] | None:
+        """Return the actions that would be carried out now, or None when they are endless."""
+        return None
+
+    def anchor(self) -> str | None:
+        """Return a history-free key of the current state, or None when there is none."""
+        return None
+
+    def potential(self) -> float | None:
+        """Return how promising the current state is, for reward shaping, or None.
+
+        Any function of the state will do: shaping by its differences leaves the best policy as it
+        is. The best one is what can still be earned from here, for example the reward of success
+        less a little for every turn that an expert needs; its growth is then a turn's advantage.
+        """
+        return None
+
+    def answer(self, ground_truth: str) -> str | None:
+        """Return the action that states ``ground_truth``, word for word, or None.
+
+        Credit that asks how likely the policy finds the true answer reads it.
+        """
+        return None
+
+    def reminder(self) -> str:
+        """Return what an agent needs to go on after an answer that was not understood.
+
+        Usually the present state in words: a small model that was told only what was wrong has
+        forgotten where it is. Must change nothing.
+        """
+        return ""
+
+    def oracle_action(self) -> str:
+        """Return an expert's action for the current state. Never part of an observation."""
+        raise ConfigError(f"environment {self.name!r} has no oracle")
+
+    def get_state(self) -> Any:
+        """Return a copy of the state, independent of the environment (not for ``replay``)."""
+        raise SnapshotError(
+            f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but get_state is missing"
+        )
+
+    def set_state(self, state: Any) -> None:
+        """Take over a copy of what ``get_state`` returned (not for ``replay``)."""
+        raise SnapshotError(
+            f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but set_state is missing"
+        )
+
+    # What users call.
+
+    @property
+    def instructions(self) -> str:
+        """Rules and action format, as text for a system prompt."""
+        return f"{self.rules}\n\n{self.action_format.instructions()}".strip()
+
+    @property
+    def current_task(self) -> Task:
+        """The task of the running episode."""
+        if self._task is None:
+            raise ResetNeeded(f"{self.name}: call reset before asking for the task")
+        return self._task
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return task number ``index`` of ``split``; the same on every machine."""
+        return procedural_task(self.name, split, index)
+
+    def find_task(self, task_id: str) -> Task:
+        """Return the task that ``task_id`` names.
+
+        Raises:
+            ConfigError: There is no such task here.
+        """
+        return parse_task_id(self.name, task_id)
+
+    def clone(self) -> Self:
+        """Return a new environment made with the same arguments; it needs a reset."""
+        args, kwargs = self._constructor
+        clone = type(self)(*args, **kwargs)
+        if isinstance(clone, gymnasium.Env) and isinstance(self, gymnasium.Env):
+            clone.spec = self.spec
+        return clone
+
+    def render(self) -> str | None:
+        """Return the last observation's text in render mode ``"ansi"``."""
+        return self._last_text if self.render_mode == "ansi" else None
+
+    # Bookkeeping shared by the sync and the async class.
+
+    def _open(self, seed: int | None, options: dict[str, Any] | None) -> Task:
+        rng_state = self._rng_state()
+        if seed is not None:
+            self.np_random, self._np_random_seed = seeding.np_random(seed)
+        self._task = self._choose_task(dict(options or {}))
+        self._task_id = self._task.id
+        self._log = None
+        if self.snapshot_kind == "replay":
+            self._log = EpisodeLog(rng_state, seed, options, "")
+        self._over, self._started = True, False  # until the opening is there
+        return self._task
+
+    def _choose_task(self, options: dict[str, Any]) -> Task:
+        chosen = options.pop("task", None)
+        split = options.pop("split", "train")
+        if options:
+            raise ConfigError(
+                f"{self.name}: unknown reset option {sorted(options)[0]!r}; known: task, split"
+            )
+        if isinstance(chosen, Task):
+            return chosen
+        if isinstance(chosen, str):
+            return self.find_task(chosen)
+        if chosen is not None:
+            raise ConfigError(f"{self.name}: option 'task' must be a Task or a task id")
+        if split not in SPLITS:
+            raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
+        return self.task(split, int(self.np_random.integers(_MAX_TASK_INDEX)))
+
+    def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
+        observation = observation_of(outcome)
+        self._last_text = outcome.text
+        self._over, self._started = False, True
+        if self._log is not None:
+            self._log.opening = outcome.text
+        info = self._info(outcome)
+        info["instructions"] = self.instructions
+        if isinstance(self.action_format, JsonTools):
+            info["tools"] = self.action_format.tools()
+        truth = info.get("ground_truth")
+        if truth is not None and (answer := self.answer(str(truth))) is not None:
+            info["answer"] = answer
+        return observation, info
+
+    def _parse(self, action: str) -> Action | Outcome:
+        if self._over or not isinstance(action, str):
+            self._refuse(action)
+        parsed = self.action_format.parse(action)
+        if isinstance(parsed, InvalidAction):
+            return self._not_understood(parsed)
+        self._over = True  # stays so when the turn fails or is cancelled: only a reset helps then
+        return parsed
+
+    def _not_understood(self, problem: InvalidAction) -> Outcome:
+        text = f"{problem.reason} {self.reminder()}".rstrip()
+        return Outcome(text=text, invalid_action=problem.reason)
+
+    def _refuse(self, action: object) -> None:
+        if self._over:
+            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
+        raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
+
+    def _stepped(
+        self, action: str, outcome: Outcome
+    ) -> tuple[Observation, float, bool, bool, Info]:
+        text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
+        self._last_text = text
+        self._over = over = terminated or truncated
+        if self._log is not None:
+            self._log.turns.append((action, text))
+        info = self._info(outcome)
+        if outcome.invalid_action is not None:
+            info["invalid_action"] = outcome.invalid_action
+        if over:
+            info["stop_reason"] = _TERMINATED if terminated else _TRUNCATED
+            score = info["score"] if "score" in info else self.score()
+            info["score"] = None if score is None else float(score)
+        observation: Observation = {"text": text}
+        if outcome.image is not None:
+            observation["image"] = outcome.image
+        return observation, float(outcome.reward), terminated, truncated, info
+
+    def _info(self, outcome: Outcome) -> Info:
+        info: Info = {"task_id": self._task_id}
+        if outcome.info:
+            info.update(outcome.info)
+            if "reward_parts" in info:
+                info["reward_parts"] = {k: float(v) for k, v in info["reward_parts"].items()}
+        if self._lists_actions:
+            if self._over:
+                info["legal_actions"] = []
+            elif (legal := self.legal_actions()) is not None:
+                info["legal_actions"] = legal
+        if self._has_anchor and (anchor := self.anchor()) is not None:
+            info["anchor"] = anchor
+        if self._has_potential and (potential := self.potential()) is not None:
+            info["potential"] = float(potential)
+        return info
+
+    def _rng_state(self) -> Mapping[str, Any]:
+        return self.np_random.bit_generator.state  # a fresh copy each time
+
+    def _state(self) -> Any:
+        if not self._started:
+            raise SnapshotError(f"{self.name}: nothing to snapshot before reset")
+        return copy.deepcopy(self._log) if self.snapshot_kind == "replay" else self.get_state()
+
+    def _snapshot(self, state: Any) -> Snapshot:
+        return Snapshot(
+            kind=self.snapshot_kind,
+            env=self.name,
+            task=self._task,
+            state=state,
+            rng_state=self._rng_state(),
+            bookkeeping={"over": self._over, "last_text": self._last_text},
+        )
+
+    def _check_snapshot(self, snapshot: Snapshot) -> None:
+        if (snapshot.env, snapshot.kind) != (self.name, self.snapshot_kind):
+            raise SnapshotError(
+                f"{self.name}: this is a {snapshot.kind!r} snapshot of {snapshot.env!r}, "
+                f"wanted a {self.snapshot_kind!r} one of {self.name!r}"
+            )
+
+    def _begin_restore(self, snapshot: Snapshot) -> None:
+        self._check_snapshot(snapshot)
+        self._task = snapshot.task
+        self._task_id = "" if snapshot.task is None else snapshot.task.id
+        self._over = True  # until it is there
+        if snapshot.kind == "replay":
+            self._set_rng(snapshot.state.rng_state)
+
+    def _end_restore(self, snapshot: Snapshot) -> None:
+        self._set_rng(snapshot.rng_state)
+        self._started = True
+        self._over = bool(snapshot.bookkeeping["over"])
+        self._last_text = snapshot.bookkeeping["last_text"]
+
+    def _set_rng(self, state: Mapping[str, Any]) -> None:
+        bits: np.random.BitGenerator = getattr(np.random, str(state["bit_generator"]))()
+        bits.state = state
+        self.np_random = np.random.Generator(bits)
+
+    def _compare(self, turn: int, wanted: str, observation: Observation) -> None:
+        if observation["text"] != wanted:
+            self._over = True
+            raise SnapshotError(
+                f"{self.name}: replay differs at turn {turn}: saw "
+                f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
+            )
+
+
+def add_end(outcome: Outcome, end: Outcome | None) -> None:
+    """Add what ``end_at_limit`` gave to the ``outcome`` of the turn that reached the limit."""
+    if end is None:
+        return
+    outcome.text = f"{outcome.text}\n{end.text}"
+    outcome.reward += end.reward
+    outcome.info = joined_info(outcome.info or {}, end.info or {}, outcome.reward)
+
+
+def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
+    """Return both, with parts of the reward that sum to ``reward`` where one of them has some."""
+    joined = {**info, **more}
+    if "reward_parts" in joined:
+        parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}
+        rest = reward - sum(parts.values())
+        joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
+    return joined
+
+
+def observation_of(outcome: Outcome) -> Observation:
+    """Return what the agent sees of ``outcome``."""
+    if outcome.image is None:
+        return {"text": outcome.text}
+    return {"text": outcome.text, "image": outcome.image}

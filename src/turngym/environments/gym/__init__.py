@@ -1,0 +1,1 @@
+"""The synchronous face for Gymnasium: wrappers, vector environments, registration."""

@@ -1,0 +1,197 @@
+"""Register environments with Gymnasium and with our catalogue, and make them by either name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from turngym import registry
+from turngym.environments.core.env import AsyncTurnEnv, SnapshotKind
+from turngym.environments.options import options_of
+from turngym.errors import ConfigError, unknown_name
+from turngym.registry import EnvEntry
+
+TURN_LIMIT = "turngym.environments.gym.registration:with_turn_limit"
+CREATE = f"{__name__}:create"
+
+
+def register(
+    id: str,
+    entry_point: str,
+    *,
+    family: str,
+    max_turns: int,
+    kwargs: Mapping[str, Any] | None = None,
+    snapshot_kind: SnapshotKind = "replay",
+    nondeterministic: bool = False,
+    extra: str | None = None,
+    modules: Sequence[str] = (),
+    programs: Sequence[str] = (),
+    packages: Mapping[str, str] | None = None,
+    provides: Collection[str] = (),
+) -> None:
+    """Register an environment under ``id`` for ``gymnasium.make`` and ``turngym.make``.
+
+    Args:
+        id: ``"<namespace>/<Name>-v<N>"``. The version goes up when results change.
+        entry_point: ``"package.module:Class"``, imported when the environment is first made.
+        family: Group for listings, for example ``"text"``.
+        max_turns: Turns after which an episode is truncated (a ``TurnLimit`` wrapper).
+        kwargs: Arguments of the class.
+        snapshot_kind: What the class declares.
+        nondeterministic: The same seed does not give the same episode; checks then ask for less.
+        extra: Extra that installs what is needed, for the hint when something is missing.
+        modules: Python modules that must be importable.
+        programs: Programs that must be on the PATH.
+        packages: Program to the Debian package that holds it, for the hint.
+        provides: What it gives credit methods beyond rewards: ``"anchor"``, ``"ground_truth"``
+            (with ``answer``), ``"potential"``.
+
+    Raises:
+        ConfigError: The id is malformed or already taken.
+    """
+    entry = EnvEntry(
+        id=id,
+        family=family,
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        max_turns=max_turns,
+        snapshot_kind=snapshot_kind,
+        extra=extra,
+        modules=tuple(modules),
+        programs=tuple(programs),
+        packages=dict(packages or {}),
+        provides=frozenset(provides),
+    )
+    register_entry(entry, nondeterministic=nondeterministic)
+
+
+def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
+    """Register what ``entry`` describes, as ``register``."""
+    if not registry.add(entry):
+        return
+    id, max_turns = entry.id, entry.max_turns
+    gymnasium.registry.pop(id, None)
+    limit = gymnasium.envs.registration.WrapperSpec(
+        "TurnLimit", TURN_LIMIT, {"max_turns": max_turns}
+    )
+    gymnasium.register(
+        id=id,
+        entry_point=CREATE,
+        kwargs={"entry_point": entry.entry_point, **entry.kwargs},
+        nondeterministic=nondeterministic,
+        additional_wrappers=(limit,),
+        disable_env_checker=True,
+        order_enforce=False,  # TurnEnv refuses a step without a reset itself
+    )
+
+
+def with_turn_limit(env: gymnasium.Env[Any, Any], max_turns: int) -> gymnasium.Env[Any, Any]:
+    """Return ``env`` within the turns of what it was made as.
+
+    The option ``max_turns`` says how many. Without it: an id stands for one difficulty, and made
+    with another one (``difficulty="hard"``), the environment gets the turns of the id that stands
+    for that.
+
+    Args:
+        env: As ``gymnasium.make`` made it.
+        max_turns: Turns of the id.
+
+    Raises:
+        ConfigError: The option is no whole number above 0.
+    """
+    from turngym.environments.gym.wrappers import TurnLimit
+
+    spec = env.unwrapped.spec
+    wanted = None if spec is None else spec.kwargs.get("max_turns")
+    if wanted is not None:
+        if isinstance(wanted, bool) or not isinstance(wanted, int):
+            raise ConfigError(f"option max_turns: wanted a whole number, got {wanted!r}")
+        return TurnLimit(env, wanted)
+    return TurnLimit(env, max_turns if spec is None else _turns_of(spec.id, spec.kwargs, max_turns))
+
+
+def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """Return ``spec`` with the turns that it has here, for a process where its id is unknown.
+
+    Args:
+        spec: What is to be made there.
+        kwargs: Options to make it with.
+    """
+    spec = deepcopy(spec)
+    for wrapper in spec.additional_wrappers:
+        if wrapper.entry_point == TURN_LIMIT and wrapper.kwargs is not None:
+            turns = wrapper.kwargs["max_turns"]
+            wrapper.kwargs["max_turns"] = _turns_of(spec.id, {**spec.kwargs, **kwargs}, turns)
+    return spec
+
+
+def _turns_of(id: str, kwargs: Mapping[str, Any], max_turns: int) -> int:
+    entries = registry.entries()
+    own = next((entry for entry in entries if entry.id == id), None)
+    if own is None:  # only the process that sent the spec knows it
+        return max_turns
+    other = {key: value for key, value in kwargs.items() if own.kwargs.get(key) != value}
+
+    def likeness(entry: EnvEntry) -> tuple[int, int, int]:
+        same = [key for key, value in entry.kwargs.items() if kwargs.get(key) == value]
+        return sum(key in other for key in same), len(same), entry.max_turns
+
+    alike = [one for one in entries if one.entry_point == own.entry_point]
+    best = max(alike, key=likeness)
+    return best.max_turns if likeness(best)[0] else max_turns
+
+
+def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Return a new environment by id or short name.
+
+    Args:
+        name: ``"turngym/Maze-v0"`` or ``"text/maze"``; of one's own ``"games.py"``,
+            ``"games.py:Class"`` or ``"module:Class"``.
+        kwargs: Options of the environment (``options_of``); they override the registered ones.
+            ``max_turns`` is one of every environment.
+
+    Raises:
+        UnknownNameError: There is none of that name; the message names the nearest.
+        MissingExtraError: It needs something that is not installed.
+        ConfigError: It has no option of that name, or cannot be loaded.
+    """
+    entry = registry.find(name)
+    entry.require()
+    try:
+        return gymnasium.make(entry.id, **kwargs)
+    except TypeError as error:
+        found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if found is None:
+            raise
+        if found[1] not in kwargs:  # what it was registered with
+            reason = str(error).split(" was raised from ")[0]
+            raise ConfigError(f"environment {entry.short_name!r}: {reason}") from error
+        known = [option.name for option in options_of(entry)]
+        raise unknown_name(f"option of {entry.short_name}", found[1], known) from error
+
+
+def create(
+    entry_point: str | Callable[..., Any], max_turns: int | None = None, **kwargs: Any
+) -> gymnasium.Env[Any, Any]:
+    """Return the environment that ``entry_point`` makes; what ``gymnasium.make`` calls.
+
+    Args:
+        entry_point: ``"package.module:Class"``, or what it names. One made of coroutines becomes a
+            ``gymnasium.Env``.
+        max_turns: Read by ``with_turn_limit``.
+        kwargs: Arguments of the class.
+    """
+    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    env: Any = maker(**kwargs)
+    if isinstance(env, AsyncTurnEnv):
+        from turngym.environments.gym.adapters import as_sync  # it imports this module
+
+        return as_sync(env)
+    made: gymnasium.Env[Any, Any] = env
+    return made

@@ -1,0 +1,386 @@
+"""Where an environment lives while coroutines use it: in threads, one thread, or a child process.
+
+A *home* holds the environment and carries out calls by name; a *runner* says which thread a call
+runs in. ``as_async`` joins one of each.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+import gymnasium
+
+from turngym import registry
+from turngym.environments.core.snapshot import fork, restore, snapshot
+from turngym.errors import EnvironmentFault
+from turngym.faults import ExitBorder, describe, keep_place
+
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+Call = Callable[[], Any]
+CallFuture = concurrent.futures.Future[Any]
+
+GET = "get attribute"
+CALL = "call attribute"
+
+_CLOSE_TIMEOUT_S = 10.0
+_LAST_S = 2.0
+"""How long a child may take to close once its parent is dead."""
+_STARTS_EPISODE = frozenset({"reset", "restore"})
+
+
+def perform(
+    env: gymnasium.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Carry out one call on ``env`` and return what it returns.
+
+    Args:
+        env: The environment.
+        name: A method of ``gymnasium.Env``; ``"snapshot"``, ``"restore"`` or ``"fork"``; ``GET``
+            for the attribute ``args[0]``, which gives (is callable, value); ``CALL`` to call it.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    if name == GET:
+        value = env.get_wrapper_attr(args[0])
+        return (True, None) if callable(value) else (False, value)
+    if name == CALL:
+        return env.get_wrapper_attr(args[0])(*args[1:], **kwargs)
+    if name == "snapshot":
+        return snapshot(env)
+    if name == "restore":
+        return restore(env, *args)
+    if name == "fork":
+        return fork(env, *args)
+    return getattr(env, name)(*args, **kwargs)
+
+
+class Home(Protocol):
+    """Holds one environment, which is made by the first call."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Carry out a call, see ``perform``. One at a time."""
+        ...
+
+    def interrupt(self) -> bool:
+        """Break off the call that runs, if that can be done; return whether it can."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment if there is one. Safe to call twice."""
+        ...
+
+
+class LocalHome:
+    """The environment lives in this process."""
+
+    def __init__(self, make: MakeEnv) -> None:
+        self._make = make
+        self._env: gymnasium.Env[Any, Any] | None = None
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Carry out a call in the thread of the caller.
+
+        Raises:
+            EnvironmentFault: In place of what would end the thread or the program.
+        """
+        with ExitBorder(name, EnvironmentFault):
+            if self._env is None:
+                self._env = self._make()
+            return perform(self._env, name, args, kwargs)
+
+    def interrupt(self) -> bool:
+        """Break off coroutines in their loop (``SyncAdapter``); a thread itself cannot be."""
+        break_off = getattr(self._env and self._env.unwrapped, "interrupt_call", None)
+        if break_off is None:
+            return False
+        break_off()
+        return True
+
+    def close(self) -> None:
+        """Close the environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            with ExitBorder("close", EnvironmentFault):
+                env.close()
+
+
+class ProcessHome:
+    """The environment lives in a child process, started by the first call.
+
+    When the child dies, the call that ran and all others up to the next ``reset`` or ``restore``
+    raise ``EnvironmentFault``; that one starts a new child.
+    """
+
+    def __init__(self, make: MakeEnv) -> None:
+        self._make = make
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._interrupted = False
+        self._lost = False
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Have a call carried out by the child; what it raises is raised here.
+
+        Raises:
+            EnvironmentFault: The child died, or the result cannot be sent.
+        """
+        message = pickle.dumps((name, args, kwargs))
+        pipe = self._connect(name)
+        try:
+            pipe.send_bytes(message)
+            reply = pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            code = self._kill()
+            self._lost = True
+            raise EnvironmentFault(
+                f"{name}: the environment's process died (exit code {code})"
+            ) from error
+        return open_reply(name, reply)
+
+    def interrupt(self) -> bool:
+        """Kill the child; the call that runs ends with a fault."""
+        self._interrupted = True
+        process = self._process
+        with suppress(ValueError):  # it ended just now
+            if process is not None:
+                process.kill()
+        return True
+
+    def close(self) -> None:
+        """Let the child close the environment and end; kill it if it takes too long."""
+        pipe, self._lost = self._pipe, True
+        try:
+            if pipe is not None:
+                pipe.send_bytes(pickle.dumps(("close", (), {})))
+                if pipe.poll(_CLOSE_TIMEOUT_S):
+                    open_reply("close", pipe.recv_bytes())
+                if self._process is not None:
+                    self._process.join(_CLOSE_TIMEOUT_S)
+        except (EOFError, OSError):
+            pass  # it is dead already
+        finally:
+            self._kill()
+
+    def _connect(self, name: str) -> Connection:
+        """Return the pipe to a living child, which is started if need be."""
+        if self._process is not None and (self._interrupted or not self._process.is_alive()):
+            self._kill()
+            self._lost = True
+        if self._lost and name not in _STARTS_EPISODE:
+            raise EnvironmentFault(f"{name}: the environment's process died before; call reset")
+        if self._pipe is None:
+            self._interrupted = self._lost = False
+            self._pipe = self._start()
+        return self._pipe
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        # What was loaded from a file comes first: the child must find what it is to make.
+        work = (theirs, registry.sources(), pickle.dumps(self._make))
+        process = context.Process(target=_serve, args=work, daemon=True)
+        process.start()
+        theirs.close()
+        self._process = process
+        if self._interrupted:  # while it was starting
+            process.kill()
+        return ours
+
+    def _kill(self) -> int | None:
+        """Make sure that there is no child; return its exit code."""
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None
+        if pipe is not None:
+            pipe.close()
+        if process is None:
+            return None
+        process.kill()
+        process.join()
+        code = process.exitcode
+        process.close()
+        return code
+
+
+def open_reply(name: str, reply: bytes) -> Any:
+    """Return or raise what the other process packed; what would end this one becomes a fault."""
+    try:
+        fine, value = pickle.loads(reply)
+    except BaseException as error:  # a class that only the child can import, for example
+        raise EnvironmentFault(
+            f"{name}: the reply of the process is unreadable: {describe(error)}"
+        ) from error
+    if fine:
+        return value
+    with ExitBorder(name, EnvironmentFault):
+        raise value
+
+
+def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
+    """Carry out calls until the other side is gone; the main function of the child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
+    home = LocalHome(partial(_make_here, sources, make))  # what it raises answers the first call
+    name = ""
+    try:
+        while name != "close":
+            try:
+                name, args, kwargs = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                break
+            pipe.send_bytes(_answer(home, name, args, kwargs))
+    finally:
+        home.close()
+
+
+def _make_here(sources: list[str], make: bytes) -> gymnasium.Env[Any, Any]:
+    with registry.loaded(sources):
+        made: gymnasium.Env[Any, Any] = pickle.loads(make)()
+        return made
+
+
+def _end_with_parent() -> None:
+    """End this process soon after its parent has, also when a call never ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        time.sleep(_LAST_S)  # an environment that can be closed closes
+        os._exit(1)
+
+
+def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:
+    try:
+        value = home.close() if name == "close" else home.call(name, *args, **kwargs)  # type: ignore[func-returns-value]
+    except BaseException as error:  # noqa: BLE001 - all of them belong to the other side
+        return pack_error(name, error)
+    try:
+        return pickle.dumps((True, value))
+    except BaseException as error:  # noqa: BLE001 - pickling raises many types
+        fault = EnvironmentFault(f"{name}: the result cannot be pickled: {describe(error)}")
+        return pickle.dumps((False, fault))
+
+
+def pack_error(name: str, error: BaseException) -> bytes:
+    """Return ``error`` with its traceback as a note, or a fault that describes it, for sending."""
+    trace = "".join(traceback.format_exception(error))
+    fault = EnvironmentFault(f"{name}: {describe(error)}\n{trace}")
+    try:
+        keep_place(error)
+        error.add_note(f"in the environment's process:\n{trace}")
+        reply = pickle.dumps((False, error))
+        pickle.loads(reply)  # some exceptions can be written but not read
+    except BaseException:  # noqa: BLE001 - pickling raises many types
+        return pickle.dumps((False, fault))
+    return reply
+
+
+class Runner(Protocol):
+    """Runs calls in some other thread."""
+
+    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
+        """Run ``call``, once ``after`` is done; the future takes what it returns or raises."""
+        ...
+
+    def now(self, call: Call) -> Any:
+        """Run ``call`` in the right thread and wait for it here."""
+        ...
+
+    def stop(self) -> None:
+        """End the thread, if there is one, once it has done what was started."""
+        ...
+
+    def join(self) -> None:
+        """Wait for the end of the last thread; its work must be done already."""
+        ...
+
+
+class ShortThreads:
+    """A new thread for each call: nothing lives between calls, and nothing limits their number."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
+        """Run ``call`` in a thread of its own."""
+        future: CallFuture = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=_run, args=(future, call, after), name="turngym-env-call", daemon=True
+        )
+        self._thread.start()
+        return future
+
+    def now(self, call: Call) -> Any:
+        """Run ``call`` right here: any thread will do."""
+        return call()
+
+    def stop(self) -> None:
+        """Do nothing: the threads end by themselves."""
+
+    def join(self) -> None:
+        """Wait for the last thread."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+class OneThread:
+    """One thread for all calls, for libraries that are bound to the thread they started in."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[CallFuture, Call] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
+        """Queue ``call``; calls run in order, so ``after`` is kept anyway."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work, args=(self._calls,), name="turngym-env", daemon=True
+            )
+            self._thread.start()
+        future: CallFuture = concurrent.futures.Future()
+        self._calls.put((future, call))
+        return future
+
+    def now(self, call: Call) -> Any:
+        """Run ``call`` in the thread and wait."""
+        return self.start(call).result()
+
+    def stop(self) -> None:
+        """Let the thread end after the calls that are queued."""
+        self._calls.put(None)
+
+    def join(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _work(calls: queue.SimpleQueue[tuple[CallFuture, Call] | None]) -> None:
+    while (item := calls.get()) is not None:
+        _run(*item)
+        del item  # or the last call keeps its environment alive
+
+
+def _run(future: CallFuture, call: Call, after: CallFuture | None = None) -> None:
+    if after is not None:
+        concurrent.futures.wait([after])
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

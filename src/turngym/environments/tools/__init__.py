@@ -1,0 +1,1 @@
+"""Environments made of tools that others wrote."""

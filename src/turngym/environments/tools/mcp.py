@@ -1,0 +1,224 @@
+"""An environment made of the tools of an MCP server (Model Context Protocol), whoever wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turngym.environments.core.actions import Action, JsonTools
+from turngym.environments.core.env import AsyncTurnEnv
+from turngym.environments.core.episode import Outcome
+from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.tasks.base import Task
+
+ANSWER = "answer"
+_ANSWER_TOOL = {
+    "type": "function",
+    "function": {
+        "name": ANSWER,
+        "description": "Say that you are done, and what the answer is.",
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpCall:
+    """One tool call and its answer."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    text: str
+    is_error: bool
+
+
+Judge = Callable[[Task, str, Sequence[McpCall]], Awaitable[float | None] | float | None]
+"""(task, answer, calls) -> success in [0, 1], None for not judged."""
+
+
+class McpEnv(AsyncTurnEnv):
+    """Tool calls to an MCP server, until the agent answers.
+
+    Action: JSON tool calls: the server's tools, and ``answer``.
+    Observation: what the tool says; pictures and other parts are named, not shown.
+    Reward: the judge's verdict on the answer, else 0.
+    Start: a new connection; the task's instruction, else ``instruction``.
+    End: ``answer``, or a limit.
+
+    Args:
+        server: Address of a server (``http://.../mcp``), the command line that starts one, or a
+            server object of the ``mcp`` package.
+        instruction: What is asked, for tasks without an instruction of their own.
+        judge: Says how good an answer is; None leaves episodes unscored.
+        tools: Names of the tools that are offered; None for all.
+    """
+
+    name = "mcp"
+
+    def __init__(
+        self,
+        server: Any,
+        instruction: str = "",
+        *,
+        judge: Judge | None = None,
+        tools: Collection[str] | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        self.rules = "You work with the tools of a server. Say answer when you are done."
+        self.action_format = JsonTools([_ANSWER_TOOL])
+        self._server = server
+        self._instruction = instruction
+        self._judge = judge
+        self._offered = None if tools is None else set(tools)
+        self._connection: _Connection | None = None
+        self._calls: list[McpCall] = []
+
+    async def begin(self, task: Task) -> Outcome:
+        """Connect anew and learn which tools there are."""
+        await self.close()
+        self._calls = []
+        self._connection = _Connection(self._server)
+        found = await self._connection.open()
+        known = {tool["function"]["name"] for tool in found}
+        if self._offered is not None and not self._offered <= known:
+            missing = sorted(self._offered - known)[0]
+            raise ConfigError(f"mcp: the server has no tool {missing!r}; it has {sorted(known)}")
+        usable = [t for t in found if self._offered is None or _name(t) in self._offered]
+        self.action_format = JsonTools([*usable, _ANSWER_TOOL])
+        return Outcome(text=task.instruction or self._instruction)
+
+    async def turn(self, action: Action) -> Outcome:
+        """Call a tool, or take the answer."""
+        if action.name == ANSWER:
+            return await self._answered(str(action.arguments["text"]))
+        assert self._connection is not None
+        call = await self._connection.call(action.name, action.arguments)
+        self._calls.append(call)
+        return Outcome(text=call.text, invalid_action=call.text if call.is_error else None)
+
+    async def close(self) -> None:
+        """End the connection. Safe to call twice."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+    async def _answered(self, text: str) -> Outcome:
+        if self._judge is None:
+            return Outcome(text="Done.", terminated=True)
+        verdict = self._judge(self.current_task, text, tuple(self._calls))
+        score = await verdict if inspect.isawaitable(verdict) else verdict
+        return Outcome(
+            text="Done.", reward=float(score or 0.0), terminated=True, info={"score": score}
+        )
+
+
+class _Connection:
+    """A client that lives in a task of its own: it must be closed by the task that opened it."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._wanted: asyncio.Queue[tuple[str, Mapping[str, Any], asyncio.Future[McpCall]] | None]
+        self._wanted = asyncio.Queue()
+        self._tools: asyncio.Future[list[dict[str, Any]]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> list[dict[str, Any]]:
+        """Connect and return the tools, as OpenAI-style function descriptions."""
+        self._tools = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(self._tools))
+        return await self._tools
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> McpCall:
+        """Call a tool and return what came of it.
+
+        Raises:
+            EnvironmentFault: The connection is gone.
+        """
+        assert self._task is not None
+        answer: asyncio.Future[McpCall] = asyncio.get_running_loop().create_future()
+        await self._wanted.put((name, arguments, answer))
+        either: set[asyncio.Future[Any]] = {answer, self._task}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise EnvironmentFault("mcp: the connection is gone")
+        return answer.result()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._task is not None and not self._task.done():
+            await self._wanted.put(None)
+            await asyncio.wait({self._task})
+
+    async def _live(self, tools: asyncio.Future[list[dict[str, Any]]]) -> None:
+        try:
+            async with _client(self._server) as client:
+                found = (await client.list_tools()).tools
+                tools.set_result([_described(tool) for tool in found])
+                while (wanted := await self._wanted.get()) is not None:
+                    name, arguments, answer = wanted
+                    try:
+                        result = await client.call_tool(name, dict(arguments))
+                    except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+                        if not answer.done():
+                            answer.set_exception(_fault(error))
+                    else:
+                        if not answer.done():
+                            answer.set_result(_call(name, arguments, result))
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            if not tools.done():
+                tools.set_exception(_fault(error))
+
+
+def _client(server: Any) -> Any:
+    try:
+        from mcp.client.client import Client
+        from mcp.client.stdio import StdioServerParameters
+    except ImportError as error:
+        raise missing_extra("an MCP server", "mcp") from error
+    if isinstance(server, list | tuple):
+        command, *arguments = server
+        return Client(StdioServerParameters(command=command, args=arguments))
+    return Client(server)
+
+
+def _fault(error: Exception) -> Exception:
+    if isinstance(error, ConfigError):
+        return error
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return EnvironmentFault(f"mcp: {type(error).__name__}: {error}")
+
+
+def _described(tool: Any) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": tool.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool["function"]["name"])
+
+
+def _call(name: str, arguments: Mapping[str, Any], result: Any) -> McpCall:
+    texts = [
+        part.text if getattr(part, "type", "") == "text" else f"[{getattr(part, 'type', 'part')}]"
+        for part in result.content
+    ]
+    return McpCall(
+        name=name,
+        arguments=dict(arguments),
+        text="\n".join(texts),
+        is_error=bool(result.is_error),
+    )

@@ -1,0 +1,1 @@
+"""Evaluation: held-out tasks, one row per episode, intervals, summaries."""

@@ -1,0 +1,90 @@
+"""Plays the episodes of an evaluation that are not played yet, and makes a row of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from turngym.agents.policy import Policy
+from turngym.rollouts.collect import MakeEnv, collect, group_specs
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, rollout
+from turngym.rollouts.evaluation.folder import EvalFolder
+from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
+from turngym.tasks.base import Task
+from turngym.types import Trajectory
+
+OnRow = Callable[[EpisodeRow, Trajectory], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalJob:
+    """The episodes of one environment: every task, some attempts at each."""
+
+    env: str
+    """Short name."""
+    env_id: str
+    make_env: MakeEnv
+    tasks: Sequence[Task]
+    seed: int
+    """Root of the evaluation's place in the seed tree."""
+    attempts: int = 1
+    """Attempts at one task share the environment seed and differ in the policy seed."""
+    concurrency: int = 1
+    """Episodes alive at once. No result depends on it."""
+    timeout_s: float | None = None
+    """Wall-clock limit of one episode in seconds."""
+
+    def specs(self) -> list[EpisodeSpec]:
+        """Return the episodes in order, attempts at one task together."""
+        return [
+            spec
+            for task in self.tasks
+            for spec in group_specs(self.env_id, task, seed=self.seed, group_size=self.attempts)
+        ]
+
+
+async def play_job(
+    job: EvalJob, policy: Policy, *, folder: EvalFolder | None = None, on_row: OnRow | None = None
+) -> list[EpisodeRow]:
+    """Play what ``folder`` does not hold yet, keep it there, and return all rows in order.
+
+    Args:
+        job: The episodes.
+        policy: Who acts.
+        folder: Where episodes are kept; None keeps rows only.
+        on_row: Called after each episode that is played, for progress.
+
+    Raises:
+        ConfigError: Environment or policy refuse their settings, or the folder holds episodes of
+            other tasks.
+        OSError: An episode could not be kept.
+    """
+    if folder is not None:
+        folder.check_tasks(job.env, job.tasks)
+    rows = {} if folder is None else dict(folder.rows)
+    seconds: dict[int, float] = {}
+
+    async def play(env: AnyEnv, policy: Policy, spec: EpisodeSpec) -> Trajectory:
+        began = time.perf_counter()
+        pictures = None if folder is None else folder.pictures
+        trajectory = await rollout(
+            env, policy, spec, timeout_s=job.timeout_s, keep_picture=pictures
+        )
+        seconds[id(trajectory)] = time.perf_counter() - began
+        return trajectory
+
+    def keep(trajectory: Trajectory) -> None:
+        row = row_of(trajectory, env=job.env, seconds=seconds.pop(id(trajectory), 0.0))
+        rows[row.key] = row
+        if folder is not None:
+            folder.add(row, trajectory)
+        if on_row is not None:
+            on_row(row, trajectory)
+
+    keys = {(job.env, spec.task.id, spec.attempt): spec for spec in job.specs()}
+    todo = [spec for key, spec in keys.items() if key not in rows]
+    await collect(
+        job.make_env, policy, todo, concurrency=job.concurrency, on_episode=keep, play=play
+    )
+    return [rows[key] for key in keys]

@@ -1,0 +1,1 @@
+"""The asynchronous rollout scheduler and its ledger."""

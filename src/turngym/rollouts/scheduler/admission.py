@@ -1,0 +1,215 @@
+"""When a group may begin and which finished groups a step takes: pure decisions.
+
+The scheduler asks, and keeps the counts in ``Load``. Nothing here waits, draws or remembers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turngym.rollouts.scheduler.config import (
+    Capacity,
+    InOrder,
+    ReadyFirst,
+    SchedulerConfig,
+    Windowed,
+)
+
+
+def capacity(
+    *, max_concurrent: int, staleness: int, batch: int, version: int, accepted: int, running: int
+) -> int:
+    """Return how many more may begin so that none is too old when its turn comes.
+
+    ``min(max(1, max_concurrent) - running, (staleness + version + 1) * max(1, batch) - (accepted +
+    running))``; begin only while it is positive.
+
+    Args:
+        max_concurrent: Most in flight.
+        staleness: Versions that data may lag behind, 0 or more.
+        batch: Consumed for each version.
+        version: Versions published so far.
+        accepted: Finished and kept since the start, consumed or not.
+        running: In flight.
+
+    Source:
+        AReaL, Fu et al. 2025, arXiv:2505.24298, and its ``staleness_manager``.
+    """
+    ahead = (staleness + version + 1) * max(1, batch) - (accepted + running)
+    return min(max(1, max_concurrent) - running, ahead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What there is at one moment, in groups."""
+
+    version: int
+    """Version of the newest weights."""
+    running: int
+    """Begun and not closed."""
+    ready: int
+    """Closed, kept and not yet taken."""
+    taken: int
+    """Taken for the step of this version, whose update is not published yet."""
+    targets: Mapping[int, int] = field(default_factory=dict)
+    """Groups that live (running, ready or taken) for each step, where they are stamped."""
+
+    @property
+    def held(self) -> int:
+        """Groups that occupy the buffer."""
+        return self.running + self.ready
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Leave to begin one group."""
+
+    target: int | None = None
+    """The step that it is for, where the policy stamps groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A closed group as selection sees it."""
+
+    index: int
+    """Order in which groups began."""
+    closed: int
+    """Order in which groups closed."""
+    born: int
+    """Version when it began."""
+    target: int | None
+
+
+class Admission(ABC):
+    """One rule for beginning and taking groups."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.staleness = config.admission.staleness
+        self.batch = config.groups_started
+        self.buffer = config.buffer
+
+    def admit(self, load: Load) -> Admitted | None:
+        """Return leave to begin one more group, or None: wait for an event."""
+        return self._admit(load) if load.held < self.buffer else None
+
+    @abstractmethod
+    def _admit(self, load: Load) -> Admitted | None: ...
+
+    @abstractmethod
+    def select(
+        self, ready: Sequence[Candidate], version: int, groups: int
+    ) -> tuple[Candidate, ...] | None:
+        """Return the ``groups`` groups that the step of ``version`` trains on.
+
+        None when there are not enough of them yet.
+        """
+
+    def expired(self, candidate: Candidate, version: int) -> bool:
+        """Return whether ``candidate`` can be selected no more from ``version`` on."""
+        return False
+
+    def _is_in_pace(self, load: Load) -> bool:
+        """Return whether one more group can be consumed within the bound."""
+        return load.held + load.taken < (self.staleness + 1) * self.batch
+
+
+class InOrderAdmission(Admission):
+    """Groups are stamped with the first step that lacks one, and a step takes its own."""
+
+    def _admit(self, load: Load) -> Admitted | None:
+        first = load.version + (1 if load.taken else 0)
+        for target in range(first, load.version + self.staleness + 1):
+            if load.targets.get(target, 0) < self.batch:
+                return Admitted(target)
+        return None
+
+    def select(
+        self, ready: Sequence[Candidate], version: int, groups: int
+    ) -> tuple[Candidate, ...] | None:
+        """Return the first ``groups`` of the step's own groups that closed, in order of begin."""
+        return _first([c for c in ready if c.target == version], groups, key=lambda c: c.closed)
+
+    def expired(self, candidate: Candidate, version: int) -> bool:
+        """Return whether the step that it was for is over."""
+        return candidate.target is not None and candidate.target < version
+
+
+class ReadyFirstAdmission(Admission):
+    """Bounded ahead like ``in_order``, but a step takes what closed first."""
+
+    def _admit(self, load: Load) -> Admitted | None:
+        return Admitted() if self._is_in_pace(load) else None
+
+    def select(
+        self, ready: Sequence[Candidate], version: int, groups: int
+    ) -> tuple[Candidate, ...] | None:
+        """Return the ``groups`` that closed first."""
+        return _first(ready, groups, key=lambda c: c.closed)
+
+
+class WindowedAdmission(Admission):
+    """A step takes what is ready and young enough; the buffer alone limits what begins."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        super().__init__(config)
+        assert isinstance(config.admission, Windowed)
+        self.pace = config.admission.pace
+        self.freshest = config.admission.freshest
+
+    def _admit(self, load: Load) -> Admitted | None:
+        return Admitted() if not self.pace or self._is_in_pace(load) else None
+
+    def select(
+        self, ready: Sequence[Candidate], version: int, groups: int
+    ) -> tuple[Candidate, ...] | None:
+        """Return ``groups`` of those begun inside the window, oldest or newest first."""
+        sign = -1 if self.freshest else 1
+        return _first(ready, groups, key=lambda c: sign * c.closed)
+
+    def expired(self, candidate: Candidate, version: int) -> bool:
+        """Return whether it was begun before the window."""
+        return candidate.born < version - self.staleness
+
+
+class CapacityAdmission(Admission):
+    """What begins is bounded by what can be consumed in time; the oldest are taken first."""
+
+    def _admit(self, load: Load) -> Admitted | None:
+        room = capacity(
+            max_concurrent=self.buffer,
+            staleness=self.staleness,
+            batch=self.batch,
+            version=load.version,
+            accepted=load.version * self.batch + load.ready + load.taken,
+            running=load.running,
+        )
+        return Admitted() if room > 0 else None
+
+    def select(
+        self, ready: Sequence[Candidate], version: int, groups: int
+    ) -> tuple[Candidate, ...] | None:
+        """Return the ``groups`` that began first among the ready ones."""
+        return _first(ready, groups, key=lambda c: c.index)
+
+
+def make_admission(config: SchedulerConfig) -> Admission:
+    """Return the rule that ``config`` names."""
+    kinds: dict[type, type[Admission]] = {
+        InOrder: InOrderAdmission,
+        ReadyFirst: ReadyFirstAdmission,
+        Windowed: WindowedAdmission,
+        Capacity: CapacityAdmission,
+    }
+    return kinds[type(config.admission)](config)
+
+
+def _first(
+    ready: Sequence[Candidate], groups: int, *, key: Callable[[Candidate], int]
+) -> tuple[Candidate, ...] | None:
+    if len(ready) < groups:
+        return None
+    chosen = sorted(ready, key=key)[:groups]
+    return tuple(sorted(chosen, key=lambda c: c.index))

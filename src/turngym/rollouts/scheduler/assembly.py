@@ -1,0 +1,401 @@
+"""Groups from their first finished member to the step that trains them, with every count kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from turngym.rollouts.scheduler.admission import Admission, Candidate, Load
+from turngym.rollouts.scheduler.config import SchedulerConfig
+from turngym.rollouts.scheduler.gauges import Gauges
+from turngym.rollouts.scheduler.groups import (
+    GroupStatistics,
+    Member,
+    OpenGroup,
+    ReadyGroup,
+    closes,
+    is_usable,
+    patience_left,
+)
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import SampleKey, Selection
+from turngym.rollouts.scheduler.packing import PackedEpisode
+from turngym.rollouts.scheduler.staleness import trained_turns
+from turngym.rollouts.scheduler.stored import (
+    StoredGroup,
+    StoredMember,
+    fetch,
+    read_episode,
+    store,
+    turn_tokens,
+    with_turns,
+)
+
+_LIVE = 64
+"""Waiting groups that are not packed: what the next steps take is there at once."""
+
+
+class Runner(Protocol):
+    """Plays the members of groups."""
+
+    def drop_members(self, index: int, members: Sequence[int], reason: str) -> None:
+        """Stop members that run or wait to run; each is reported as dropped."""
+        ...
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call ``function`` in the event loop, unless the scheduler ends before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """What one step trains on."""
+
+    groups: tuple[ReadyGroup, ...]
+    extra: tuple[ReadyGroup, ...]
+
+
+class Assembly:
+    """Closes groups, asks the selection about them, and composes steps from what is ready."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        admission: Admission,
+        selection: Selection,
+        gauges: Gauges,
+        ledger: Ledger | None,
+        *,
+        version: Callable[[], int],
+    ) -> None:
+        self.open: dict[int, OpenGroup] = {}
+        self.ready: dict[int, StoredGroup] = {}
+        self.extra: list[StoredGroup] = []
+        """Late members and harvested turns."""
+        self.taken: list[tuple[int, int | None]] = []
+        """Index and target of the groups whose update is not published."""
+        self.targets: Counter[int] = Counter()
+        self.runner: Runner | None = None
+        self._config = config
+        self._admission = admission
+        self._selection = selection
+        self._gauges = gauges
+        self._ledger = ledger
+        self._version = version
+        self._running = 0
+        self._closed = 0
+        self._reader: sqlite3.Connection | None = None
+
+    def load(self, version: int) -> Load:
+        """Return the counts that admission decides on."""
+        return Load(
+            version=version,
+            running=self._running,
+            ready=len(self.ready),
+            taken=len(self.taken),
+            targets=self.targets,
+        )
+
+    # From the runner.
+
+    def begin(self, group: OpenGroup) -> None:
+        """Count a group in."""
+        self.open[group.index] = group
+        self._running += 1
+        if group.target is not None:
+            self.targets[group.target] += 1
+
+    def begin_again(self, group: OpenGroup, now: float) -> None:
+        """Take over a group of an earlier process, some of whose members still run."""
+        if group.closed:
+            self.open[group.index] = group
+            return
+        self.begin(group)
+        self._close_if_complete(group, now)
+        self._forget_if_done(group)
+
+    def finished(self, group: OpenGroup, member: Member, now: float) -> None:
+        """Take over a member that ended by itself."""
+        group.waiting.discard(member.number)
+        if group.closed:
+            self._add_late(group, member)
+        else:
+            group.finished.append(member)
+            self._close_if_complete(group, now)
+        self._forget_if_done(group)
+
+    def lost(self, group: OpenGroup, number: int, now: float) -> None:
+        """Note that a member will never finish."""
+        group.waiting.discard(number)
+        self._close_if_complete(group, now)
+        self._forget_if_done(group)
+
+    def harvest(self, group: OpenGroup, member: Member) -> None:
+        """Take over the first turns of an episode that still runs."""
+        piece = ReadyGroup(
+            index=group.index,
+            order=group.order,
+            members=(member,),
+            born=member.born,
+            kind="harvest",
+        )
+        self._gauges.groups["harvested"] += 1
+        self.extra.append(store(piece, closed=self._closed, pinned=True))
+
+    # Closing.
+
+    def _close_if_complete(self, group: OpenGroup, now: float, *, overdue: bool = False) -> None:
+        if closes(group, self._config.group, overdue=overdue):
+            self._close(group, early=overdue and len(group.finished) < group.enough)
+            return
+        wait = patience_left(group, self._config.group, self._gauges.durations, now)
+        if wait is not None and not group.closed and self.runner is not None:
+            runner = self.runner
+            runner.call_later(
+                wait, lambda: self._close_if_complete(group, now + wait, overdue=True)
+            )
+
+    def _close(self, group: OpenGroup, *, early: bool) -> None:
+        group.closed = True
+        self._running -= 1
+        slow = sorted(group.waiting)
+        late = self._config.group.late
+        reason = "redundant" if not early else "late"
+        if slow and (not early or late == "drop") and self.runner is not None:
+            self.runner.drop_members(group.index, slow, reason)
+        group.finished.sort(key=lambda member: member.number)
+        if not is_usable(group, self._config.group):
+            self._drop_group(group, group.finished, "group_failed")
+            return
+        group.statistics = GroupStatistics.of([m.trajectory for m in group.finished])
+        ready = ReadyGroup(
+            index=group.index,
+            order=group.order,
+            members=tuple(group.finished),
+            born=group.born,
+            target=group.target,
+        )
+        self._gauges.groups["closed_early" if early else "closed"] += 1
+        self._selection.observe(ready)
+        verdict = self._selection.admit(ready)
+        if verdict.group is None:
+            self._drop_group(group, group.finished, f"filtered_{verdict.reason}")
+            return
+        self._keep(verdict.group, pinned=verdict.group is not ready)
+        group.finished = []
+
+    def _keep(self, ready: ReadyGroup, *, pinned: bool) -> None:
+        self._closed += 1
+        if self._ledger is not None:
+            self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
+        stored = store(ready, closed=self._closed, pinned=pinned)
+        self.ready[ready.index] = stored
+        self._evict_group(stored, self._version())
+        waiting = len(self.ready)
+        if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
+            stored.spill()
+        elif waiting > _LIVE:
+            stored.pack()
+
+    def _add_late(self, group: OpenGroup, member: Member) -> None:
+        if group.statistics is None:  # its group was given up
+            self._drop_members(group.index, [member], "group_failed")
+            return
+        piece = ReadyGroup(
+            index=group.index,
+            order=group.order,
+            members=(member,),
+            born=group.born,
+            kind="late",
+            statistics=group.statistics,
+        )
+        self._gauges.groups["late_members"] += 1
+        if self._ledger is not None:
+            self._ledger.ready(group.index, [member.number], late=True)
+        self.extra.append(store(piece, closed=self._closed))
+        self._evict_extra(self._version())
+
+    def _drop_group(self, group: OpenGroup, members: Sequence[Member], reason: str) -> None:
+        self._drop_members(group.index, members, reason)
+        self._end_group(group.index, group.target, reason)
+        group.finished, group.statistics = [], None
+        if group.waiting and self.runner is not None:
+            self.runner.drop_members(group.index, sorted(group.waiting), reason)
+
+    def _end_group(self, index: int, target: int | None, reason: str) -> None:
+        self._gauges.groups[f"dropped_{reason}"] += 1
+        if target is not None and target in self.targets:
+            self.targets[target] -= 1
+        if self._ledger is not None:
+            self._ledger.drop_group(index, reason)
+
+    def _drop_members(self, index: int, members: Sequence[Member], reason: str) -> None:
+        for member in members:
+            tokens = sum(turn_tokens(member)[member.first_turn :])
+            self._gauges.dropped(reason, tokens=tokens, turns=len(member.trajectory.turns))
+        if self._ledger is not None:
+            self._ledger.drop(index, [m.number for m in members], reason)
+
+    def _forget_if_done(self, group: OpenGroup) -> None:
+        if group.closed and not group.waiting:
+            self.open.pop(group.index, None)
+
+    # Steps.
+
+    def compose(self, step: int, *, final: bool) -> Composition | None:
+        """Return what ``step`` trains on, or None when there is not enough yet.
+
+        Args:
+            step: Version of the weights that train.
+            final: Nothing more will come, so fewer groups will do.
+        """
+        wanted = self._config.groups_per_step
+        if len(self.ready) < wanted and not final:
+            return None
+        candidates = [stored.candidate() for stored in self.ready.values()]
+        chosen = self._admission.select(candidates, step, wanted)
+        if chosen is None and final:
+            chosen = tuple(sorted(candidates, key=lambda c: c.index)[:wanted]) or None
+        if chosen is None and not (final and self.extra):
+            return None
+        groups = [self._fetch(self.ready.pop(c.index), step) for c in chosen or ()]
+        extra = [self._fetch(stored, step) for stored in self.extra]
+        self.extra = []
+        replayed = [replace(group, kind="replay") for group in self._selection.replay(step, groups)]
+        self.taken = [(group.index, group.target) for group in groups]
+        return Composition(groups=tuple(groups), extra=(*extra, *replayed))
+
+    def evict(self, step: int) -> None:
+        """Drop what can no more be trained on at ``step``; to be called when versions change.
+
+        What closes later is looked at when it does.
+        """
+        for stored in list(self.ready.values()):
+            self._evict_group(stored, step)
+        self._evict_extra(step)
+
+    def _evict_group(self, stored: StoredGroup, step: int) -> None:
+        keep = self._young(stored, step)
+        if self._is_past(stored.candidate(), step) or not self._is_enough(stored, keep):
+            gone = "stale" if not self._is_leftover(stored, step) else "oversampled"
+            self._discard(stored, stored.members, gone)
+            self._end_group(stored.index, stored.target, gone)
+            del self.ready[stored.index]
+        elif len(keep) < len(stored.members):
+            old = [m for m in stored.members if m not in keep]
+            self._discard(stored, old, "stale")
+            stored.members = keep
+
+    def _evict_extra(self, step: int) -> None:
+        kept = []
+        for stored in self.extra:
+            if self._young(stored, step):
+                kept.append(stored)
+            elif stored.kind == "late":
+                self._discard(stored, stored.members, "stale")
+        self.extra = kept
+
+    def _is_past(self, candidate: Candidate, step: int) -> bool:
+        strict = self._config.admission.type != "windowed" or self._config.stale == "drop"
+        return strict and self._admission.expired(candidate, step)
+
+    def _is_leftover(self, stored: StoredGroup, step: int) -> bool:
+        return stored.target is not None and stored.target < step
+
+    def _is_enough(self, stored: StoredGroup, keep: Sequence[StoredMember]) -> bool:
+        quorum = self._config.group.quorum
+        least = quorum if quorum is not None else min(2, stored.order.size)
+        return len(keep) >= least
+
+    def give_up(self, version: int) -> None:
+        """Drop groups that still run but can no more be trained on at ``version``."""
+        for group in list(self.open.values()):
+            seen = Candidate(index=group.index, closed=0, born=group.born, target=group.target)
+            if group.closed or not self._is_past(seen, version):
+                continue
+            group.closed = True
+            self._running -= 1
+            reason = "stale" if group.target is None else "oversampled"
+            self._drop_group(group, group.finished, reason)
+            self._forget_if_done(group)
+
+    def _young(self, stored: StoredGroup, step: int) -> list[StoredMember]:
+        return [m for m in stored.members if m.first_turn >= m.end_turn or self._turns(m, step)]
+
+    def _turns(self, member: StoredMember, step: int) -> range:
+        return trained_turns(
+            member.versions[: member.end_turn],
+            start=member.first_turn,
+            step=step,
+            bound=self._config.bound,
+            action=self._config.stale,
+        )
+
+    def _discard(self, stored: StoredGroup, members: Sequence[StoredMember], reason: str) -> None:
+        for member in members:
+            tokens = sum(member.turn_tokens[member.first_turn :])
+            self._gauges.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
+        if self._ledger is not None and stored.kind != "harvest":
+            self._ledger.drop(stored.index, [m.number for m in members], reason)
+
+    def _fetch(self, stored: StoredGroup, step: int) -> ReadyGroup:
+        """Return a stored group with the turns that ``step`` may train on."""
+        group = fetch(stored, self._read)
+        members = []
+        for member, packed in zip(group.members, stored.members, strict=True):
+            turns = self._turns(packed, step)
+            young = with_turns(member, turns)
+            members.append(young)
+            self._count(member, young, step)
+        return replace(group, members=tuple(members))
+
+    def _count(self, whole: Member, young: Member, step: int) -> None:
+        gauges = self._gauges
+        masked = whole.trajectory.turns[whole.first_turn : young.first_turn]
+        gauges.masked += sum(turn.num_sampled_tokens for turn in masked)
+        gauges.trained += young.trained_tokens
+        gauges.kept(len(whole.trajectory.turns))
+        gauges.lags.add(young.trained, step=step, born=whole.born)
+        bound = self._config.bound
+        if bound is not None:
+            old = young.versions[young.first_turn : young.end_turn]
+            gauges.violations += sum(step - version > bound for version in old)
+
+    def published(self, step: int) -> None:
+        """Note that the update of what was taken is in the weights."""
+        self._gauges.groups["trained"] += len(self.taken)
+        self.taken = []
+        self.targets.pop(step, None)
+
+    def may_compose(self) -> bool:
+        """Return whether it is worth looking for a step's groups."""
+        return len(self.ready) >= self._config.groups_per_step
+
+    def restore_closed(self, stored: StoredGroup) -> None:
+        """Take over a closed group of an earlier process."""
+        self._closed += 1
+        stored.closed = self._closed
+        if self._ledger is not None:
+            numbers = [member.number for member in stored.members]
+            self._ledger.ready(stored.index, numbers, late=stored.kind == "late")
+        if stored.kind == "group":
+            self.ready[stored.index] = stored
+            if stored.target is not None:
+                self.targets[stored.target] += 1
+        else:
+            self.extra.append(stored)
+
+    def _read(self, key: SampleKey, attempt: int) -> PackedEpisode:
+        assert self._ledger is not None
+        if self._reader is None:
+            self._reader = self._ledger.reading()
+        return read_episode(self._reader, key, attempt)
+
+    def close(self) -> None:
+        """Let go of the reading connection."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None

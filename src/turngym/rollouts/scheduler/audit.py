@@ -1,0 +1,312 @@
+"""Reads a ledger and proves its account: every episode used once or dropped, every token placed."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turngym.errors import RecordError
+from turngym.manifest import Manifest
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE, check_format, read_meta
+from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
+from turngym.rollouts.scheduler.packing import unpack_turn
+
+_MOST_PROBLEMS = 20
+_USED_STATES = ("applied", "sealed")
+TOKEN_PLACES = ("trained", "masked", "dropped", "retried", "lost", "open")
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What a ledger says, and what is wrong with it."""
+
+    path: Path
+    lineages: int = 0
+    """Processes that were killed or stopped and taken up again."""
+    steps: Counter[str] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+    episodes: Counter[str] = field(default_factory=Counter)
+    """Episodes by state."""
+    drops: Counter[str] = field(default_factory=Counter)
+    """Dropped episodes by reason."""
+    tries: Counter[str] = field(default_factory=Counter)
+    """Tries by how they ended."""
+    generated: int = 0
+    """Drawn tokens of all finished actions, counted from the packed turns."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Where they went, by ``TOKEN_PLACES``."""
+    dropped_tokens: Counter[str] = field(default_factory=Counter)
+    """Dropped tokens by reason."""
+    problems: list[str] = field(default_factory=list)
+    num_problems: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the account is right."""
+        return self.num_problems == 0
+
+    @property
+    def equation(self) -> str:
+        """The equation of tokens, with its numbers."""
+        parts = " + ".join(f"{self.tokens[place]} {place}" for place in TOKEN_PLACES)
+        return f"{self.generated} generated = {parts}"
+
+    def blame(self, problem: str) -> None:
+        """Note something that is wrong."""
+        self.num_problems += 1
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(problem)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "ledger": str(self.path),
+            "clean": self.is_clean,
+            "lineages": self.lineages,
+            "steps": dict(self.steps),
+            "groups": dict(self.groups),
+            "episodes": dict(self.episodes),
+            "drops": dict(self.drops),
+            "tries": dict(self.tries),
+            "tokens": {"generated": self.generated, **{p: self.tokens[p] for p in TOKEN_PLACES}},
+            "dropped_tokens": dict(self.dropped_tokens),
+            "num_problems": self.num_problems,
+            "problems": self.problems,
+        }
+
+
+def find_ledger(run: Path) -> Path:
+    """Return the ledger of a run folder, or ``run`` itself when it is a file.
+
+    Raises:
+        RecordError: There is none.
+    """
+    path = run / LEDGER_FILE if run.is_dir() else run
+    if not path.is_file():
+        Manifest(path.parent).check(path)
+        raise RecordError(
+            f"{run}: holds no {LEDGER_FILE}; only runs that play ahead of the trainer keep one"
+        )
+    return path
+
+
+def audit(run: Path) -> AuditReport:
+    """Check every promise of the ledger of ``run`` from its rows alone.
+
+    - The packed turns are whole: their checksum holds, and they hold as many drawn tokens as their
+      row says. Turns of a try are numbered without a gap; no try is newer than its episode's.
+    - Every episode that an update used is in one update, turn by turn; episodes counted as used are
+      used, others are not; dropped ones have a reason. Updates are numbered without a gap.
+    - Tokens: generated = trained + masked + dropped + retried + lost + open, where ``open`` belongs
+      to episodes whose fate is not decided.
+
+    Raises:
+        RecordError: There is no ledger, or the file is something else.
+    """
+    path = find_ledger(run)
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            check_format(db, path)
+            db.execute("BEGIN")  # one moment of a run that may go on
+            report = _audit(db, AuditReport(path))
+            _check_files(report)
+            return report
+    except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path}: is not a readable ledger ({error})") from error
+
+
+def _check_files(report: AuditReport) -> None:
+    """Compare the files with their digests, where the folder has some."""
+    manifest = Manifest(report.path.parent)
+    for found in (
+        manifest.damage(report.path),
+        manifest.damage(log_of(report.path)),
+        log_damage(report.path),
+    ):
+        if found is not None:
+            report.blame(found)
+
+
+def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
+    report.lineages = int(read_meta(db, "lineage", "0")) + 1
+    report.steps = _counted(db, "SELECT state, COUNT(*) FROM steps GROUP BY 1")
+    report.groups = _counted(db, "SELECT state, COUNT(*) FROM groups GROUP BY 1")
+    report.episodes = _counted(db, "SELECT state, COUNT(*) FROM samples GROUP BY 1")
+    query = "SELECT reason, COUNT(*) FROM samples WHERE state = 'dropped' GROUP BY 1"
+    report.drops = _counted(db, query)
+    query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM attempts GROUP BY 1"
+    report.tries = _counted(db, query)
+    _check_steps(db, report)
+    _check_uses(db, report)
+    _check_states(db, report)
+    _check_turns(db, report)
+    if report.generated != report.tokens.total():
+        report.blame(f"tokens do not add up: {report.equation}")
+    return report
+
+
+def _counted(db: sqlite3.Connection, query: str) -> Counter[str]:
+    return Counter({str(name): count for name, count in db.execute(query)})
+
+
+def _check_steps(db: sqlite3.Connection, report: AuditReport) -> None:
+    steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
+    if steps and steps != list(range(steps[0], steps[0] + len(steps))):
+        report.blame(f"updates are not numbered without a gap: {steps[:10]} ...")
+    late = db.execute(
+        "SELECT step FROM steps WHERE state = 'reserved' AND step < (SELECT MAX(step) FROM steps)"
+        " AND step < (SELECT COALESCE(MAX(step), 0) FROM steps WHERE state <> 'reserved')"
+    )
+    for (step,) in late:
+        report.blame(f"update {step} was never applied, but later ones were")
+
+
+def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
+    """Check that no turn is trained on twice."""
+    last: dict[tuple[int, int, int], tuple[int, int]] = {}
+    rows = db.execute(
+        "SELECT grp, member, attempt, first, last, step FROM uses WHERE kind <> 'replay' "
+        "ORDER BY grp, member, attempt, first, step"
+    )
+    whole: Counter[tuple[int, int]] = Counter()
+    for grp, member, attempt, first, end, step in rows:
+        key = (grp, member, attempt)  # another try has other turns
+        before = last.get(key)
+        if before is not None and first < before[0] and first < end:
+            report.blame(
+                f"episode {grp}.{member}: turn {first} is trained on in updates {before[1]} "
+                f"and {step}"
+            )
+        last[key] = (end, step)
+    for grp, member, count in db.execute(
+        "SELECT grp, member, COUNT(*) FROM uses WHERE kind IN ('group', 'late') GROUP BY 1, 2"
+    ):
+        whole[grp, member] = count
+        if count > 1:
+            report.blame(f"episode {grp}.{member} was consumed by {count} updates")
+    for grp, member in db.execute(
+        "SELECT grp, member FROM samples WHERE state IN ('reserved', 'applied', 'sealed')"
+    ):
+        if whole[grp, member] != 1:
+            report.blame(f"episode {grp}.{member} counts as used, but no update has it")
+
+
+def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
+    for grp, member, state in db.execute(
+        "SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member) "
+        "WHERE u.kind IN ('group', 'late') AND s.state NOT IN ('reserved', 'applied', 'sealed')"
+    ):
+        report.blame(f"episode {grp}.{member} is in an update, but its state is {state!r}")
+    for grp, member in db.execute(
+        "SELECT grp, member FROM samples WHERE state = 'dropped' AND COALESCE(reason, '') = ''"
+    ):
+        report.blame(f"episode {grp}.{member} was dropped without a reason")
+    for grp, member, step in db.execute(
+        "SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member) "
+        "JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND "
+        "((s.state = 'applied' AND t.state = 'reserved') OR "
+        "(s.state = 'sealed' AND t.state <> 'sealed'))"
+    ):
+        report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
+    for grp, member, outcome in db.execute(
+        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN attempts a USING (grp, member, attempt)"
+        " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
+    ):
+        report.blame(
+            f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
+        )
+    for grp, member, attempt in db.execute(
+        "SELECT a.grp, a.member, a.attempt FROM attempts a JOIN samples s USING (grp, member) "
+        "WHERE a.attempt > s.attempt"
+    ):
+        report.blame(f"episode {grp}.{member}: try {attempt} began without shutting out others")
+
+
+def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
+    """Check every packed turn and place its tokens."""
+    states: dict[tuple[int, int], tuple[int, str, str]] = {
+        (grp, member): (attempt, state, reason or "")
+        for grp, member, attempt, state, reason in db.execute(
+            "SELECT grp, member, attempt, state, reason FROM samples"
+        )
+    }
+    outcomes: dict[tuple[int, int, int], str] = {}
+    for grp, member, attempt, outcome, loose in db.execute(
+        "SELECT grp, member, attempt, outcome, loose_tokens FROM attempts"
+    ):
+        outcomes[grp, member, attempt] = outcome or "running"
+        report.generated += loose
+        place = _place_of_try(states[grp, member], attempt, outcome or "running")
+        reason = states[grp, member][2]
+        if outcome is None:  # broken off by the end of a process
+            place = "lost"
+        elif place == "trained":  # an episode that was cut off by its own limit
+            place, reason = "dropped", "cut_off"
+        if place == "dropped" and loose:
+            report.dropped_tokens[reason] += loose
+        report.tokens[place] += loose
+    used = _used_turns(db)
+    expected: dict[tuple[int, int, int], int] = {}
+    for grp, member, attempt, turn, tokens, crc, packed in _turn_rows(db):
+        key = (grp, member, attempt)
+        if turn != expected.get(key, 0):
+            report.blame(f"episode {grp}.{member}, try {attempt}: no turn before turn {turn}")
+        expected[key] = turn + 1
+        drawn = _checked_tokens(packed, crc, f"{grp}.{member}, try {attempt}, turn {turn}", report)
+        if drawn != tokens:
+            report.blame(f"episode {grp}.{member}: turn {turn} holds {drawn} tokens, not {tokens}")
+        report.generated += drawn
+        state = states[grp, member]
+        place = _place_of_try(state, attempt, outcomes.get(key, "running"))
+        if any(first <= turn < end for first, end in used.get(key, ())):
+            place = "trained"
+        elif place == "trained":
+            place = "masked"
+        report.tokens[place] += tokens
+        if place == "dropped":
+            report.dropped_tokens[state[2]] += tokens
+
+
+def _turn_rows(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
+    yield from db.execute(
+        "SELECT grp, member, attempt, turn, tokens, crc, packed FROM turns "
+        "ORDER BY grp, member, attempt, turn"
+    )
+
+
+def _checked_tokens(packed: bytes, crc: int, where: str, report: AuditReport) -> int:
+    if zlib.crc32(packed) != crc:
+        report.blame(f"episode {where}: the packed turn is damaged")
+    try:
+        return unpack_turn(packed).num_sampled_tokens
+    except RecordError as error:
+        report.blame(f"episode {where}: {error}")
+        return 0
+
+
+def _used_turns(db: sqlite3.Connection) -> Mapping[tuple[int, int, int], list[tuple[int, int]]]:
+    used: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for grp, member, attempt, first, last in db.execute(
+        "SELECT grp, member, attempt, first, last FROM uses WHERE kind <> 'replay'"
+    ):
+        used.setdefault((grp, member, attempt), []).append((first, last))
+    return used
+
+
+def _place_of_try(sample: tuple[int, str, str], attempt: int, outcome: str) -> str:
+    """Return where the tokens of a try went, those that no update used."""
+    newest, state, _ = sample
+    ended_badly = outcome.startswith("error") or outcome in ("cannot_replay", "broken_off")
+    if attempt < newest or (state == "running" and ended_badly):
+        return "lost" if outcome in ("running", "cannot_replay") else "retried"
+    if state in _USED_STATES or state == "reserved":
+        return "trained"
+    return "dropped" if state == "dropped" else "open"

@@ -1,0 +1,479 @@
+"""Plays episodes on slots: what runs, what waits, and what happens when one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from turngym.agents.policy import Policy
+from turngym.errors import ConfigError, EnvironmentFault
+from turngym.faults import describe, is_from_signal, message_of
+from turngym.rollouts.episode import (
+    SELF_CANCELLED,
+    CannotReplay,
+    EpisodeSpec,
+    NoReplay,
+    Played,
+    digest_of,
+    faulted,
+    rollout,
+)
+from turngym.rollouts.scheduler.assembly import Assembly
+from turngym.rollouts.scheduler.groups import Member, OpenGroup
+from turngym.rollouts.scheduler.orders import SampleKey, member_policy_seed
+from turngym.rollouts.scheduler.packing import pack_tail
+from turngym.rollouts.scheduler.pool import EnvPool, Lease
+from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, may_retry
+from turngym.rollouts.scheduler.running import BrokenOff, Job, RunningEpisode, Surroundings
+from turngym.rollouts.scheduler.timeline import Slots
+from turngym.rollouts.scheduler.watchdog import describe_tasks
+from turngym.types import StopReason, Trajectory
+
+logger = logging.getLogger(__name__)
+
+_CANCEL_S = 10.0
+"""Seconds that episodes have to end when everything is closed."""
+_SLOW = frozenset({"redundant", "late", "oversampled", "stale"})
+"""Reasons that hit slow episodes."""
+
+
+class Owner(Protocol):
+    """The scheduler, as far as the dispatcher needs it."""
+
+    env_id: str
+
+    def pump(self) -> None:
+        """Begin whatever may begin now."""
+        ...
+
+    def changed(self) -> None:
+        """Let the consumer look again."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything."""
+        ...
+
+
+class Dispatcher:
+    """Has at most ``concurrency`` episodes running, each in a task of its own."""
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        policy: Policy,
+        around: Surroundings,
+        assembly: Assembly,
+        owner: Owner,
+        *,
+        seed: int,
+    ) -> None:
+        self.quarantine = Quarantine(around.config.retry.quarantine_after)
+        self.failures = FailureBudget(around.config.failures)
+        self._pool = pool
+        self._policy = policy
+        self._around = around
+        self._assembly = assembly
+        self._owner = owner
+        self._config = around.config
+        self._jobs: deque[Job] = deque()
+        self._running: dict[int, tuple[RunningEpisode, asyncio.Task[None]]] = {}
+        self._slots = Slots()
+        self._round_open = True
+        self._is_ending = False
+        """Whether everything is cancelled, and nothing is accounted for any more."""
+        self._freed: float | None = None
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._seed = seed
+
+    # What there is.
+
+    @property
+    def running(self) -> int:
+        """Episodes that run."""
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Episodes that wait to run."""
+        return len(self._jobs)
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether something happens by itself later."""
+        return bool(self._timers)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs or waits to run."""
+        return bool(self._running or self._jobs)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more episode may begin now."""
+        return self._round_open and len(self._running) < self._config.concurrency
+
+    def episodes(self) -> list[RunningEpisode]:
+        """Return what runs."""
+        return [episode for episode, _ in self._running.values()]
+
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks of what runs."""
+        return [task for _, task in self._running.values()]
+
+    async def idle(self) -> None:
+        """Wait until nothing runs."""
+        if self._running:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiting)
+            await waiting
+
+    # What is to be played.
+
+    def add_group(self, group: OpenGroup) -> None:
+        """Queue the members of a new group."""
+        prefix = group.order.prefix
+        for number in range(group.members):
+            self._jobs.append(
+                Job(
+                    group=group,
+                    key=SampleKey(group.index, number),
+                    policy_seed=member_policy_seed(self._seed, group.index, number, 0),
+                    played=prefix_of(group),
+                    versions=[group.born] * len(prefix),
+                    trained_to=len(prefix),
+                )
+            )
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Queue episodes of an earlier process."""
+        self._jobs.extend(jobs)
+
+    def start_next(self) -> bool:
+        """Begin the episode that waits longest; False when none waits."""
+        if not self._jobs:
+            return False
+        job = self._jobs.popleft()
+        slot = self._slots.take()
+        episode = RunningEpisode(job, self._around, slot)
+        if self._around.gate is not None:
+            self._around.gate.join()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._play(episode, self._freed), name=f"episode {job.key}")
+        self._running[slot] = (episode, task)
+        task.add_done_callback(partial(self._task_ended, episode))
+        return True
+
+    def seal_round(self) -> None:
+        """In the modes with barriers: let nobody in until all who run have ended."""
+        if self._config.mode != "rollout" and self._running:
+            self._round_open = False
+
+    # Breaking off.
+
+    def drop_members(self, index: int, members: Sequence[int], reason: str) -> None:
+        """Stop members of a group and report them as dropped."""
+        wanted = set(members)
+        for episode, task in list(self._running.values()):
+            if episode.job.key.group == index and episode.job.key.member in wanted:
+                self._drop_running(episode, task, reason)
+        waiting = [j for j in self._jobs if j.key.group == index and j.key.member in wanted]
+        for job in waiting:
+            self._jobs.remove(job)
+            self._report_dropped(job, reason, tokens=_own_tokens(job), turns=len(job.played))
+
+    def drop_hopeless(self, version: int) -> None:
+        """Stop episodes whose oldest trainable token is beyond the bound already."""
+        bound = self._config.admission.staleness
+        for episode, task in list(self._running.values()):
+            own = episode.versions[episode.job.trained_to :]
+            if own and version - min(own) > bound:
+                self._drop_running(episode, task, "stale")
+
+    def break_off(self) -> None:
+        """Stop everything that runs between two turns, to be taken up again first of all."""
+        for episode, task in list(self._running.values()):
+            episode.stop_asked = True
+            if episode.phase == "act" and episode.drop_reason is None:
+                task.cancel()
+
+    def cancel_all(self) -> None:
+        """Stop everything and begin nothing more."""
+        self._is_ending = True
+        self._jobs.clear()
+        for _, task in self._running.values():
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop everything and wait until it has stopped."""
+        for timer in self._timers:
+            timer.cancel()
+        self.cancel_all()
+        if tasks := self.tasks():
+            _, late = await asyncio.wait(tasks, timeout=_CANCEL_S)
+            if late:
+                logger.warning("left behind on closing:\n%s", describe_tasks(late, _CANCEL_S))
+        self._running.clear()
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call ``function`` in the event loop and pump, unless everything is closed before."""
+
+        def ring() -> None:
+            self._timers.discard(timer)
+            function()
+            self._owner.changed()
+            self._owner.pump()
+
+        timer = asyncio.get_running_loop().call_later(seconds, ring)
+        self._timers.add(timer)
+
+    def _drop_running(self, episode: RunningEpisode, task: asyncio.Task[None], reason: str) -> None:
+        if episode.drop_reason is None:
+            episode.drop_reason = reason
+            if episode.entered:  # a task that never began could not clean up after itself
+                task.cancel()
+
+    # One episode.
+
+    async def _play(self, episode: RunningEpisode, freed: float | None) -> None:
+        episode.entered = True
+        around, job, config = self._around, episode.job, self._config
+        lease: Lease | None = None
+        ended: Trajectory | CannotReplay | None = None
+        broken = False
+        try:
+            if episode.drop_reason is None and not episode.stop_asked:
+                episode.enter()
+                lease = await self._pool.lease()
+                if freed is not None:
+                    around.gauges.refills.append(around.clock() - freed)
+                ended = await rollout(
+                    lease,
+                    self._policy,
+                    self._spec(job),
+                    timeout_s=config.episode_timeout_s,
+                    act_timeout_s=config.deadlines.act_s,
+                    watch=episode,
+                    played=job.played,
+                )
+                stop = ended.stop_reason
+                broken = stop.is_error or stop is StopReason.TRUNCATED_TIME
+        except CannotReplay as error:
+            ended = error
+        except BrokenOff:
+            pass
+        except asyncio.CancelledError:
+            broken = episode.phase != "act"
+            if self._is_ending:
+                if around.ledger is not None and episode.loose_tokens:
+                    around.ledger.lose(job.key, episode.attempt, episode.loose_tokens)
+                raise
+            if episode.drop_reason is None and not episode.stop_asked:  # nobody of ours asked
+                ended, broken = faulted(self._spec(job), SELF_CANCELLED), True
+        except EnvironmentFault as fault:
+            ended = faulted(self._spec(job), message_of(fault))
+        except Exception as error:  # noqa: BLE001 - wrong settings, or a bug: the consumer gets it
+            self._owner.fail(error)
+            return
+        finally:
+            if lease is not None:
+                lease.release(broken=broken)
+            self._leave(episode)
+        self._conclude(episode, ended)
+
+    def _task_ended(self, episode: RunningEpisode, task: asyncio.Task[None]) -> None:
+        """Make a fault of a try whose task ended without an end of its own."""
+        if self._running.get(episode.slot, (None, None))[0] is episode:
+            self._leave(episode)  # it was cancelled before it began
+        error = None if task.cancelled() else task.exception()
+        if episode.concluded or self._is_ending or (error is not None and is_from_signal(error)):
+            return
+        cause = "it was cancelled" if error is None else describe(error)
+        self._conclude(episode, faulted(self._spec(episode.job), f"the task ended early: {cause}"))
+
+    def _leave(self, episode: RunningEpisode) -> None:
+        self._running.pop(episode.slot, None)
+        self._slots.give_back(episode.slot)
+        if self._around.gate is not None:
+            self._around.gate.leave()
+        if not self._running:
+            self._round_open = True
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _conclude(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
+        """Account for what ended, and begin what that allows in the same breath."""
+        around = self._around
+        episode.concluded = True
+        around.alive()
+        now = around.clock()
+        try:
+            if isinstance(ended, Trajectory) and not ended.stop_reason.is_error:
+                self._finished(episode, ended, now)
+            else:
+                episode.cut()
+                self._broken(episode, ended)
+        except BaseException as error:  # noqa: BLE001 - a hook of the user's, or too many faults
+            self._owner.fail(error)
+            return
+        self._freed = now
+        self._owner.pump()
+        self._freed = None
+        self._owner.changed()
+
+    def _broken(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
+        """Account for a try that did not end by itself."""
+        if episode.drop_reason is not None:
+            self._dropped(episode, episode.drop_reason)
+        elif isinstance(ended, Trajectory):
+            self._faulted(episode, ended)
+        elif isinstance(ended, CannotReplay):
+            self._not_taken_up(episode, ended)
+        else:
+            self._requeue(episode)
+
+    def _spec(self, job: Job) -> EpisodeSpec:
+        return EpisodeSpec(
+            env_id=self._owner.env_id,
+            task=job.group.order.task,
+            env_seed=job.group.env_seed,
+            policy_seed=job.policy_seed,
+            attempt=job.key.member,
+        )
+
+    def _finished(self, episode: RunningEpisode, trajectory: Trajectory, now: float) -> None:
+        job, around = episode.job, self._around
+        self.failures.good()
+        around.gauges.ended(now - episode.began)
+        if around.ledger is not None:
+            around.ledger.end(
+                job.key,
+                episode.attempt,
+                trajectory.stop_reason.value,
+                error=None,
+                loose_tokens=episode.loose_tokens,
+                tail=pack_tail(trajectory),
+            )
+        around.gauges.waste["cut_off"] += episode.loose_tokens
+        member = Member(
+            number=job.key.member,
+            attempt=episode.attempt,
+            trajectory=trajectory,
+            first_turn=job.trained_to,
+            end_turn=len(trajectory.turns),
+            versions=tuple(episode.versions),
+            born=episode.born if job.born is None else job.born,
+            packed=None if episode.packed is None else tuple(episode.packed),
+        )
+        self._assembly.finished(job.group, member, now)
+
+    def _faulted(self, episode: RunningEpisode, trajectory: Trajectory) -> None:
+        job, stop, error = episode.job, trajectory.stop_reason, trajectory.error or ""
+        task_id = job.group.order.task.id
+        self._end_try(episode, stop.value, error)
+        if stop is not StopReason.ERROR_POLICY:
+            self.quarantine.blame(task_id)
+        job.faults += 1
+        self.failures.fault(stop, error, task_id)
+        retries = may_retry(
+            self._config.retry, self.quarantine, stop=stop, tries=job.faults, task_id=task_id
+        )
+        if retries:
+            self._begin_again(episode, "retried")
+        else:
+            shut_out = self.quarantine.holds(task_id)
+            reason = "quarantined" if shut_out else stop.value
+            self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
+
+    def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
+        """Begin an episode anew whose turns led elsewhere; drop it when its prefix did."""
+        job = episode.job
+        if isinstance(error, NoReplay) and self._config.interruption == "abort_requeue":
+            raise ConfigError(
+                f"scheduler: interruption='abort_requeue' takes episodes up again, but {error}; "
+                "use 'continue_partial' or 'drain'"
+            )
+        self._end_try(episode, "cannot_replay", str(error))
+        if len(job.played) > len(job.group.order.prefix):
+            self._begin_again(episode, "lost")
+        else:
+            self._report_dropped(job, "cannot_replay", tokens=0, turns=0)
+            self.failures.fault(StopReason.ERROR_ENV, f"prefix: {error}", job.group.order.task.id)
+
+    def _begin_again(self, episode: RunningEpisode, waste: str) -> None:
+        """Queue a fresh try, ahead of what has not begun."""
+        job = episode.job
+        self._around.gauges.waste[waste] += _lost(episode)
+        prefix = job.group.order.prefix
+        job.attempt = episode.attempt + 1
+        job.carry_from = None
+        job.born = None
+        job.played = prefix_of(job.group)
+        job.versions = [job.group.born] * len(prefix)
+        job.trained_to = len(prefix)
+        job.policy_seed = member_policy_seed(self._seed, job.key.group, job.key.member, job.attempt)
+        self._jobs.appendleft(job)
+
+    def _requeue(self, episode: RunningEpisode) -> None:
+        """Queue an episode that was broken off, to go on where it stood."""
+        job = episode.job
+        self._end_try(episode, "broken_off", None)
+        self._around.gauges.waste["retried"] += episode.loose_tokens
+        job.born = episode.born if job.born is None else job.born
+        job.carry_from = episode.attempt
+        job.attempt = episode.attempt + 1
+        job.played, job.versions = episode.carried(), list(episode.versions)
+        self._jobs.appendleft(job)
+
+    def _dropped(self, episode: RunningEpisode, reason: str) -> None:
+        self._end_try(episode, "cancelled", None)
+        job = episode.job
+        self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
+
+    def _end_try(self, episode: RunningEpisode, outcome: str, error: str | None) -> None:
+        if self._around.ledger is not None:
+            self._around.ledger.end(
+                episode.job.key,
+                episode.attempt,
+                outcome,
+                error=error,
+                loose_tokens=episode.loose_tokens,
+                tail=None,
+            )
+
+    def _report_dropped(self, job: Job, reason: str, *, tokens: int, turns: int) -> None:
+        gauges, ledger = self._around.gauges, self._around.ledger
+        gauges.dropped(reason, tokens=tokens, turns=turns, slow=reason in _SLOW)
+        if ledger is not None:
+            ledger.drop(job.key.group, [job.key.member], reason)
+        self._assembly.lost(job.group, job.key.member, self._around.clock())
+
+
+def prefix_of(group: OpenGroup) -> list[Played]:
+    """Return the prefix of a group's order, with its drawn tokens turned into context."""
+    found = []
+    for turn in group.order.prefix:
+        spans = tuple(
+            replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
+        )
+        seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
+        found.append(Played(replace(turn, spans=spans), seen))
+    return found
+
+
+def _own_tokens(job: Job) -> int:
+    return sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
+
+
+def _lost(episode: RunningEpisode) -> int:
+    """Return the drawn tokens of a try that nobody trains on, those of an unfinished turn too."""
+    own = episode.turns[episode.job.trained_to :]
+    return episode.loose_tokens + sum(turn.num_sampled_tokens for turn in own)

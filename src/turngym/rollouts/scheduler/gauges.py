@@ -1,0 +1,123 @@
+"""What the scheduler measures of itself."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from turngym.rollouts.scheduler.staleness import LagCounts
+from turngym.rollouts.simulation.lower_bound import OracleClock
+
+_RECENT = 4096
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Counts and times since the scheduler began; ``metrics`` makes numbers of them.
+
+    Times are seconds of the event loop. ``busy`` is what episodes spent in the environment, in the
+    policy and waiting for the ledger; slots that had nothing to do are idle.
+    """
+
+    slots: int
+    began: float
+    oracle: OracleClock = field(init=False)
+    env_s: float = 0.0
+    policy_s: float = 0.0
+    learner_s: float = 0.0
+    starved_s: float = 0.0
+    """Time that the learner waited for a batch."""
+    turns: int = 0
+    tokens: int = 0
+    episodes: int = 0
+    refills: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """Seconds from a freed slot to the next reset, where work was waiting."""
+    durations: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    lags: LagCounts = field(default_factory=LagCounts)
+    waste: Counter[str] = field(default_factory=Counter)
+    """Drawn tokens that are not trained on, by reason."""
+    trained: int = 0
+    masked: int = 0
+    drops: Counter[str] = field(default_factory=Counter)
+    """Dropped episodes by reason."""
+    groups: Counter[str] = field(default_factory=Counter)
+    """Groups by what became of them."""
+    kept_turns: list[int] = field(default_factory=lambda: [0, 0])
+    """Episodes and turns that were kept, for the length bias."""
+    lost_turns: list[int] = field(default_factory=lambda: [0, 0])
+    """Episodes and turns so far of those that were dropped for being slow."""
+    violations: int = 0
+    """Trained tokens beyond the bound. A bug if it is ever more than 0."""
+
+    def __post_init__(self) -> None:
+        self.oracle = OracleClock(self.slots)
+
+    def ended(self, duration: float) -> None:
+        """Count an episode that ended by itself."""
+        self.episodes += 1
+        self.durations.append(duration)
+        self.oracle.add(duration)
+
+    def kept(self, turns: int) -> None:
+        """Count an episode that goes to training."""
+        self.kept_turns[0] += 1
+        self.kept_turns[1] += turns
+
+    def dropped(self, reason: str, *, tokens: int, turns: int, slow: bool = False) -> None:
+        """Count an episode that is not trained on."""
+        self.drops[reason] += 1
+        self.waste[reason] += tokens
+        if slow:
+            self.lost_turns[0] += 1
+            self.lost_turns[1] += turns
+
+    def metrics(self, now: float) -> dict[str, float]:
+        """Return everything as named numbers.
+
+        ``sched/efficiency`` is the wall time of the work-conserving oracle for the episodes that
+        ended, divided by the wall time that passed: 1 is perfect. It also falls while admission
+        holds slots back, which ``sched/slot_share`` shows.
+        """
+        wall = max(now - self.began, 1e-9)
+        room = self.slots * wall
+        found = {
+            "sched/efficiency": min(1.0, self.oracle.wall / wall),
+            "sched/slot_share": min(1.0, (self.env_s + self.policy_s) / room),
+            "sched/env_share": self.env_s / room,
+            "sched/policy_share": self.policy_s / room,
+            "sched/learner_share": self.learner_s / wall,
+            "sched/starved_share": self.starved_s / wall,
+            "sched/turns_per_s": self.turns / wall,
+            "sched/episodes": float(self.episodes),
+            "lag/violations": float(self.violations),
+            **_quantiles("sched/refill_ms", [1e3 * s for s in self.refills]),
+            **_quantiles("sched/episode_s", self.durations),
+            **self.lags.metrics(),
+        }
+        generated = max(self.tokens, 1)
+        found["waste/share"] = (self.waste.total() + self.masked) / generated
+        found["waste/masked"] = float(self.masked)
+        found |= {f"waste/{reason}": float(count) for reason, count in self.waste.items()}
+        found |= {f"drop/{reason}": float(count) for reason, count in self.drops.items()}
+        found |= {f"group/{what}": float(count) for what, count in self.groups.items()}
+        if self.kept_turns[0] and self.lost_turns[0]:
+            kept = self.kept_turns[1] / self.kept_turns[0]
+            lost = self.lost_turns[1] / self.lost_turns[0]
+            found["group/dropped_to_kept_turns"] = lost / max(kept, 1e-9)
+        if self.durations:
+            recent = sorted(self.durations)
+            middle = recent[len(recent) // 2]
+            found["sched/straggler_ratio"] = recent[int(0.99 * (len(recent) - 1))] / max(
+                middle, 1e-9
+            )
+        return found
+
+
+def _quantiles(name: str, values: Sequence[float] | deque[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    p50, p99 = np.percentile(np.fromiter(values, dtype=np.float64), (50, 99))
+    return {f"{name}_p50": float(p50), f"{name}_p99": float(p99)}

@@ -1,0 +1,183 @@
+"""Groups while they are played, when they are complete, and what a trainer gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal, Self
+
+from turngym.rollouts.scheduler.config import GroupConfig
+from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.types import Trajectory, TrajectoryGroup, Turn
+
+GroupKind = Literal["group", "late", "harvest", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatistics:
+    """Scores and returns of a group when it closed: what a late member is compared with."""
+
+    count: int
+    mean_score: float | None
+    """None when not all of them were scored."""
+    mean_return: float
+    std_return: float
+    """Sample standard deviation; 0 of one member."""
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory]) -> Self:
+        """Return the statistics of ``trajectories``, at least one."""
+        returns = [t.episode_return for t in trajectories]
+        scores = [t.score for t in trajectories if t.score is not None]
+        count, mean = len(returns), sum(returns) / len(returns)
+        spread = sum((r - mean) ** 2 for r in returns) / max(1, count - 1)
+        return cls(
+            count=count,
+            mean_score=sum(scores) / count if len(scores) == count else None,
+            mean_return=mean,
+            std_return=math.sqrt(spread),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One episode of a group, with the turns of it that are trained on."""
+
+    number: int
+    attempt: int
+    trajectory: Trajectory
+    first_turn: int
+    """Turns before this one are context: a prefix, a stale head, or trained before."""
+    end_turn: int
+    """Turns from this one on are not trained now."""
+    versions: tuple[int, ...]
+    """Version of the oldest token of each turn, shape [number of turns]."""
+    born: int
+    """Version when the episode began."""
+    packed: tuple[bytes, ...] | None = field(default=None, repr=False, compare=False)
+    """The turns as ``pack_turn`` gives them, where they were packed already."""
+
+    @property
+    def trained(self) -> tuple[Turn, ...]:
+        """The turns that are trained on."""
+        return self.trajectory.turns[self.first_turn : self.end_turn]
+
+    @property
+    def trained_tokens(self) -> int:
+        """Drawn tokens that are trained on."""
+        return sum(turn.num_sampled_tokens for turn in self.trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyGroup:
+    """A closed group."""
+
+    index: int
+    """Running number in the run; of a replayed group, what its owner chose."""
+    order: GroupOrder
+    members: tuple[Member, ...]
+    born: int
+    """Version when it began."""
+    target: int | None = None
+    """The step it was begun for, where admission stamps groups."""
+    kind: GroupKind = "group"
+    """``late``: one member that ended after its group closed. ``harvest``: the first turns of an
+    episode that still runs. ``replay``: from the hook of that name."""
+    statistics: GroupStatistics | None = None
+    """Of the group as it closed, for a late member."""
+
+    @property
+    def group_id(self) -> str:
+        """Task, environment seed and condition; equal only for what may be compared."""
+        first = self.members[0].trajectory
+        tail = f"+{self.order.condition}" if self.order.condition else ""
+        return f"{first.task_id}@{first.env_seed:x}#{self.index}{tail}"
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The episodes, context turns included."""
+        return tuple(member.trajectory for member in self.members)
+
+    @property
+    def group(self) -> TrajectoryGroup:
+        """The episodes as credit assignment takes them."""
+        return TrajectoryGroup(group_id=self.group_id, trajectories=self.trajectories)
+
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """Success of each member, in [0, 1] or None."""
+        return tuple(t.score for t in self.trajectories)
+
+    @property
+    def returns(self) -> tuple[float, ...]:
+        """Undiscounted return of each member."""
+        return tuple(t.episode_return for t in self.trajectories)
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenGroup:
+    """A group that is being played."""
+
+    index: int
+    order: GroupOrder
+    born: int
+    target: int | None
+    env_seed: int
+    opened_at: float
+    """Time of the event loop."""
+    members: int
+    """Episodes begun for it, redundant ones included."""
+    waiting: set[int] = field(default_factory=set)
+    """Members that neither finished nor were dropped."""
+    finished: list[Member] = field(default_factory=list)
+    statistics: GroupStatistics | None = None
+    closed: bool = False
+
+    @property
+    def enough(self) -> int:
+        """Finished members that complete it."""
+        return self.order.size
+
+
+def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
+    """Return whether ``group`` closes now.
+
+    It does when its members are complete, when nobody is waited for any more, and, with its quorum
+    there, when it is overdue.
+    """
+    if group.closed:
+        return False
+    there = len(group.finished)
+    if there >= group.enough or not group.waiting:
+        return True
+    return overdue and config.quorum is not None and there >= config.quorum
+
+
+def is_usable(group: OpenGroup, config: GroupConfig) -> bool:
+    """Return whether a closing group has members enough to train on.
+
+    Without a quorum two are enough, or one where one was ordered: a group that lost members to
+    faults is used as it is, never filled up with made-up rewards.
+    """
+    least = config.quorum if config.quorum is not None else min(2, group.enough)
+    return len(group.finished) >= least
+
+
+def patience_left(
+    group: OpenGroup, config: GroupConfig, durations: Sequence[float], now: float
+) -> float | None:
+    """Return the seconds after which ``group`` is overdue; None when it never is.
+
+    Args:
+        group: The group.
+        config: Its patience, in median episode times.
+        durations: Seconds of recent episodes.
+        now: Time of the event loop.
+    """
+    if config.quorum is None or config.patience is None or not durations:
+        return None
+    if len(group.finished) < config.quorum:
+        return None
+    return max(0.0, group.opened_at + config.patience * median(durations) - now)

@@ -1,0 +1,292 @@
+"""Environments that are lent to episodes, with a deadline for each call, replaced when broken."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+
+from turngym.environments.gym.adapters import AsyncAdapter, as_async, waits
+from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.faults import Border, ExitBorder, Tolerated
+from turngym.rollouts.scheduler.config import DeadlineConfig
+
+logger = logging.getLogger(__name__)
+
+_CANCEL_S = 5.0
+"""Seconds that a call has to end after it was cancelled."""
+
+MakeAnyEnv = Callable[[], Any]
+"""Makes a ``gymnasium.Env`` or an ``AsyncTurnEnv``."""
+Isolation = Literal["inline", "thread", "process"]
+ISOLATIONS: tuple[Isolation, ...] = ("inline", "thread", "process")
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolStats:
+    """Counts since the pool was made."""
+
+    made: int = 0
+    leases: int = 0
+    replaced: int = 0
+    """Environments given back broken."""
+    timeouts: int = 0
+    """Calls that did not answer in time."""
+    close_faults: int = 0
+    """Environments that raised when they were closed."""
+    abandoned: int = 0
+    """Environments that would not close in time."""
+    left_behind: int = 0
+    """Calls that did not end when they were cancelled."""
+
+
+class TooLate(EnvironmentFault):
+    """A call did not answer within its deadline."""
+
+
+class EnvPool:
+    """At most ``size`` environments, each lent to one episode at a time.
+
+    Made in one event loop and used there. ``close`` ends every environment, thread and process.
+
+    Args:
+        make_env: Makes one environment; for ``isolation="process"`` it must be picklable.
+        size: Environments lent at once, 1 or more.
+        isolation: Where calls run. ``"inline"``: in the event loop, right for environments that
+            compute for microseconds or are coroutines; those that wait (``waits``) are given
+            threads all the same. ``"thread"``: calls that block do not hold up others.
+            ``"process"``: nor do calls that crash, leak or never return.
+        deadlines: Seconds that calls may take.
+        spares: Environments kept ready besides those that are lent, so that replacing a broken one
+            takes no time.
+
+    Raises:
+        ConfigError: ``size`` or ``isolation`` is wrong.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeAnyEnv,
+        *,
+        size: int,
+        isolation: Isolation = "inline",
+        deadlines: DeadlineConfig | None = None,
+        spares: int = 0,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"environment pool: size must be at least 1, got {size}")
+        if isolation not in ISOLATIONS:
+            raise unknown_name("isolation", isolation, ISOLATIONS)
+        self.size = size
+        self.isolation = isolation
+        self.deadlines = deadlines or DeadlineConfig()
+        self.stats = PoolStats()
+        self._make_env = make_env
+        self._spares = spares
+        self._lent = 0
+        self._idle: deque[Any] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._background: set[asyncio.Task[None]] = set()
+        self._making = 0
+        self._waits = False
+        """Whether its environments turned out to wait, though they were to run inline."""
+        self._closed = False
+
+    async def open(self) -> None:
+        """Make one environment and the spares, so that what is wrong with them is said at once.
+
+        Raises:
+            ConfigError: Deadlines are set that this isolation cannot keep.
+            EnvironmentFault: An environment cannot be made.
+        """
+        self._idle.append(await self._make())
+        self._top_up()
+
+    async def lease(self) -> Lease:
+        """Lend one environment, as soon as fewer than ``size`` are lent.
+
+        Raises:
+            EnvironmentFault: It cannot be made.
+        """
+        self._check_open()
+        if self._lent >= self.size:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # its turn had come: it is the next one's now
+                    self._wake()
+                raise
+        self._lent += 1
+        self.stats.leases += 1
+        try:
+            env = self._idle.popleft() if self._idle else await self._make()
+        except BaseException:
+            self._returned()
+            raise
+        self._top_up()
+        return Lease(self, env)
+
+    async def close(self) -> None:
+        """Close every environment that is not lent, and wait for those that are being closed."""
+        self._closed = True
+        while self._background:
+            await asyncio.wait(self._background)
+        idle, self._idle = self._idle, deque()
+        await asyncio.gather(*(self._close_env(env) for env in idle))
+
+    def give_back(self, env: Any, *, broken: bool) -> None:
+        """Take back what was lent; ``Lease.release`` calls it."""
+        if broken or self._closed:
+            self.stats.replaced += broken
+            self._start(self._close_env(env))
+        else:
+            self._idle.append(env)
+        self._returned()
+        self._top_up()
+
+    def _returned(self) -> None:
+        self._lent -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _top_up(self) -> None:
+        """Make spares in the background until there are enough."""
+        while not self._closed and len(self._idle) + self._making < self._spares:
+            self._making += 1
+            self._start(self._make_spare())
+
+    async def _make_spare(self) -> None:
+        try:
+            env = await self._make()
+        except Exception as error:  # noqa: BLE001 - whoever needs one will make it and hear of it
+            logger.warning("a spare environment could not be made: %s", error)
+            self._spares = 0
+            return
+        finally:
+            self._making -= 1
+        self._idle.append(env)
+
+    async def _make(self) -> Any:
+        with Border("make", EnvironmentFault, ConfigError, EnvironmentFault):
+            if self.isolation == "inline" and not self._waits:
+                env = self._make_env()
+                if waits(env):
+                    env, self._waits = as_async(env), True
+                self._check_deadlines(env)
+            else:
+                executor = "thread" if self.isolation == "inline" else self.isolation
+                env = as_async(self._make_env, executor=executor)
+                if isinstance(env, AsyncAdapter):
+                    await env.start()
+        self.stats.made += 1
+        return env
+
+    def _check_deadlines(self, env: Any) -> None:
+        limits = self.deadlines
+        if isinstance(env, gymnasium.Env) and (limits.reset_s or limits.step_s):
+            name = "deadlines.reset_s" if limits.reset_s else "deadlines.step_s"
+            raise ConfigError(
+                f"environment pool: {name} is set, but isolation='inline' cannot end a call of a "
+                "synchronous environment; use 'thread' or 'process'"
+            )
+
+    async def _close_env(self, env: Any) -> None:
+        with Tolerated("an environment did not close") as closing:
+            waiting = env.close()
+            if inspect.isawaitable(waiting):
+                await self.within("close", waiting, self.deadlines.close_s)
+        is_late = isinstance(closing.error, TooLate)
+        self.stats.abandoned += is_late
+        self.stats.close_faults += closing.error is not None and not is_late
+
+    async def within(self, phase: str, call: Awaitable[Any], limit_s: float) -> Any:
+        """Return what ``call`` returns; one that does not end when it is cancelled is left behind.
+
+        Raises:
+            TooLate: There is no answer within ``limit_s``.
+        """
+        work = asyncio.ensure_future(_guarded(phase, call))
+        try:
+            await asyncio.wait({work}, timeout=limit_s)
+            if work.done():
+                return work.result()
+        finally:
+            if not work.done():
+                await self._cancel(phase, work)
+        self.stats.timeouts += phase != "close"
+        raise TooLate(f"{phase}: no answer within {limit_s:g} s")
+
+    async def _cancel(self, phase: str, work: asyncio.Future[Any]) -> None:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        work.cancel()
+        await asyncio.wait({work}, timeout=_CANCEL_S)
+        if not work.done():
+            self.stats.left_behind += 1
+            logger.warning("a call that was cancelled goes on, and is left behind: %s", phase)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvironmentFault("lease: the environment pool is closed")
+
+
+class Lease:
+    """One environment while one episode has it; ``rollout`` takes it for the environment itself.
+
+    A call that raises or does not answer in time makes the environment broken: it is replaced when
+    the lease is released.
+    """
+
+    def __init__(self, pool: EnvPool, env: Any) -> None:
+        self._pool = pool
+        self._env = env
+        self._released = False
+        limits = pool.deadlines
+        self._reset_s, self._step_s = limits.reset_s, limits.step_s
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode, within the deadline for it."""
+        answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
+        return answer if limit is None else self._pool.within("reset", answer, limit)
+
+    def step(self, action: str) -> Any:
+        """Carry out one action, within the deadline for it."""
+        answer, limit = self._env.step(action), self._step_s
+        return answer if limit is None else self._pool.within("step", answer, limit)
+
+    def release(self, *, broken: bool = False) -> None:
+        """Give the environment back. Safe to call twice."""
+        if not self._released:
+            self._released = True
+            self._pool.give_back(self._env, broken=broken)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment or its wrappers."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        env = self._env
+        return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
+
+
+async def _guarded(phase: str, call: Awaitable[Any]) -> Any:
+    """Await ``call`` in a task of its own, which must not end the loop with an exit."""
+    with ExitBorder(phase, EnvironmentFault):
+        return await call

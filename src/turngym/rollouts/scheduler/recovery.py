@@ -1,0 +1,359 @@
+"""Takes a run up where a process that is gone left its ledger.
+
+Steps before the trainer's version are for good. Later ones were trained by weights that are lost:
+they are trained again on the very same groups. Closed groups stay ready. Episodes that ran are
+taken up by carrying their recorded turns out again; their next try shuts out any other writer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, cast
+
+from turngym.errors import RecordError, TrainingError
+from turngym.rollouts.episode import Played
+from turngym.rollouts.scheduler import ledger_schema as sql
+from turngym.rollouts.scheduler.dispatch import prefix_of
+from turngym.rollouts.scheduler.groups import (
+    GroupKind,
+    GroupStatistics,
+    Member,
+    OpenGroup,
+    ReadyGroup,
+)
+from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
+from turngym.rollouts.scheduler.orders import GroupOrder, SampleKey, member_policy_seed
+from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
+from turngym.rollouts.scheduler.running import Job
+from turngym.rollouts.scheduler.stored import StoredGroup, StoredMember, read_episode, read_turns
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """What an earlier process left."""
+
+    next_index: int = 0
+    """Number of the first group that was never ordered."""
+    batches: dict[int, tuple[ReadyGroup, ...]] = field(default_factory=dict)
+    """Steps that are trained again, with what they trained on."""
+    ready: list[StoredGroup] = field(default_factory=list)
+    open: list[tuple[OpenGroup, list[Job]]] = field(default_factory=list)
+
+
+def recover(ledger: Ledger, version: int, *, seed: int) -> Recovery:
+    """Return what ``ledger`` holds for a trainer whose weights are at ``version``.
+
+    ``seed`` is the root of the episodes' seeds. Marks earlier steps as sealed.
+    Tokens of versions that are lost (n > ``version``) count as drawn
+    as far before it as they were after: their distance in updates goes there and back.
+
+    Raises:
+        RecordError: Something in it is damaged; the message names the file and the place.
+        TrainingError: It cannot be written, for example because the disk is full.
+    """
+    try:
+        return _recover(ledger, version, seed)
+    except sqlite3.OperationalError as error:
+        if not may_pass(error):
+            raise _unreadable(ledger, error) from error
+        raise TrainingError(
+            f"{ledger.path}: cannot be written ({error}); free some space on its disk, and the "
+            "same command resumes the run"
+        ) from error
+    except (sqlite3.Error, ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+        raise _unreadable(ledger, error) from error
+
+
+def _unreadable(ledger: Ledger, error: Exception) -> RecordError:
+    return RecordError(
+        f"{ledger.path}: {error}; the checkpoints are not touched. Restore it from a copy, or see "
+        f"what is left with 'turngym audit {ledger.path.parent}'"
+    )
+
+
+def _recover(ledger: Ledger, version: int, seed: int) -> Recovery:
+    db = ledger.connection
+    if db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None:
+        return Recovery()
+    last, born = db.execute(
+        "SELECT COALESCE(MAX(step), -1), (SELECT MIN(born) FROM groups) FROM steps"
+    ).fetchone()
+    if born < version and last < version - 1:  # a group of older weights: their updates are here
+        raise RecordError(f"ends before update {version - 1}, which the checkpoint has")
+    with_transaction(db, _roll, version)
+    ledger.lineage = int(read_meta(db, "lineage", "0"))
+    reader = _Reader(db, seed)
+    highest = db.execute("SELECT MAX(id) FROM groups").fetchone()[0]
+    found = Recovery(next_index=highest + 1)
+    for (step,) in db.execute("SELECT step FROM steps WHERE state <> 'sealed' ORDER BY step"):
+        found.batches[step] = reader.batch(step)
+    for index, state in db.execute("SELECT id, state FROM groups WHERE state IN ('open', 'ready')"):
+        if state == "open":
+            found.open.append(reader.open_group(index))
+        else:
+            found.ready += reader.ready_groups(index)
+            if (late := reader.late_runners(index)) is not None:
+                found.open.append(late)
+    return found
+
+
+def with_transaction(db: sqlite3.Connection, work: Any, *args: Any) -> None:
+    """Call ``work(db, *args)`` so that all of its writes happen or none."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        work(db, *args)
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _roll(db: sqlite3.Connection, version: int) -> None:
+    """Roll the ledger to the trainer's version and begin a new lineage."""
+    db.execute(sql.SEAL_SAMPLES, (version,))
+    db.execute(sql.SEAL, (version,))
+    db.execute("UPDATE steps SET state = 'reserved' WHERE step >= ?", (version,))
+    db.execute(
+        "UPDATE samples SET state = 'reserved' WHERE state IN ('applied', 'sealed') AND "
+        "(grp, member) IN (SELECT grp, member FROM uses "
+        "WHERE step >= ? AND kind IN ('group', 'late'))",
+        (version,),
+    )
+    db.execute(
+        "UPDATE turns SET version = 2 * ?1 - version WHERE version > ?1 AND (grp, member) IN "
+        "(SELECT grp, member FROM samples WHERE state IN ('running', 'finished', 'ready'))",
+        (version,),
+    )
+    db.execute("UPDATE groups SET born = 2 * ?1 - born WHERE born > ?1", (version,))
+    db.execute(
+        "UPDATE samples SET state = 'dropped', reason = 'group_failed' WHERE grp IN "
+        "(SELECT id FROM groups WHERE state = 'dropped') AND state <> 'dropped'"
+    )
+    lineage = int(read_meta(db, "lineage", "0")) + 1
+    db.execute(sql.SET_META, ("lineage", str(lineage)))
+
+
+class _Reader:
+    """Reads groups and episodes back."""
+
+    def __init__(self, db: sqlite3.Connection, seed: int) -> None:
+        self._db = db
+        self._seed = seed
+
+    def batch(self, step: int) -> tuple[ReadyGroup, ...]:
+        """Return what a step trained on, in the recorded order."""
+        rows = self._db.execute(
+            "SELECT kind, grp, member, attempt, first, last FROM uses WHERE step = ? "
+            "ORDER BY place",
+            (step,),
+        ).fetchall()
+        found = []
+        for (kind, index), uses in groupby(rows, key=lambda row: (row[0], row[1])):
+            harvest = kind == "harvest"
+            members = tuple(self._member(index, *use[2:], harvest=harvest) for use in uses)
+            found.append(self._ready(index, cast("GroupKind", kind), members))
+        return tuple(found)
+
+    def open_group(self, index: int) -> tuple[OpenGroup, list[Job]]:
+        """Return a group that was being played, and the episodes of it that did not end."""
+        group = self._group(index)
+        rows = self._samples(index)
+        for member, attempt, state, _ in rows:
+            if state in ("created", "running"):
+                group.waiting.add(member)
+            elif state == "finished":
+                group.finished.append(self._member(index, member, attempt))
+        jobs = [self._job(group, *row[:2]) for row in rows if row[0] in group.waiting]
+        return group, jobs
+
+    def ready_groups(self, index: int) -> list[StoredGroup]:
+        """Return what waits of a closed group: itself, and late members apart."""
+        rows = [row for row in self._samples(index) if row[2] in ("ready", "finished")]
+        found = []
+        main = [self._member(index, row[0], row[1]) for row in rows if not _is_late(row)]
+        if main:
+            found.append(_stored(self._ready(index, "group", tuple(main))))
+        for row in rows:
+            if _is_late(row):
+                single = (self._member(index, row[0], row[1]),)
+                found.append(_stored(self._ready(index, "late", single)))
+        return found
+
+    def late_runners(self, index: int) -> tuple[OpenGroup, list[Job]] | None:
+        """Return a closed group some of whose members still ran."""
+        rows = [row for row in self._samples(index) if row[2] in ("created", "running")]
+        if not rows:
+            return None
+        group = self._group(index)
+        group.closed = True
+        group.waiting = {row[0] for row in rows}
+        group.statistics = self._statistics(index)
+        return group, [self._job(group, *row[:2]) for row in rows]
+
+    def _samples(self, index: int) -> list[tuple[int, int, str, int]]:
+        return self._db.execute(
+            "SELECT member, attempt, state, late FROM samples WHERE grp = ? ORDER BY member",
+            (index,),
+        ).fetchall()
+
+    def _group(self, index: int) -> OpenGroup:
+        row = self._db.execute(
+            "SELECT task, size, condition, env_seed, prefix, born, target FROM groups WHERE id = ?",
+            (index,),
+        ).fetchone()
+        task, size, condition, env_seed, prefix, born, target = row
+        order = GroupOrder(
+            task=task_from_json(task),
+            size=size,
+            condition=condition,
+            env_seed=env_seed,
+            prefix=unpack_turns(prefix),
+        )
+        return OpenGroup(
+            index=index,
+            order=order,
+            born=born,
+            target=target,
+            env_seed=env_seed,
+            opened_at=0.0,
+            members=len(self._samples(index)),
+        )
+
+    def _ready(self, index: int, kind: GroupKind, members: tuple[Member, ...]) -> ReadyGroup:
+        group = self._group(index)
+        return ReadyGroup(
+            index=index,
+            order=group.order,
+            members=members,
+            born=group.born,
+            target=group.target if kind == "group" else None,
+            kind=kind,
+            statistics=self._statistics(index) if kind == "late" else None,
+        )
+
+    def _statistics(self, index: int) -> GroupStatistics | None:
+        rows = self._db.execute(
+            "SELECT s.member, s.attempt FROM samples s JOIN attempts a USING (grp, member, attempt)"
+            " WHERE grp = ? AND NOT late AND a.tail IS NOT NULL",
+            (index,),
+        ).fetchall()
+        whole = [self._member(index, member, attempt) for member, attempt in rows]
+        return GroupStatistics.of([m.trajectory for m in whole]) if whole else None
+
+    def _member(
+        self,
+        index: int,
+        member: int,
+        attempt: int,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        harvest: bool = False,
+    ) -> Member:
+        key = SampleKey(index, member)
+        packed = read_episode(self._db, key, attempt, whole=not harvest)
+        if harvest:
+            packed = replace(packed, turns=packed.turns[:last])
+        trajectory = unpack_episode(packed)
+        facts = self._turn_facts(key, attempt)[: len(packed.turns)]
+        born = self._db.execute(
+            "SELECT born FROM attempts WHERE grp = ? AND member = ? AND attempt = ?",
+            (index, member, attempt),
+        ).fetchone()[0]
+        return Member(
+            number=member,
+            attempt=attempt,
+            trajectory=trajectory,
+            first_turn=self._trained_to(key, attempt) if first is None else first,
+            end_turn=len(trajectory.turns) if last is None else last,
+            versions=tuple(version for _, version in facts),
+            born=born,
+        )
+
+    def _turn_facts(self, key: SampleKey, attempt: int) -> list[tuple[str, int]]:
+        return self._db.execute(
+            "SELECT seen, version FROM turns WHERE grp = ? AND member = ? AND attempt = ? "
+            "ORDER BY turn",
+            (key.group, key.member, attempt),
+        ).fetchall()
+
+    def _trained_to(self, key: SampleKey, attempt: int) -> int:
+        """Return the first turn that was neither given nor harvested."""
+        blob = self._db.execute("SELECT prefix FROM groups WHERE id = ?", (key.group,)).fetchone()
+        used = self._db.execute(
+            "SELECT MAX(last) FROM uses WHERE grp = ? AND member = ? AND attempt = ? "
+            "AND kind = 'harvest'",
+            (key.group, key.member, attempt),
+        ).fetchone()
+        return max(len(unpack_turns(blob[0])), used[0] or 0)
+
+    def _job(self, group: OpenGroup, member: int, attempt: int) -> Job:
+        """Return an episode that did not end, to go on after its last recorded turn."""
+        key = SampleKey(group.index, member)
+        place = (group.index, member, attempt)
+        row = self._db.execute(
+            "SELECT born, policy_seed FROM attempts WHERE grp = ? AND member = ? AND attempt = ?",
+            place,
+        ).fetchone()
+        given = prefix_of(group)
+        if row is None:  # it never began
+            return Job(
+                group=group,
+                key=key,
+                policy_seed=member_policy_seed(self._seed, group.index, member, 0),
+                played=given,
+                versions=[group.born] * len(given),
+                trained_to=len(given),
+            )
+        facts = self._turn_facts(key, attempt)
+        blobs = [
+            (blob, *fact)
+            for blob, fact in zip(read_turns(self._db, key, attempt), facts, strict=True)
+        ]
+        return Job(
+            group=group,
+            key=key,
+            policy_seed=row[1],
+            attempt=attempt + 1,
+            played=[Played(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
+            versions=[version for _, _, version in blobs] or [group.born] * len(given),
+            trained_to=self._trained_to(key, attempt),
+            carry_from=attempt if blobs else None,
+            born=row[0],
+        )
+
+
+def _is_late(row: tuple[int, int, str, int]) -> bool:
+    """Return whether a finished member of a closed group ended after it closed."""
+    return bool(row[3]) or row[2] == "finished"
+
+
+def _stored(group: ReadyGroup) -> StoredGroup:
+    """Return ``group`` as it waits: its content stays in the ledger."""
+    members: Sequence[Member] = group.members
+    return StoredGroup(
+        index=group.index,
+        order=group.order,
+        members=[
+            StoredMember(
+                number=m.number,
+                attempt=m.attempt,
+                first_turn=m.first_turn,
+                end_turn=m.end_turn,
+                versions=m.versions,
+                born=m.born,
+                turn_tokens=tuple(turn.num_sampled_tokens for turn in m.trajectory.turns),
+                live=None,
+            )
+            for m in members
+        ],
+        born=group.born,
+        target=group.target,
+        kind=group.kind,
+        statistics=group.statistics,
+        closed=0,
+    )

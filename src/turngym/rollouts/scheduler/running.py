@@ -1,0 +1,229 @@
+"""One episode while it runs: commits its turns, keeps its times, ends it when it has to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from turngym.agents.policy import PolicyTurn
+from turngym.errors import EpisodeError
+from turngym.rollouts.episode import Played, digest_of
+from turngym.rollouts.scheduler.budget import Allowance
+from turngym.rollouts.scheduler.config import SchedulerConfig
+from turngym.rollouts.scheduler.gauges import Gauges
+from turngym.rollouts.scheduler.groups import OpenGroup
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import SampleKey
+from turngym.rollouts.scheduler.packing import pack_turn
+from turngym.rollouts.scheduler.staleness import turn_version
+from turngym.rollouts.scheduler.timeline import Timeline
+from turngym.types import StopReason, Turn
+
+Phase = Literal["reset", "act", "step"]
+
+
+class BrokenOff(EpisodeError):
+    """The episode was asked to stop between two turns; it is begun again where it stood."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One episode that is to be played, or to be taken up again."""
+
+    group: OpenGroup
+    key: SampleKey
+    policy_seed: int
+    attempt: int = 0
+    """Number of the next try: the fencing token."""
+    faults: int = 0
+    """Tries that ended by a fault."""
+    played: list[Played] = field(default_factory=list)
+    """Turns to carry out first: the prefix of the order, then turns of an earlier try."""
+    versions: list[int] = field(default_factory=list)
+    """Version of each of them."""
+    trained_to: int = 0
+    """First turn that may be trained on: after the prefix, and after what was harvested."""
+    carry_from: int | None = None
+    """Try whose turns in the ledger are taken over."""
+    born: int | None = None
+    """Version when its first try that counts began."""
+
+
+class TurnGate:
+    """Lets episodes take their turns together: nobody acts before all have stepped."""
+
+    def __init__(self) -> None:
+        self._parties = 0
+        self._there: list[asyncio.Future[None]] = []
+
+    def join(self) -> None:
+        """Count an episode in."""
+        self._parties += 1
+
+    def leave(self) -> None:
+        """Count an episode out; the others may have waited for it."""
+        self._parties -= 1
+        self._open_if_complete()
+
+    def arrive(self) -> Awaitable[None]:
+        """Return what to await before the next turn."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._there.append(waiting)
+        self._open_if_complete()
+        return waiting
+
+    def _open_if_complete(self) -> None:
+        self._there = [waiting for waiting in self._there if not waiting.done()]
+        if len(self._there) >= self._parties:
+            for waiting in self._there:
+                waiting.set_result(None)
+            self._there = []
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """What all running episodes share."""
+
+    config: SchedulerConfig
+    gauges: Gauges
+    clock: Callable[[], float]
+    version: Callable[[], int]
+    alive: Callable[[], None]
+    """Called at every event, for the watchdog."""
+    ledger: Ledger | None
+    timeline: Timeline | None
+    gate: TurnGate | None
+
+
+class RunningEpisode:
+    """The watch of one try at one episode."""
+
+    def __init__(self, job: Job, around: Surroundings, slot: int) -> None:
+        self.job = job
+        self.slot = slot
+        self.attempt = job.attempt
+        self.born = around.version()
+        self.turns: list[Turn] = [played.turn for played in job.played]
+        self.seen: list[str | None] = [played.seen for played in job.played]
+        self.versions: list[int] = list(job.versions)
+        self.packed: list[bytes] | None = None
+        """The turns as the ledger has them."""
+        self.tokens = sum(turn.num_sampled_tokens for turn in self.turns)
+        self.loose_tokens = 0
+        """Drawn in a turn that has not ended."""
+        self.phase: Phase = "reset"
+        self.entered = False
+        """Whether its task began."""
+        self.concluded = False
+        """Whether its end is accounted for."""
+        self.stop_asked = False
+        self.drop_reason: str | None = None
+        self.began = self.since = around.clock()
+        self._around = around
+        self._allowance = Allowance(around.config.budget)
+        self._own = len(job.group.order.prefix)
+        self._committed = 0
+        self._act_version = self.born
+
+    def enter(self) -> None:
+        """Enter the try and the turns of its prefix into the ledger."""
+        ledger, job = self._around.ledger, self.job
+        if ledger is None:
+            return
+        ledger.start(
+            job.key,
+            self.attempt,
+            born=self.born if job.born is None else job.born,
+            seed=job.policy_seed,
+            carry_from=job.carry_from,
+        )
+        self.packed = [pack_turn(turn) for turn in self.turns]
+        if job.carry_from is None:
+            for number, turn in enumerate(self.turns):
+                facts = (turn.num_sampled_tokens, self.versions[number], self.seen[number] or "")
+                ledger.commit_turn(job.key, self.attempt, number, self.packed[number], facts=facts)
+
+    def before_act(self, played: int) -> Awaitable[None] | None:
+        """Begin a turn: the environment answered."""
+        if self.stop_asked:
+            raise BrokenOff(f"episode {self.job.key}: broken off after {played} turns")
+        around = self._around
+        now = around.clock()
+        if self.phase == "reset":
+            around.gauges.env_s += now - self.since
+            self._draw_span("env", "reset", now)
+        self.phase, self.since = "act", now
+        self._act_version = around.version()
+        return self._together() if around.gate is not None else None
+
+    async def _together(self) -> None:
+        assert self._around.gate is not None
+        await self._around.gate.arrive()
+        self.since = self._around.clock()
+        self._act_version = self._around.version()
+
+    def drawn(self, turn: PolicyTurn) -> Awaitable[None] | None:
+        """Note what the policy drew; the turn before must be on the disk before the step begins."""
+        around = self._around
+        now = around.clock()
+        around.alive()
+        self.loose_tokens = sum(len(span.token_ids) for span in turn.spans if span.sampled)
+        around.gauges.tokens += self.loose_tokens
+        around.gauges.policy_s += now - self.since
+        self._draw_span("policy", "act", now)
+        self.phase, self.since = "step", now
+        ledger = around.ledger
+        if ledger is None or ledger.written >= self._committed:
+            return None
+        return self._on_disk(ledger)
+
+    async def _on_disk(self, ledger: Ledger) -> None:
+        await ledger.durable(self._committed)
+        self.since = self._around.clock()
+
+    def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
+        """Commit the turn and return why the episode must end here, if it must."""
+        around, number = self._around, len(self.turns)
+        now = around.clock()
+        around.alive()
+        around.gauges.env_s += now - self.since
+        around.gauges.turns += 1
+        self._draw_span("env", "step", now)
+        self.since = now
+        version = turn_version(turn, self._act_version)
+        self.turns.append(turn)
+        self.versions.append(version)
+        self.tokens += self.loose_tokens
+        if around.ledger is not None:
+            assert self.packed is not None
+            seen = digest_of(observation)
+            self.seen.append(seen)
+            self.packed.append(pack_turn(turn))
+            self._committed = around.ledger.commit_turn(
+                self.job.key,
+                self.attempt,
+                number,
+                self.packed[number],
+                facts=(self.loose_tokens, version, seen),
+            )
+        else:
+            self.seen.append(None)
+        self.loose_tokens = 0
+        own = len(self.turns) - self._own
+        return self._allowance.spend(turn, turns=own, tokens=self.tokens)
+
+    def cut(self) -> None:
+        """Take down the phase that the try ended in, when it ended before its time."""
+        self._draw_span("fault", self.phase, self._around.clock())
+
+    def carried(self) -> list[Played]:
+        """Return the finished turns, to be carried out again by the next try."""
+        return [Played(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]
+
+    def _draw_span(self, kind: str, name: str, now: float) -> None:
+        timeline = self._around.timeline
+        if timeline is not None:
+            label = f"{name} {self.job.key}"
+            timeline.span(kind, label, self.slot, self.since, now, None)

@@ -1,0 +1,481 @@
+"""Many episodes at once while a trainer learns from them: no barrier, no polling, nothing lost.
+
+Everything happens on events of one event loop. When an episode ends, its slot is filled in the same
+breath; when weights are published or a batch is taken, whatever that allows is begun. A consumer
+
+    async with RolloutScheduler(pool, policy, selection, config, env_id=..., seed=...) as scheduler:
+        while (batch := await scheduler.take()) is not None:
+            await asyncio.to_thread(update, batch)
+            await scheduler.publish(batch.step + 1, load=load_weights)
+
+trains on groups while others are played. The modes ``batch`` and ``lockstep`` play the very same
+episodes with barriers, to measure what barriers cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from turngym.agents.policy import Policy
+from turngym.errors import ConfigError, TrainingError
+from turngym.faults import describe, is_from_signal
+from turngym.rollouts.scheduler.admission import make_admission
+from turngym.rollouts.scheduler.assembly import Assembly
+from turngym.rollouts.scheduler.config import SchedulerConfig, check_schedule
+from turngym.rollouts.scheduler.dispatch import Dispatcher
+from turngym.rollouts.scheduler.gauges import Gauges
+from turngym.rollouts.scheduler.groups import Member, OpenGroup, ReadyGroup
+from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.orders import Selection, group_env_seed
+from turngym.rollouts.scheduler.packing import pack_turns
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.recovery import Recovery, recover
+from turngym.rollouts.scheduler.running import Surroundings, TurnGate
+from turngym.rollouts.scheduler.staleness import harvest_end
+from turngym.rollouts.scheduler.timeline import Timeline
+from turngym.rollouts.scheduler.watchdog import Stuck, Watchdog, describe_groups
+from turngym.types import StopReason, Trajectory, TrajectoryGroup
+
+Load = Callable[[], Awaitable[None] | None]
+"""Puts new weights into the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one update trains on."""
+
+    step: int
+    """Version of the weights that train; afterwards version ``step + 1`` is published."""
+    groups: tuple[ReadyGroup, ...]
+    extra: tuple[ReadyGroup, ...] = ()
+    """Late members, harvested turns and what the selection replays; not counted as groups."""
+    replayed: bool = False
+    """It was composed before a crash, and is the same to the last token."""
+
+    @property
+    def trajectory_groups(self) -> list[TrajectoryGroup]:
+        """The groups as credit assignment takes them, without the extra ones."""
+        return [group.group for group in self.groups]
+
+
+class RolloutScheduler:
+    """Plays groups of episodes while a trainer consumes them.
+
+    Lives inside one ``async with`` block of one event loop. ``take`` and ``publish`` alternate;
+    they are called by one consumer.
+
+    Args:
+        pool: Lends the environments; opened and closed by the scheduler.
+        policy: Acts in all episodes.
+        selection: Chooses tasks and judges groups.
+        config: The settings.
+        env_id: Name of the environment, kept in the trajectories.
+        seed: Root of all seeds of the episodes.
+        version: Version of the policy's weights now.
+        ledger: Accounts for every episode; owned by the caller. What an earlier process left in it
+            is taken up.
+        timeline: Takes down what ran when.
+
+    Raises:
+        ConfigError: The settings cannot make progress, or do not fit the pool.
+    """
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        policy: Policy,
+        selection: Selection,
+        config: SchedulerConfig,
+        *,
+        env_id: str,
+        seed: int,
+        version: int = 0,
+        ledger: Ledger | None = None,
+        timeline: Timeline | None = None,
+    ) -> None:
+        if pool.size < config.concurrency:
+            raise ConfigError(
+                f"scheduler: wanted pool size >= concurrency, got {pool.size} < "
+                f"{config.concurrency}"
+            )
+        if isinstance(size := getattr(selection, "group_size", None), int):
+            check_schedule(config, size)
+        self.config = config
+        self.version = version
+        self.env_id = env_id
+        self.timeline = timeline
+        self._seed = seed
+        self._pool = pool
+        self._policy = policy
+        self._selection = selection
+        self._ledger = ledger
+        self._admission = make_admission(config)
+        self._next_index = 0
+        self._exhausted = False
+        self._held = 0
+        """Reasons to begin nothing: weights are being loaded, evaluation, a full disk."""
+        self._blocked = False
+        self._trained_since: float | None = None
+        self._failure: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._recovery: Recovery | None = None
+        self._watchdog: Watchdog | None = None
+        self._is_open = False
+
+    # Life.
+
+    async def __aenter__(self) -> Self:
+        """Make the environments, take up what an earlier process left, and begin."""
+        loop = asyncio.get_running_loop()
+        self._gauges = Gauges(self.config.concurrency, loop.time())
+        self._assembly = Assembly(
+            self.config,
+            self._admission,
+            self._selection,
+            self._gauges,
+            self._ledger,
+            version=lambda: self.version,
+        )
+        around = Surroundings(
+            config=self.config,
+            gauges=self._gauges,
+            clock=loop.time,
+            version=lambda: self.version,
+            alive=self._alive,
+            ledger=self._ledger,
+            timeline=self.timeline,
+            gate=TurnGate() if self.config.mode == "lockstep" else None,
+        )
+        self._dispatch = Dispatcher(
+            self._pool, self._policy, around, self._assembly, self, seed=self._seed
+        )
+        self._assembly.runner = self._dispatch
+        await self._pool.open()
+        self._is_open = True
+        if self.config.watchdog_s is not None:
+            self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks, self._on_idle)
+        if self._ledger is not None:
+            self._take_up(self._ledger)
+        self.pump()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Break off what runs and close the environments. The ledger stays with its owner."""
+        self._is_open = False
+        if self._watchdog is not None:
+            self._watchdog.close()
+        await self._dispatch.close()
+        self._assembly.close()
+        await self._pool.close()
+        if self._ledger is not None:
+            self._ledger.on_trouble = None
+
+    def _take_up(self, ledger: Ledger) -> None:
+        self._recovery = recover(ledger, self.version, seed=self._seed)
+        ledger.on_trouble = self._on_trouble
+        self._next_index = self._recovery.next_index
+        for stored in self._recovery.ready:
+            self._assembly.restore_closed(stored)
+        for group, jobs in self._recovery.open:
+            self._dispatch.add(jobs)
+            self._assembly.begin_again(group, self._now())
+        self._assembly.evict(self.version)
+
+    # For the consumer.
+
+    async def take(self) -> Batch | None:
+        """Return what the next update trains on, as soon as there is enough; None at the end.
+
+        Raises:
+            TooManyFaults: The failure budget is spent.
+            Stuck: Nothing runs and nothing can begin, but the step has not enough.
+            RuntimeError: The batch before was not published yet.
+        """
+        if self._assembly.taken:
+            raise RuntimeError(f"step {self.version} was taken before; publish version + 1 first")
+        since = self._now()
+        batch = self._recovered_batch()
+        while batch is None:
+            self._raise_failure()
+            await self._flush_if_spilled()
+            is_over = self._exhausted and not self._dispatch.is_busy
+            found = self._assembly.compose(self.version, final=is_over)
+            if found is not None:
+                batch = Batch(step=self.version, groups=found.groups, extra=found.extra)
+            elif is_over and not self._assembly.open:
+                return None
+            else:
+                self.pump()
+                if self._is_stuck(is_over):
+                    self.fail(Stuck(self._table()))
+                elif self._dispatch.is_busy or not self._exhausted:
+                    self._waiter = asyncio.get_running_loop().create_future()
+                    await self._waiter
+        if self._ledger is not None:
+            self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
+            await self._ledger.flush()
+        self._trained_since = self._now()
+        self._gauges.starved_s += self._trained_since - since
+        self._alive()
+        self.pump()
+        return batch
+
+    async def publish(self, version: int, load: Load | None = None) -> None:
+        """Give the policy new weights, as ``interruption`` says; the same version twice is nothing.
+
+        Args:
+            version: The version of the new weights, one more than the last.
+            load: Puts them into the engine; a function or a coroutine function.
+
+        Raises:
+            ValueError: ``version`` is neither the last one nor the next.
+        """
+        if version == self.version:
+            return
+        if version != self.version + 1:
+            raise ValueError(f"publish: version {version} does not follow {self.version}")
+        self._note_training()
+        if self._ledger is not None and self._assembly.taken:
+            self._ledger.apply(self.version)
+        if self.config.interruption != "continue_partial":
+            self._held += 1
+            try:
+                await self._stop_running()
+                await _done(load)
+            finally:
+                self._held -= 1
+        else:
+            await _done(load)
+        self._assembly.published(self.version)
+        self.version = version
+        if self.timeline is not None:
+            self.timeline.mark(f"version {version}", self._now())
+        self._after_publication()
+
+    def seal(self, version: int) -> None:
+        """Note that the weights of ``version`` are in a checkpoint: earlier steps are for good."""
+        if self._ledger is not None:
+            self._ledger.seal(version)
+
+    async def quiet(self) -> None:
+        """Begin nothing more and wait until nothing runs, until ``go_on``; for evaluations."""
+        self._held += 1
+        await self._dispatch.idle()
+
+    def go_on(self) -> None:
+        """End ``quiet``."""
+        self._held -= 1
+        self.pump()
+        self.changed()
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was measured since the start, as ``area/quantity``."""
+        load = self._assembly.load(self.version)
+        now = {
+            "sched/running": float(self._dispatch.running),
+            "sched/groups_running": float(load.running),
+            "sched/groups_ready": float(load.ready),
+            "sched/version": float(self.version),
+            "pool/replaced": float(self._pool.stats.replaced),
+            "pool/timeouts": float(self._pool.stats.timeouts),
+            "pool/close_faults": float(self._pool.stats.close_faults),
+            "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
+        }
+        return now | self._gauges.metrics(self._now())
+
+    @property
+    def gauges(self) -> Gauges:
+        """The counts behind ``metrics``."""
+        return self._gauges
+
+    # For the dispatcher.
+
+    def pump(self) -> None:
+        """Begin whatever may begin now."""
+        if not self._is_open or self._failure is not None:
+            return
+        while self._held == 0 and self._dispatch.has_room:
+            if self._dispatch.start_next():
+                continue
+            if not self._begin_group():
+                break
+        self._dispatch.seal_round()
+
+    def changed(self) -> None:
+        """Let a waiting consumer look again."""
+        waiter = self._waiter
+        is_over = self._failure is not None or not self._dispatch.running
+        if waiter is not None and (is_over or self._assembly.may_compose()):
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything; the consumer gets ``error``, or one that names an exit of a hook."""
+        if not isinstance(error, Exception) and not is_from_signal(error):
+            cause, error = error, TrainingError(f"scheduler: a hook raised {describe(error)}")
+            error.__cause__ = cause
+        if self._failure is None:
+            self._failure = error
+            self._dispatch.cancel_all()
+        self.changed()
+
+    # Inside.
+
+    def _is_stuck(self, is_over: bool) -> bool:
+        """Return whether nothing will ever happen again: a bug, or an admission of nothing."""
+        dispatch = self._dispatch
+        idle = not (dispatch.running or dispatch.has_timers or self._held or self._failure)
+        return idle and (is_over or dispatch.queued > 0 or not self._exhausted)
+
+    def _on_idle(self) -> None:
+        if self._waiter is not None and not self._blocked:  # a full disk may have room again
+            self.fail(Stuck(self._table()))
+
+    def _table(self) -> str:
+        assembly, held = self._assembly, self._held - self._blocked
+        why = f"; held up by {held} quiet() without go_on()" if held else ""
+        over = ", and the selection has no task left" if self._exhausted else ""
+        return (
+            f"scheduler: update {self.version} waits for {self.config.groups_per_step} groups, has "
+            f"{len(assembly.ready)}, and nothing can begin{why}: 0 episodes run, "
+            f"{self._dispatch.queued} are queued{over}. Open groups:\n"
+            f"{describe_groups(assembly.open.values())}"
+        )
+
+    def _begin_group(self) -> bool:
+        admitted = self._admission.admit(self._assembly.load(self.version))
+        if admitted is None:
+            return False
+        index = self._next_index
+        try:
+            task = self._selection.propose(index)
+            order = None if task is None else self._selection.allocate(index, task)
+            if order is not None:
+                check_schedule(self.config, order.size)
+        except BaseException as error:  # noqa: BLE001 - a hook of the user's; the consumer gets it
+            self.fail(error)
+            return False
+        if order is None:
+            self._exhausted = True
+            return False
+        self._exhausted = False
+        self._next_index += 1
+        members = order.size + self.config.group.redundancy
+        group = OpenGroup(
+            index=index,
+            order=order,
+            born=self.version,
+            target=admitted.target,
+            env_seed=group_env_seed(self._seed, index, order),
+            opened_at=self._now(),
+            members=members,
+            waiting=set(range(members)),
+        )
+        if self._ledger is not None:
+            self._ledger.open_group(group, self.env_id, pack_turns(order.prefix))
+        self._assembly.begin(group)
+        self._dispatch.add_group(group)
+        return True
+
+    def _after_publication(self) -> None:
+        self._assembly.give_up(self.version)
+        self._assembly.evict(self.version)
+        if self.config.stale == "drop":
+            self._dispatch.drop_hopeless(self.version)
+        elif self.config.stale == "harvest":
+            self._harvest()
+        self._alive()
+        self.changed()
+        self.pump()
+
+    def _harvest(self) -> None:
+        """Take the turns of running episodes that can be trained at this version or never."""
+        for episode in self._dispatch.episodes():
+            job, bound = episode.job, self.config.admission.staleness
+            end = harvest_end(
+                episode.versions, start=job.trained_to, version=self.version, bound=bound
+            )
+            if end == job.trained_to or job.group.closed:
+                continue
+            trajectory = Trajectory(
+                env_id=self.env_id,
+                task_id=job.group.order.task.id,
+                env_seed=job.group.env_seed,
+                policy_seed=job.policy_seed,
+                attempt=job.key.member,
+                turns=tuple(episode.turns[:end]),
+                stop_reason=StopReason.TRUNCATED_ENV,
+                metadata={"harvested": True},
+            )
+            member = Member(
+                number=job.key.member,
+                attempt=episode.attempt,
+                trajectory=trajectory,
+                first_turn=job.trained_to,
+                end_turn=end,
+                versions=tuple(episode.versions[:end]),
+                born=episode.born,
+            )
+            job.trained_to = end
+            self._assembly.harvest(job.group, member)
+
+    async def _stop_running(self) -> None:
+        if self.config.interruption == "abort_requeue":
+            self._dispatch.break_off()
+        await self._dispatch.idle()
+
+    def _recovered_batch(self) -> Batch | None:
+        if self._recovery is None or self.version not in self._recovery.batches:
+            return None
+        groups = self._recovery.batches.pop(self.version)
+        main = tuple(group for group in groups if group.kind == "group")
+        self._assembly.taken = [(group.index, group.target) for group in main]
+        return Batch(
+            step=self.version,
+            groups=main,
+            extra=tuple(group for group in groups if group.kind != "group"),
+            replayed=True,
+        )
+
+    async def _flush_if_spilled(self) -> None:
+        stored = [*self._assembly.ready.values(), *self._assembly.extra]
+        if self._ledger is not None and any(group.is_spilled for group in stored):
+            await self._ledger.flush()
+
+    def _note_training(self) -> None:
+        if self._trained_since is not None:
+            now = self._now()
+            self._gauges.learner_s += now - self._trained_since
+            if self.timeline is not None:
+                self.timeline.span(
+                    "learner", f"update {self.version}", 0, self._trained_since, now, None
+                )
+            self._trained_since = None
+
+    def _on_trouble(self, trouble: str | None) -> None:
+        was_blocked, self._blocked = self._blocked, trouble is not None
+        self._held += self._blocked - was_blocked
+        self.pump()
+        self.changed()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _alive(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.alive()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _done(load: Load | None) -> None:
+    waiting: Any = None if load is None else load()
+    if inspect.isawaitable(waiting):
+        await waiting

@@ -1,0 +1,1 @@
+"""Simulated runs of the scheduler: no model, no waiting."""

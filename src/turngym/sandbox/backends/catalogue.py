@@ -1,0 +1,55 @@
+"""Which back ends exist, by name. Nothing is imported until one is opened.
+
+Packages add theirs through the entry-point group ``turngym.sandboxes``: a name and the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from turngym.errors import ConfigError, unknown_name
+from turngym.sandbox.base import Backend
+
+ENTRY_POINT_GROUP = "turngym.sandboxes"
+OWN = {
+    "bubblewrap": "turngym.sandbox.backends.bubblewrap:BubblewrapBackend",
+    "docker": "turngym.sandbox.backends.docker:DockerBackend",
+    "unsafe-local": "turngym.sandbox.backends.unsafe_local:UnsafeLocalBackend",
+}
+DEFAULT = "bubblewrap"
+
+
+def backend_names() -> list[str]:
+    """Return every name that ``open_backend`` takes, plug-ins included."""
+    return sorted({*OWN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def open_backend(name: str = DEFAULT, **options: Any) -> Backend:  # each back end has its own
+    """Make the back end called ``name``. Nothing is started until a sandbox is.
+
+    Args:
+        name: One of `backend_names`.
+        options: For its constructor.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+        SandboxRefused: It does not accept the options, or misses one.
+    """
+    make = _constructor(name)
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ConfigError(f"sandbox {name!r}: {error}") from None
+
+
+def _constructor(name: str) -> Callable[..., Backend]:
+    if name in OWN:
+        module, _, attribute = OWN[name].partition(":")
+        return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name == name:
+            return cast("Callable[..., Backend]", point.load())
+    raise unknown_name("sandbox", name, backend_names())

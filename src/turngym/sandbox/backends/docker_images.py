@@ -1,0 +1,211 @@
+"""Images of container engines: this machine's packages, ones that were pulled, and snapshots.
+
+Nothing is ever pulled: an image that is not there is a refusal that says how to get it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from turngym.errors import SandboxRefused
+from turngym.sandbox.backends import images
+
+UID = 1000
+REPOSITORY = "localhost/turngym"
+_FOLDERS = (("workspace", 0o755), ("home/agent", 0o755))
+_lock = threading.Lock()
+
+Client = Any  # docker.DockerClient, which has no types
+
+
+def prepared(client: Client, name: str) -> str:
+    """Return the id of an image that has everything a sandbox needs, made from ``name``.
+
+    Args:
+        client: The engine.
+        name: ``host`` for this machine's packages, a folder or tar, or an image of the engine.
+
+    Raises:
+        SandboxRefused: There is no such image.
+    """
+    with _lock:
+        if name == "host":
+            return _machine_image(client)
+        if "/" in name and (name.startswith(("/", ".")) or Path(name).exists()):
+            return _imported(client, images.unpacked(name), f"folder-{_short(name)}")
+        return _derived(client, name)
+
+
+def _machine_image(client: Client) -> str:
+    known = subprocess.run(
+        ["dpkg-query", "-W", *images.PACKAGES], capture_output=True, text=True, check=False
+    ).stdout if shutil.which("dpkg-query") else ""  # fmt: skip
+    tag = f"machine-{_short(known)}"
+    if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="turngym-machine-") as temporary:
+        folder = images.machine_image(Path(temporary, "root"))
+        return _imported(client, folder, tag)
+
+
+def _imported(client: Client, folder: Path, tag: str) -> str:
+    if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
+        return found
+    with tempfile.NamedTemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            archive.add(folder, arcname=".", filter=_owned)
+        file.flush()
+        # Podman does not heed the tag, so it is given to the id that comes back.
+        told = client.api.import_image_from_file(file.name, repository=REPOSITORY, tag=tag)
+    image = json.loads(told.strip().splitlines()[-1])["status"]
+    return _derived(client, image, tag)
+
+
+def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Give what the sandbox writes to its user, all else to root."""
+    name = member.name.removeprefix("./")
+    own = name == "workspace" or name.startswith(("workspace/", "home/agent"))
+    member.uid = member.gid = UID if own else 0
+    member.uname = member.gname = ""
+    if name in ("tmp", "var/tmp"):
+        member.mode = 0o1777
+    return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None
+
+
+def adopted(client: Client, name: str, folder: str) -> str:
+    """Return the id of an image whose workspace is what ``folder`` of the image ``name`` holds.
+
+    The old path leads to the workspace, for packages that were installed in place. Of a git
+    repository nothing is left but what led to the commit that is checked out.
+
+    Raises:
+        SandboxRefused: There is no such image, or no such folder in it.
+    """
+    with _lock:
+        image = _known(client, name)
+        tag = f"adopted-{_short(f'{image} {folder} {_ADOPT}')}"
+        if (found := _find(client, f"{REPOSITORY}:{tag}")) is not None:
+            return found
+        container = client.containers.create(
+            image, ["-c", _ADOPT, "adopt", folder, str(UID)], entrypoint=["/bin/sh"], user="0:0",
+            network_mode="none", working_dir="/",
+        )  # fmt: skip
+        try:
+            container.start()
+            if container.wait()["StatusCode"]:
+                told = container.logs(stdout=False, tail=1).decode("utf-8", "replace").strip()
+                raise SandboxRefused(
+                    f"image {name!r} has no workspace at {folder!r}", told[:300],
+                    "Name the folder of the image that holds the repository",
+                )  # fmt: skip
+            return str(container.commit(repository=REPOSITORY, tag=tag).id)
+        finally:
+            container.remove(force=True)
+
+
+_ADOPT = """set -e
+mkdir -p /workspace /home/agent
+cd "$1"
+cp -a . /workspace/
+cd /workspace
+if [ -d .git ] && command -v git >/dev/null; then
+  export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+  git checkout -q --detach
+  git for-each-ref --format='delete %(refname)' | git update-ref --stdin
+  rm -rf .git/logs .git/ORIG_HEAD .git/FETCH_HEAD
+  git gc -q --prune=now
+else
+  rm -rf .git
+fi
+cd /
+rm -rf "$1"
+ln -s /workspace "$1"
+chown -R "$2:$2" /workspace /home/agent
+"""
+
+
+def _known(client: Client, name: str) -> str:
+    """Return the id of an image.
+
+    Raises:
+        SandboxRefused: The engine does not have it.
+    """
+    image = _find(client, name)
+    if image is None:
+        raise SandboxRefused(
+            f"unknown image {name!r}",
+            "the engine does not have it",
+            f"Get it with: docker pull {name}; or use 'host', a root folder or a tar",
+        )
+    return image
+
+
+def _derived(client: Client, name: str, tag: str = "") -> str:
+    """Return ``name`` with a workspace and a home of the sandbox's user."""
+    image = _known(client, name)
+    target = tag or f"derived-{_short(image)}"
+    if not tag and (found := _find(client, f"{REPOSITORY}:{target}")) is not None:
+        return found
+    archive = _archive([(path, mode, None) for path, mode in _FOLDERS])
+    return commit_with(client, image, {"/": archive}, tag=target)
+
+
+def commit_with(client: Client, image: str, archives: dict[str, bytes], *, tag: str = "") -> str:
+    """Return the id of ``image`` with tars unpacked into it, by path."""
+    container = client.containers.create(image, ["true"], network_mode="none")
+    try:
+        for path, data in archives.items():
+            container.put_archive(path, data)
+        kept = {"repository": REPOSITORY, "tag": tag} if tag else {}
+        return str(container.commit(**kept).id)
+    finally:
+        container.remove(force=True)
+
+
+def folder_archive(folder: Path) -> bytes:
+    """Return a tar of a folder, owned by the sandbox's user, without special files."""
+    data = io.BytesIO()
+
+    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.uid = member.gid = UID
+        member.uname = member.gname = ""
+        member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
+        return member if member.isreg() or member.isdir() or member.issym() else None
+
+    with tarfile.open(fileobj=data, mode="w", dereference=False) as archive:
+        archive.add(folder, arcname=".", filter=owned)
+    return data.getvalue()
+
+
+def _archive(entries: list[tuple[str, int, bytes | None]]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for path, mode, content in entries:
+            member = tarfile.TarInfo(path)
+            member.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
+            member.mode, member.uid, member.gid = mode, UID, UID
+            member.size = len(content or b"")
+            archive.addfile(member, io.BytesIO(content or b""))
+    return data.getvalue()
+
+
+def _find(client: Client, name: str) -> str | None:
+    import docker.errors
+
+    try:
+        return str(client.images.get(name).id)
+    except docker.errors.ImageNotFound:
+        return None
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,255 @@
+"""No isolation at all: commands run as whoever runs turngym, with all that implies.
+
+For machines where nothing else works and for commands one would run by hand. It exists under its
+full name only, asks for the risk to be accepted in words, and says ``isolation="none"``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+from turngym.errors import SandboxClosed, SandboxRefused, SandboxUnavailable, SnapshotError
+from turngym.sandbox.backends.channel import Channel, SocketStream
+from turngym.sandbox.backends.folder_listing import difference, digest, manifest
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.quota import Quota
+from turngym.sandbox.backends.runtime import command, runtime_folder
+from turngym.sandbox.base import (
+    LIMIT_NAMES,
+    Capabilities,
+    Change,
+    Enforcement,
+    Isolation,
+    LayerRef,
+    SandboxSpec,
+)
+
+RISK = "commands can do to this machine whatever I can"
+"""What `UnsafeLocalBackend` wants to be told."""
+_ENFORCED: dict[str, Enforcement] = {**dict.fromkeys(LIMIT_NAMES, "none"), "memory": "watched"}
+
+
+class UnsafeLocalBackend:
+    """Runs commands in a temporary folder of the host, and nothing more."""
+
+    name = "unsafe-local"
+    isolation: Isolation = "none"
+
+    def __init__(self, *, accept_risk: str = "", quota: Quota | None = None) -> None:
+        """Make the back end.
+
+        Args:
+            accept_risk: The words of `RISK`.
+            quota: What all its sandboxes together may take.
+
+        Raises:
+            SandboxRefused: The risk was not accepted.
+        """
+        if accept_risk != RISK:
+            raise SandboxRefused(
+                "'unsafe-local' isolates nothing",
+                f"accept_risk is {accept_risk!r}",
+                f"Use 'bubblewrap' or 'docker', or pass accept_risk={RISK!r}",
+            )
+        self.quota = quota or Quota()
+        self._root = Path(tempfile.mkdtemp(prefix="turngym-unsafe-"))
+        self._layers: dict[str, Path] = {}
+        self._open: set[UnsafeLocalSandbox] = set()
+        self._is_closed = False
+
+    async def probe(self) -> Capabilities:
+        """See `Backend.probe`."""
+        return Capabilities(
+            isolation=self.isolation, limits=_ENFORCED, pause="signals", evidence=["no isolation"]
+        )
+
+    async def start(self, spec: SandboxSpec) -> UnsafeLocalSandbox:
+        """See `Backend.start`."""
+        if self._is_closed:
+            raise SandboxClosed("back end 'unsafe-local' is closed")
+        if spec.limits.enforce == "strict":
+            raise SandboxRefused(
+                "'unsafe-local' holds no limit", "", "Set Limits(enforce='best_effort')"
+            )
+        if spec.image != "host" or spec.mounts:
+            raise SandboxRefused(
+                "'unsafe-local' has no root of its own", f"image {spec.image!r}", "Use 'bubblewrap'"
+            )
+        if spec.workspace is not None and spec.workspace.id not in self._layers:
+            raise SnapshotError(
+                f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
+            )
+        return await self.start_on(
+            spec, self._layers[spec.workspace.id] if spec.workspace else None
+        )
+
+    async def start_on(self, spec: SandboxSpec, base: Path | None) -> UnsafeLocalSandbox:
+        """Start a sandbox on a copy of ``base``."""
+        give_back = self.quota.take(spec.limits)
+        folder = self._root / uuid.uuid4().hex[:12]
+        try:
+            await asyncio.to_thread(_make_folders, folder, base)
+            process, channel = await _start_guest(folder, spec)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            give_back()
+            if isinstance(error, OSError):
+                raise SandboxUnavailable(f"'unsafe-local' cannot start: {error}") from None
+            raise
+        sandbox = UnsafeLocalSandbox(self, spec, folder, process, channel)
+        self._open.add(sandbox)
+        sandbox.when_closed += [give_back, lambda: self._open.discard(sandbox)]
+        return sandbox
+
+    async def import_folder(self, folder: Path) -> LayerRef:
+        """See `Backend.import_folder`."""
+        if not folder.is_dir():
+            raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
+        return await self.keep(folder, "folder")
+
+    async def keep(self, folder: Path, kind: str) -> LayerRef:
+        """Copy a folder and return the handle of the copy."""
+        id = f"layer-{uuid.uuid4().hex[:12]}"
+        target = self._root / id
+        await asyncio.to_thread(_copy, folder, target)
+        self._layers[id] = target
+        found = digest(await asyncio.to_thread(manifest, target))
+        return LayerRef(
+            id=id,
+            backend=self.name,
+            kind="folder" if kind == "folder" else "snapshot",
+            digest=found,
+        )
+
+    async def drop(self, layer: LayerRef) -> None:
+        """See `Backend.drop`."""
+        if path := self._layers.pop(layer.id, None):
+            await asyncio.to_thread(shutil.rmtree, path, True)
+
+    async def sweep(self) -> int:
+        """See `Backend.sweep`. Nothing tells a leftover from work of others, so nothing goes."""
+        return 0
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        self._is_closed = True
+        for sandbox in list(self._open):
+            await sandbox.close()
+        await asyncio.to_thread(shutil.rmtree, self._root, True)
+
+
+class UnsafeLocalSandbox(GuestSandbox):
+    """A folder and a process that starts commands in it."""
+
+    isolation: Isolation = "none"
+
+    def __init__(
+        self,
+        backend: UnsafeLocalBackend,
+        spec: SandboxSpec,
+        folder: Path,
+        process: subprocess.Popen[bytes],
+        channel: Channel,
+    ) -> None:
+        super().__init__(channel, spec, workspace=str(folder / "workspace"), enforced=_ENFORCED)
+        self._backend = backend
+        self._folder = folder
+        self._process = process
+        self._base_env = {**self._base_env, "HOME": str(folder / "home"), **spec.env}
+        self._before = manifest(folder / "workspace")
+
+    async def diff(self) -> list[Change]:
+        """See `Sandbox.diff`. Compares all files with those at the start."""
+        await self._settled()
+        now = await asyncio.to_thread(manifest, self._folder / "workspace")
+        return difference(self._before, now)
+
+    async def snapshot(self) -> LayerRef:
+        """See `Sandbox.snapshot`. Copies the workspace."""
+        await self._settled()
+        return await self._backend.keep(self._folder / "workspace", "snapshot")
+
+    async def fork(self, n: int) -> list[GuestSandbox | Exception]:
+        """See `Sandbox.fork`."""
+        if n < 1:
+            raise ValueError(f"fork: wanted at least 1, got {n}")
+        await self._settled()
+        base = self._folder / "workspace"
+        forks: list[GuestSandbox | Exception] = []
+        for _ in range(n):
+            try:
+                forks.append(await self._backend.start_on(self.spec, base))
+            except (SandboxUnavailable, SandboxRefused) as error:
+                forks.append(error)
+        return forks
+
+    async def _release(self) -> None:
+        def wait() -> None:
+            try:
+                self._process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+        await asyncio.to_thread(wait)
+
+
+def _make_folders(folder: Path, base: Path | None) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / "home").mkdir()
+    if base is None:
+        (folder / "workspace").mkdir()
+    else:
+        _copy(base, folder / "workspace")
+
+
+def _copy(source: Path, target: Path) -> None:
+    def special(folder: str, names: list[str]) -> list[str]:
+        paths = [Path(folder, name) for name in names]
+        return [p.name for p in paths if not (p.is_file() or p.is_dir() or p.is_symlink())]
+
+    shutil.copytree(source, target, symlinks=True, ignore=special)
+
+
+async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Popen[bytes], Channel]:
+    limits = spec.limits
+    runtime = await asyncio.to_thread(runtime_folder)
+    ours, theirs = socket.socketpair()
+    settings = (
+        theirs.fileno(),
+        theirs.fileno(),
+        -1,
+        limits.memory_bytes,
+        -1,
+        -1,
+        limits.open_files,
+        0,
+        -1,
+    )
+    process = subprocess.Popen(
+        command(",".join(map(str, settings)), str(runtime)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+        cwd=folder / "workspace",
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    theirs.close()
+    channel = Channel(SocketStream(ours), folder.name)
+    try:
+        await channel.open()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process, channel

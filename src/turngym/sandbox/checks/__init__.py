@@ -1,0 +1,1 @@
+"""Conformance checks and attacks that every back end has to pass."""

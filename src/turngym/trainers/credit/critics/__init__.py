@@ -1,0 +1,1 @@
+"""Credit from a learned critic: GAE, ArCHer, best-of-n extraction."""

@@ -1,0 +1,95 @@
+"""Actions that the policy draws now, at states that were seen before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turngym.seeding import derive_seed
+from turngym.trainers.beside import at_home
+from turngym.trainers.credit.critics.utterance_encoder import Ids
+from turngym.trainers.samples import TrainingSample
+
+if TYPE_CHECKING:
+    from turngym.agents.engine.local import Generation
+    from turngym.trainers.credit.base import CreditContext
+
+
+async def draw_actions(
+    context: CreditContext, states: Sequence[Ids], *, seed: int
+) -> list[Generation]:
+    """Return one fresh action per state, drawn with the newest published weights.
+
+    As many sessions as the engine has free run at once, states of like length together. An action
+    depends on its state, ``seed`` and its number alone.
+
+    Args:
+        context: Gives the engine and how actions are drawn.
+        states: Everything the policy saw, as tokens; it acted there before, so there is room.
+        seed: Root of the draws.
+
+    Raises:
+        ConfigError: The engine has no free session.
+        PolicyFault: The engine broke.
+    """
+    return await at_home(_draw_all(context, states, seed))
+
+
+async def _draw_all(context: CreditContext, states: Sequence[Ids], seed: int) -> list[Generation]:
+    ordered = sorted(range(len(states)), key=lambda k: (states[k].size, k))
+    size = max(1, context.engine.free_sessions)
+    found: dict[int, Generation] = {}
+    for start in range(0, len(ordered), size):
+        chunk = ordered[start : start + size]
+        drawn = await asyncio.gather(
+            *(_draw(context, states[k], derive_seed(seed, "action", k)) for k in chunk)
+        )
+        found |= dict(zip(chunk, drawn, strict=True))
+    return [found[k] for k in range(len(states))]
+
+
+async def _draw(context: CreditContext, state: Ids, seed: int) -> Generation:
+    session = context.engine.open(seed)
+    try:
+        return await session.generate(state.tolist(), context.sampling)
+    finally:
+        session.close()
+
+
+def action_sample(
+    state: Ids,
+    action: Sequence[int] | Ids,
+    logprobs: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float32]],
+    versions: Sequence[int] | Ids,
+    advantage: float,
+    *,
+    index: int,
+) -> TrainingSample:
+    """Return a sample that trains on one action alone, with one advantage on all its tokens.
+
+    Args:
+        state: Tokens the policy saw.
+        action: Tokens of the action.
+        logprobs: Log-prob each was drawn with.
+        versions: Weights that drew each; tokens with -1 were not drawn and are not trained on.
+        advantage: Of the action.
+        index: Number of the sample.
+    """
+    drawn_A = np.asarray(versions, dtype=np.int64) >= 0
+    before = state.size
+
+    def behind(values: np.ndarray, fill: float, dtype: type) -> np.ndarray:
+        return np.concatenate([np.full(before, fill), values]).astype(dtype)
+
+    return TrainingSample(
+        token_ids=np.concatenate([state, np.asarray(action)]).astype(np.int64),
+        loss_mask=behind(drawn_A, 0, np.bool_),
+        turn_ids=behind(np.where(drawn_A, 0, -1), -1, np.int64),
+        behaviour_logprobs=behind(np.asarray(logprobs), 0, np.float32),
+        advantages=behind(np.where(drawn_A, advantage, 0), 0, np.float32),
+        policy_versions=behind(np.asarray(versions), -1, np.int64),
+        trajectory=index,
+    )

@@ -1,0 +1,239 @@
+"""Generalised advantage estimation with a learned value: over tokens, over turns, or over both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from turngym.seeding import derive_seed
+from turngym.trainers.credit.base import Credit, CreditContext
+from turngym.trainers.credit.channels import Channel, Channels
+from turngym.trainers.credit.critics.lambda_returns import bilevel_gae, gae, on_last_token
+from turngym.trainers.credit.critics.values import Ids, Mask, ValueModel
+from turngym.trainers.credit.final_state import final_prompt
+from turngym.trainers.credit.group.combine import scale_batch
+from turngym.trainers.credit.sources.learned import below
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.samples import FloatArray, per_token, to_samples
+from turngym.trainers.settings.critics import Gae
+from turngym.trainers.settings.group import BatchScale
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.types import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Text:
+    """One segment of an episode, and where its values are."""
+
+    episode: int
+    token_ids: Ids
+    steps_L: Mask
+    """Tokens whose state has a value that counts: drawn tokens, or the first of each turn."""
+    is_cut: bool
+    """The last token is no part of the text: the value before it is that of the last state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Estimate:
+    """What is known of one episode. S counts turns or drawn tokens."""
+
+    values_S: FloatArray
+    advantages_S: FloatArray
+
+    @property
+    def targets_S(self) -> FloatArray:
+        """Lambda-returns."""
+        return self.advantages_S + self.values_S
+
+
+class GaeCredit:
+    """Judges a batch with the critic as it is, then trains the critic on the batch.
+
+    Args:
+        algo: Settings whose ``advantage`` is ``Gae``.
+        context: What may be used.
+    """
+
+    in_thread = True
+
+    def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
+        assert isinstance(algo.advantage, Gae)
+        self._config = algo.advantage
+        self._context = context
+        self._channels = Channels(algo.rewards, algo.gate, context)
+        self._values = ValueModel(
+            context.model,
+            self._config.critic,
+            seed=derive_seed(context.seed, "gae"),
+            max_tokens=context.max_tokens,
+        )
+        self._updates = 0
+        """Updates in which the critic has learned."""
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return what ``groups`` teach; no samples while the critic warms up."""
+        is_ready = self._channels.is_ready
+        turns = Turns.of(groups)
+        rewards_N = total_reward(self._channels.read(turns), self._config.rewards, turns)
+        if not is_ready or not turns.episodes:
+            return Credit(samples=(), metrics=self._channels.metrics())
+        estimates, metrics = self._judge_and_learn(turns, rewards_N)
+        is_warm = self._updates >= self._config.critic.warmup_updates
+        self._updates += 1
+        raw = [self._over_tokens(turns, b, e.advantages_S) for b, e in enumerate(estimates)]
+        advantages = scale_tokens(raw, turns, self._config.batch)
+        pairs = list(enumerate(zip(turns.episodes, advantages, strict=True)))
+        samples = [s for b, (t, a) in pairs for s in to_samples(t, a, index=b)]
+        return Credit(
+            samples=tuple(samples) if is_warm else (),
+            trajectories=turns.episodes,
+            advantages=tuple(turn_means(turns, advantages)),
+            metrics=metrics | self._channels.metrics(),
+        )
+
+    def _judge_and_learn(
+        self, turns: Turns, rewards_N: FloatArray
+    ) -> tuple[list[_Estimate], dict[str, float]]:
+        texts = [text for b in range(len(turns.episodes)) for text in self._texts(turns, b)]
+        values = self._read(texts)
+        estimates = []
+        for b, rewards_T in enumerate(turns.split(rewards_N)):
+            own = [(t, v) for t, v in zip(texts, values, strict=True) if t.episode == b]
+            values_S = np.concatenate([v[: v.size - t.is_cut] for t, v in own])
+            last = float(own[-1][1][-1]) if own[-1][0].is_cut else 0.0
+            advantages_S = self._advantages(rewards_T, values_S, turns, b, last)
+            estimates.append(_Estimate(values_S=values_S, advantages_S=advantages_S))
+        targets = np.concatenate([e.targets_S for e in estimates])
+        cuts = np.cumsum([int(text.steps_L.sum()) for text in texts])[:-1]
+        loss = self._values.fit(
+            [text.token_ids for text in texts],
+            [text.steps_L for text in texts],
+            np.split(targets, cuts),
+        )
+        before = np.concatenate([e.values_S for e in estimates])
+        return estimates, {"credit/critic_loss": loss} | _fit_metrics(before, targets)
+
+    def _texts(self, turns: Turns, b: int) -> list[_Text]:
+        """Return the segments of episode ``b``; a cut-off one is closed by the last state."""
+        episode = turns.episodes[b]
+        zeros = np.zeros(episode.num_sampled_tokens)
+        samples = to_samples(episode, zeros, index=b)
+        texts = []
+        for sample in samples:
+            is_cut = bool(turns.truncated_B[b]) and sample is samples[-1]
+            steps_L = sample.loss_mask
+            if self._config.level == "turn":
+                first_L = np.zeros(steps_L.shape, dtype=np.bool_)
+                first_L[[int(np.argmax(sample.turn_ids == t)) for t in _drawn(sample.turn_ids)]] = 1
+                steps_L = first_L
+            token_ids = sample.token_ids
+            if is_cut:
+                more = final_prompt(
+                    episode, self._context.renderer, context=self._context.engine.context
+                )
+                token_ids = np.concatenate([token_ids, np.array([*more, 0], dtype=np.int64)])
+                steps_L = np.pad(steps_L, (0, len(more) + 1))
+            texts.append(_Text(episode=b, token_ids=token_ids, steps_L=steps_L, is_cut=is_cut))
+        return texts
+
+    def _read(self, texts: Sequence[_Text]) -> list[FloatArray]:
+        masks = [text.steps_L.copy() for text in texts]
+        for text, mask in zip(texts, masks, strict=True):
+            mask[-1] |= text.is_cut
+        return self._values.read([text.token_ids for text in texts], masks)
+
+    def _advantages(
+        self, rewards_T: FloatArray, values_S: FloatArray, turns: Turns, b: int, last: float
+    ) -> FloatArray:
+        config = self._config
+        lengths_T = turns.tokens_N[turns.episode_N == b]
+        if config.level == "bilevel":
+            return bilevel_gae(
+                rewards_T,
+                values_S,
+                lengths_T,
+                last,
+                gamma=config.gamma,
+                lam=config.lam,
+                turn_gamma=config.turn_gamma,
+            )
+        token_wise = config.level == "token"
+        rewards_S = on_last_token(rewards_T, lengths_T) if token_wise else rewards_T
+        return gae(rewards_S, values_S, last, gamma=config.gamma, lam=config.lam)
+
+    def _over_tokens(self, turns: Turns, b: int, advantages_S: FloatArray) -> FloatArray:
+        is_turn = self._config.level == "turn"
+        return per_token(turns.episodes[b], advantages_S) if is_turn else advantages_S
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the critic, what the channels learned, and the number of updates."""
+        tensors = {f"values/{name}": t for name, t in self._values.state().items()}
+        tensors |= {f"channels/{name}": t for name, t in self._channels.state().items()}
+        return tensors | {"updates": torch.tensor([self._updates])}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self._values.load_state(below(tensors, "values"))
+        self._channels.load_state(below(tensors, "channels"))
+        self._updates = int(tensors["updates"].item())
+
+
+def total_reward(channels: Mapping[str, Channel], names: Sequence[str], turns: Turns) -> FloatArray:
+    """Return the sum of the named channels per turn, shape [N]; ``"parts"`` names all parts."""
+    total_N = np.zeros(turns.reward_N.shape)
+    for name, channel in channels.items():
+        if name.partition("/")[0] in names:
+            total_N = total_N + channel.values_N
+    return total_N
+
+
+def scale_tokens(
+    advantages: Sequence[FloatArray], turns: Turns, config: BatchScale | None
+) -> list[FloatArray]:
+    """Return advantages of drawn tokens on the scale of the batch, one array [M] per episode.
+
+    A token of a turn of n tokens counts ``1 / n`` where turns are counted, and likewise where
+    episodes are.
+    """
+    if config is None or not advantages:
+        return list(advantages)
+    sizes = np.array([values.size for values in advantages])
+    flat = np.concatenate(advantages)
+    counts: FloatArray = np.ones(flat.shape)
+    if config.unit != "token":
+        lengths = turns.tokens_N if config.unit == "turn" else sizes
+        counts = np.repeat(1.0 / lengths, lengths)
+    return list(np.split(scale_batch(flat, counts, config), np.cumsum(sizes)[:-1]))
+
+
+def turn_means(turns: Turns, advantages: Sequence[FloatArray]) -> list[FloatArray]:
+    """Return the mean over each turn's tokens, one array [T] per episode."""
+    if not advantages:
+        return []
+    starts = np.cumsum(turns.tokens_N) - turns.tokens_N
+    sums_N = np.add.reduceat(np.concatenate(advantages), starts)
+    return turns.split(sums_N / turns.tokens_N)
+
+
+def _drawn(turn_ids: Ids) -> list[int]:
+    return [int(turn) for turn in np.unique(turn_ids) if turn >= 0]
+
+
+def _fit_metrics(values: FloatArray, targets: FloatArray) -> dict[str, float]:
+    """Say how well the critic knew the batch before it learned from it."""
+    spread = float(targets.var())
+    explained = 1 - float((targets - values).var()) / spread if spread > 1e-12 else 0.0
+    return {
+        "credit/value_mean": float(values.mean()),
+        "credit/value_explained_variance": explained,
+        "credit/advantage_mean": float((targets - values).mean()),
+        "credit/advantage_std": float((targets - values).std()),
+    }

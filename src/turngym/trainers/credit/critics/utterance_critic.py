@@ -1,0 +1,236 @@
+"""A critic of whole utterances: twin Q and twin V on one encoder, learned off-policy.
+
+Axis letters: K row of a batch; 2 for the twins; H width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from turngym.trainers.credit.critics.replay import PlayedTurn
+from turngym.trainers.credit.critics.utterance_encoder import Encoder, Ids, seeded
+from turngym.trainers.credit.sources.learned import below
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.critics import UtteranceCritic
+from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.update.optimizer import Optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the critic says of K actions, without gradient. Shapes [2, K], one row per twin."""
+
+    q_2K: FloatArray
+    v_2K: FloatArray
+
+    def advantage(self, join: Literal["min", "max"] = "min") -> FloatArray:
+        """Return ``join(Q1, Q2) - join(V1, V2)``, shape [K]."""
+        joined = np.min if join == "min" else np.max
+        found: FloatArray = joined(self.q_2K, axis=0) - joined(self.v_2K, axis=0)
+        return found
+
+
+def q_targets(
+    reward_K: Tensor, is_end_K: Tensor, next_v_2K: Tensor, *, gamma: float, pessimistic: bool
+) -> Tensor:
+    """Return ``r + gamma (1 - end) V(s')`` for both twins, shape [2, K].
+
+    Args:
+        reward_K: Reward of the turn.
+        is_end_K: True where nothing comes after the turn.
+        next_v_2K: Value of the next state by the target's twins.
+        gamma: Discount per turn.
+        pessimistic: Bootstrap both from the smaller twin instead of each from its own.
+    """
+    if pessimistic:
+        next_v_2K = next_v_2K.min(dim=0).values.expand(2, -1)
+    return reward_K + gamma * torch.where(is_end_K, 0.0, next_v_2K)
+
+
+def critic_loss(q_2K: Tensor, q_targets_2K: Tensor, v_2K: Tensor, v_targets_2J: Tensor) -> Tensor:
+    """Return the sum over the four heads of their mean squared errors."""
+    q_losses = (q_2K - q_targets_2K).square().mean(dim=1)
+    v_losses = (v_2K - v_targets_2J).square().mean(dim=1)
+    return q_losses.sum() + v_losses.sum()
+
+
+def expectile_loss(gaps: Tensor, expectile: float) -> Tensor:
+    """Return the mean of ``|expectile - 1[u < 0]| u ** 2`` over the last axis, for ``u = Q - V``.
+
+    Source:
+        Kostrikov et al. 2021, arXiv:2110.06169, as OfflineArcher uses it.
+    """
+    weights = torch.where(gaps < 0, 1 - expectile, expectile)
+    return (weights * gaps.square()).mean(dim=-1)
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move the weights of ``target`` by ``tau`` of the way to those of ``online``."""
+    for old, new in zip(target.parameters(), online.parameters(), strict=True):
+        old.lerp_(new, tau)
+
+
+class CriticLearner:
+    """The critic, its slowly following target, and the optimizer.
+
+    Args:
+        config: Steps.
+        make_encoder: Makes the encoder; called once.
+        seed: Of the weights.
+        device: Where it lives.
+        expectile: Learn V as this expectile of Q; None for its mean.
+    """
+
+    def __init__(
+        self,
+        config: UtteranceCritic,
+        *,
+        make_encoder: Callable[[], Encoder],
+        seed: int,
+        device: torch.device | None = None,
+        expectile: float | None = None,
+    ) -> None:
+        with seeded(seed):
+            self.online = _Net(make_encoder(), interaction=config.interaction).to(device).eval()
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self._config = config
+        self._expectile = expectile
+        settings = OptimizerConfig(lr=config.lr, grad_clip=config.grad_clip)
+        self._optimizer = Optimizer(self.online, settings, total_steps=1)
+
+    @property
+    def steps(self) -> int:
+        """Critic steps so far."""
+        return self._optimizer.steps
+
+    def step(
+        self,
+        rows: Sequence[PlayedTurn],
+        states: Sequence[Ids] | None = None,
+        actions: Sequence[Ids] | None = None,
+    ) -> float:
+        """Take one step on replayed turns and return the loss before it.
+
+        Args:
+            rows: Turns that Q learns from.
+            states: States that V learns at; None for those of ``rows``.
+            actions: Fresh actions at ``states``; None for the played ones of ``rows``.
+
+        Raises:
+            TrainingError: The loss is not finite.
+        """
+        online, count = self.online, len(rows)
+        own = [row.state for row in rows]
+        vectors = online.encoder([*own, *(states or ())])
+        q_2K = online.q(vectors[:count], online.encoder([row.action for row in rows]))
+        v_2J = online.v(vectors if states is None else vectors[count:])
+        yq_2K, yv_2J = self._targets(rows, own if states is None else states, actions)
+        if self._expectile is None:
+            loss = critic_loss(q_2K, yq_2K, v_2J, yv_2J)
+        else:
+            q_loss = (q_2K - yq_2K).square().mean(dim=1).sum()
+            loss = q_loss + expectile_loss(yv_2J - v_2J, self._expectile).sum()
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step(loss.item(), where=f"critic, step {self.steps}")
+        if self.steps % self._config.polyak_every == 0:
+            polyak(self.target, online, self._config.tau)
+        return loss.item()
+
+    @torch.no_grad()
+    def _targets(
+        self, rows: Sequence[PlayedTurn], states: Sequence[Ids], actions: Sequence[Ids] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return what both Q and both V heads are regressed on."""
+        target, config = self.target, self._config
+        played = [row.action for row in rows] if actions is None else actions
+        vectors = target.encoder([*(row.next_state for row in rows), *states])
+        device = vectors.device
+        reward_K = torch.tensor([row.reward for row in rows], device=device)
+        ends = [row.is_end(bootstrap_truncated=config.bootstrap_truncated) for row in rows]
+        yq_2K = q_targets(
+            reward_K,
+            torch.tensor(ends, device=device),
+            target.v(vectors[: len(rows)]),
+            gamma=config.gamma,
+            pessimistic=config.pessimistic_targets,
+        )
+        yv_2J = target.q(vectors[len(rows) :], target.encoder(played))
+        if config.pessimistic_targets:
+            yv_2J = yv_2J.min(dim=0).values.expand(2, -1)
+        return yq_2K, yv_2J
+
+    @torch.no_grad()
+    def judge(self, states: Sequence[Ids], actions: Sequence[Ids]) -> Judgement:
+        """Return Q and V of the online critic for actions at states, one state per action.
+
+        Args:
+            states: Everything the policy saw, as tokens. A state that is given several times, as
+                the same object, is read once.
+            actions: As tokens, the end token included.
+        """
+        if not states:
+            return Judgement(q_2K=np.zeros((2, 0)), v_2K=np.zeros((2, 0)))
+        distinct = {id(state): state for state in states}
+        place = {key: n for n, key in enumerate(distinct)}
+        vectors = self.online.encoder(list(distinct.values()))
+        vectors = vectors[torch.tensor([place[id(state)] for state in states])]
+        q_2K = self.online.q(vectors, self.online.encoder(actions))
+        v_2K = self.online.v(vectors)
+        return Judgement(q_2K=q_2K.cpu().double().numpy(), v_2K=v_2K.cpu().double().numpy())
+
+    def state(self) -> dict[str, Tensor]:
+        """Return both nets, moments and the number of steps."""
+        tensors = {f"online/{name}": t for name, t in self.online.state_dict().items()}
+        tensors |= {f"target/{name}": t for name, t in self.target.state_dict().items()}
+        tensors |= {f"optimizer/{name}": t for name, t in self._optimizer.state().items()}
+        return tensors | {"steps": torch.tensor([self.steps])}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self.online.load_state_dict(below(tensors, "online"))
+        self.target.load_state_dict(below(tensors, "target"))
+        steps = int(tensors["steps"].item())
+        self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
+
+
+class _Net(nn.Module):
+    """An encoder, and four heads on it."""
+
+    def __init__(self, encoder: Encoder, *, interaction: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._interaction = interaction
+        width = encoder.width
+        q_width = (3 if interaction else 2) * width
+        self.q_heads = nn.ModuleList([_head(q_width, width) for _ in range(2)])
+        self.v_heads = nn.ModuleList([_head(width, width) for _ in range(2)])
+
+    def q(self, state_KH: Tensor, action_KH: Tensor) -> Tensor:
+        """Return Q of both twins, shape [2, K]."""
+        both = torch.cat([state_KH, action_KH], dim=-1)
+        if self._interaction:
+            both = torch.cat([both, state_KH * action_KH], dim=-1)
+        return torch.stack([head(both)[:, 0] for head in self.q_heads])
+
+    def v(self, state_KH: Tensor) -> Tensor:
+        """Return V of both twins, shape [2, K]."""
+        return torch.stack([head(state_KH)[:, 0] for head in self.v_heads])
+
+
+def _head(width_in: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(width_in, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, 1),
+    )

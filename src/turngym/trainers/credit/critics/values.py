@@ -1,0 +1,130 @@
+"""A value for positions of a text: a copy of the policy's body with a linear head, trained apart.
+
+Axis letters: L position in one sequence, N chosen token of a rectangle, H width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turngym.seeding import generator
+from turngym.trainers.credit.sources.learned import BodyWithHead, below
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.critics import TokenValues
+from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.update.forward import MicroBatch, micro_batches
+from turngym.trainers.update.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class ValueModel:
+    """Says what a text is worth just before any of its tokens, and learns it from targets.
+
+    The head starts at 0, and so does every value.
+
+    Args:
+        model: The policy; its body is copied, adapters merged, and the copy trained whole.
+        config: How it is trained.
+        seed: Root of its place in the seed tree; deals texts to mini-batches.
+        max_tokens: Tokens in memory at once, padding included.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, config: TokenValues, *, seed: int, max_tokens: int
+    ) -> None:
+        self._net = BodyWithHead(model)
+        self._config = config
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._fits = 0
+        settings = OptimizerConfig(lr=config.lr, grad_clip=config.grad_clip)
+        self._optimizer = Optimizer(self._net, settings, total_steps=1)
+
+    def read(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[FloatArray]:
+        """Return the value just before each chosen token, one array per text, without gradient.
+
+        Args:
+            token_ids: Texts, one array [L] each.
+            masks: Their chosen tokens, one array [L] each; never the first token of a text.
+        """
+        found = [np.zeros(int(mask.sum()), dtype=np.float64) for mask in masks]
+        with torch.no_grad():
+            for batch in self._rectangles(token_ids, masks):
+                values_N = self._net(batch, is_behind=False).cpu().double().numpy()
+                sizes = [int(mask.sum()) for mask in batch.masks]
+                parts = np.split(values_N, np.cumsum(sizes)[:-1])
+                for member, part in zip(batch.members, parts, strict=True):
+                    found[member] = part
+        return found
+
+    def fit(
+        self, token_ids: Sequence[Ids], masks: Sequence[Mask], targets: Sequence[FloatArray]
+    ) -> float:
+        """Regress values on targets and return the mean squared error before each step.
+
+        Args:
+            token_ids: Texts, one array [L] each.
+            masks: As in ``read``.
+            targets: One number per chosen token, one array per text.
+
+        Raises:
+            TrainingError: The loss is not finite.
+        """
+        spread = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
+        for array, mask, target in zip(spread, masks, targets, strict=True):
+            array[mask] = target
+        losses = []
+        parts = min(self._config.minibatches, len(token_ids))
+        for epoch in range(self._config.epochs):
+            order = generator(self._seed, "values", self._fits, epoch).permutation(len(token_ids))
+            for part in range(parts):
+                chosen = [int(i) for i in order[part::parts]]
+                losses.append(self._step(chosen, token_ids, masks, spread))
+        self._fits += 1
+        return float(np.mean(losses)) if losses else 0.0
+
+    def _step(
+        self,
+        chosen: Sequence[int],
+        token_ids: Sequence[Ids],
+        masks: Sequence[Mask],
+        targets: Sequence[NDArray[np.float32]],
+    ) -> float:
+        count = max(1, sum(int(masks[i].sum()) for i in chosen))
+        wanted = [targets[i] for i in chosen]
+        self._optimizer.zero_grad()
+        total = 0.0
+        rectangles = self._rectangles([token_ids[i] for i in chosen], [masks[i] for i in chosen])
+        for batch in rectangles:
+            loss = (self._net(batch, is_behind=False) - batch.gather(wanted)).square().sum() / count
+            loss.backward()
+            total += loss.item()
+        if rectangles:
+            self._optimizer.step(total, where=f"value model, fit {self._fits}")
+        return total
+
+    def _rectangles(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[MicroBatch]:
+        return micro_batches(token_ids, masks, max_tokens=self._max_tokens, device=self._net.device)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weights, moments and counters."""
+        tensors = {f"net/{name}": t for name, t in self._net.state_dict().items()}
+        tensors |= {f"optimizer/{name}": t for name, t in self._optimizer.state().items()}
+        return tensors | {"counters": torch.tensor([self._fits, self._optimizer.steps])}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self._net.load_state_dict(below(tensors, "net"))
+        self._fits, steps = (int(n) for n in tensors["counters"])
+        self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)

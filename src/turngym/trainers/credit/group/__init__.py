@@ -1,0 +1,1 @@
+"""Group-relative credit: returns, baseline groups, normalisation, combination."""

@@ -1,0 +1,154 @@
+"""Values compared within pools: what is subtracted and what is divided by.
+
+Axis letters: N values, P pools.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turngym.errors import TrainingError
+from turngym.trainers.credit.turns import IntArray
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.group import Term
+
+ZERO_SPREAD = 1e-6
+"""Values of one pool that differ by less count as equal: float rewards are not exact."""
+
+
+def normalize(
+    values_N: FloatArray, pools_N: IntArray, term: Term, *, counts_N: FloatArray | None = None
+) -> FloatArray:
+    """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
+
+    A pool of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and is not
+    divided when it is not. A pool of one becomes what ``term.singleton`` says when it is centred
+    and is not divided either.
+
+    Args:
+        values_N: What is compared, finite, shape [N].
+        pools_N: Any number for each pool; values in pool -1 take no part and become 0.
+        term: Centre, scale, eps, least scale and what a pool of one becomes.
+        counts_N: How often a value counts in the statistics, whole numbers. With 0 it is compared
+            with the others and does not count itself. None counts each once.
+
+    Raises:
+        TrainingError: ``scale="mean"`` meets a pool whose mean is negative.
+    """
+    result_N = np.zeros(values_N.shape)
+    inside_N = pools_N >= 0
+    if not inside_N.any():
+        return result_N
+    counts = np.ones(values_N.shape) if counts_N is None else counts_N
+    pools = _Pools.of(values_N[inside_N], pools_N[inside_N], counts[inside_N])
+    spread_P = pools.largest() - pools.smallest()
+    is_one_P, is_equal_P = pools.size_P <= 1, spread_P < ZERO_SPREAD
+    centred_N = pools.values_N - _centre(pools, term)[pools.index_N] - term.offset
+    if term.centre == "leave_one_out":
+        centred_N *= (pools.size_P / np.maximum(pools.size_P - 1, 1))[pools.index_N]
+    divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(pools, term))
+    scaled_N = centred_N / divisor_P[pools.index_N]
+    if term.centre != "none":
+        alone_N = pools.values_N if term.singleton == "raw" else np.zeros(pools.values_N.shape)
+        scaled_N = np.where(is_equal_P[pools.index_N], -term.offset, scaled_N)
+        scaled_N = np.where(is_one_P[pools.index_N], alone_N, scaled_N)
+    result_N[inside_N] = scaled_N
+    return result_N
+
+
+def lower_medians(values_N: FloatArray, pools_N: IntArray, counts_N: FloatArray) -> FloatArray:
+    """Return the median of each value's pool, shape [N]; the lower one of two in the middle.
+
+    Args:
+        values_N: Shape [N].
+        pools_N: Number of the pool of each value, 0 or more.
+        counts_N: How often each counts.
+    """
+    pools = _Pools.of(values_N, pools_N, counts_N)
+    return pools.medians(values_N)[pools.index_N]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pools:
+    """N values in P pools and how often each counts."""
+
+    values_N: FloatArray
+    index_N: IntArray
+    counts_N: FloatArray
+    size_P: FloatArray
+    """How much counts in a pool."""
+
+    @classmethod
+    def of(cls, values_N: FloatArray, pools_N: IntArray, counts_N: FloatArray) -> _Pools:
+        index_N = np.unique(pools_N, return_inverse=True)[1]
+        size_P = np.bincount(index_N, counts_N).astype(np.float64)
+        return cls(values_N=values_N, index_N=index_N, counts_N=counts_N, size_P=size_P)
+
+    def smallest(self) -> FloatArray:
+        return self._extreme(np.minimum, np.inf)
+
+    def largest(self) -> FloatArray:
+        return self._extreme(np.maximum, -np.inf)
+
+    def _extreme(self, choose: np.ufunc, start: float) -> FloatArray:
+        found_P = np.full(self.size_P.shape, start)
+        counted = self.counts_N > 0
+        choose.at(found_P, self.index_N[counted], self.values_N[counted])
+        return found_P
+
+    def means(self) -> FloatArray:
+        return np.bincount(self.index_N, self.counts_N * self.values_N) / self.size_P
+
+    def log_mean_exp(self, tau: float) -> FloatArray:
+        """Return ``tau · log mean exp(x / tau)`` of each pool, shape [P]."""
+        largest_P = self.largest()
+        grown_N = np.exp((self.values_N - largest_P[self.index_N]) / tau)
+        means_P = np.bincount(self.index_N, self.counts_N * grown_N) / self.size_P
+        found_P: FloatArray = largest_P + tau * np.log(means_P)
+        return found_P
+
+    def deviations(self, *, ddof: int) -> FloatArray:
+        gaps_N = self.values_N - self.means()[self.index_N]
+        squares_P = np.bincount(self.index_N, self.counts_N * gaps_N**2)
+        spread_P: FloatArray = np.sqrt(squares_P / np.maximum(self.size_P - ddof, 1))
+        return spread_P
+
+    def medians(self, values_N: FloatArray) -> FloatArray:
+        """Return the lower median of ``values_N`` in each pool, shape [P]."""
+        order = np.lexsort((values_N, self.index_N))
+        first_P = np.cumsum(self.size_P) - self.size_P
+        within_N = np.cumsum(self.counts_N[order]) - first_P[self.index_N[order]]
+        is_past_N = within_N >= self.size_P[self.index_N[order]] / 2
+        pools, places = np.unique(self.index_N[order][is_past_N], return_index=True)
+        found_P = np.zeros(self.size_P.shape)
+        found_P[pools] = values_N[order][is_past_N][places]
+        return found_P
+
+
+def _centre(pools: _Pools, term: Term) -> FloatArray:
+    if term.centre == "none":
+        return np.zeros(pools.size_P.shape)
+    if term.centre == "log_mean_exp":
+        return pools.log_mean_exp(term.tau)
+    return pools.medians(pools.values_N) if term.centre == "median" else pools.means()
+
+
+def _scale(pools: _Pools, term: Term) -> FloatArray:
+    """Return what is divided by, ``eps`` included, shape [P]."""
+    if term.scale == "none":
+        return np.ones(pools.size_P.shape)
+    if term.scale == "mean":
+        scale_P = pools.means()
+        if scale_P.min() < 0:
+            raise TrainingError(
+                f"scale='mean': the returns of a group have mean {scale_P.min():g}, wanted 0 or "
+                "more; count successes with the term's 'above', or choose another scale"
+            )
+    elif term.scale == "mad":
+        gaps_N = np.abs(pools.values_N - pools.medians(pools.values_N)[pools.index_N])
+        scale_P = pools.medians(gaps_N)
+    else:
+        scale_P = pools.deviations(ddof=1 if term.scale == "std" else 0)
+    return np.maximum(scale_P, term.least_scale) + term.eps

@@ -1,0 +1,1 @@
+"""Reward sources that a model computes: information gain, progress, judged turns."""

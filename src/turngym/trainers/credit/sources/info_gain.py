@@ -1,0 +1,172 @@
+"""What a turn did for the policy's own belief in the true answer.
+
+After every turn the policy is asked, in thought, to give the answer at once: the tokens of the
+answering action are put behind the prompt of the next turn and scored. Only the tokens that spell
+the truth count; a token that holds characters of the truth and of its surroundings counts as well.
+
+Axis letters: N turn of any episode, T turn of one episode, M token of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.agents.rendering import Renderer
+from turngym.seeding import generator
+from turngym.trainers.credit.base import CreditContext
+from turngym.trainers.credit.branches import (
+    Branch,
+    Tree,
+    score_trees,
+    score_trees_apart,
+    sees_branches,
+)
+from turngym.trainers.credit.channels import Channel, StatelessSource
+from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
+from turngym.trainers.credit.turns import IntArray, Turns
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.rewards import InfoGain
+from turngym.types import Trajectory
+
+
+class InfoGainSource(StatelessSource):
+    """The channel ``info_gain``; learns nothing of its own.
+
+    The last turn of an episode has no value, and neither have episodes that cannot be scored: no
+    true answer, rewritten history, an answer that does not fit into the model, log-probs that are
+    not finite. ``credit/info_gain_fallbacks`` counts those.
+
+    Args:
+        config: Form of the gain, and the ablation.
+        context: Gives the policy, at temperature 1 and as it is now, and the renderer.
+
+    Raises:
+        ConfigError: The tokenizer gives no character offsets.
+
+    Source:
+        IGPO, arXiv:2510.14967. The answer is the environment's own answering action instead of a
+        fixed sentence with tags.
+    """
+
+    def __init__(self, config: InfoGain, context: CreditContext) -> None:
+        super().__init__()
+        check_fast(context.renderer.tokenizer, config.type)
+        self._config = config
+        self._context = context
+        self._one_pass: bool | None = None
+
+    def read(self, turns: Turns) -> Mapping[str, Channel]:
+        """Return the gains of a batch."""
+        questions = [self._question(episode) for episode in turns.episodes]
+        beliefs = self._beliefs([question for question in questions if question is not None])
+        values_N = np.zeros(turns.turn_N.shape)
+        has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
+        found, fallbacks, ends = iter(beliefs), 0, np.cumsum(turns.length_B)
+        for episode, question, end in zip(turns.episodes, questions, ends, strict=True):
+            belief_T = next(found) if question is not None else np.full(1, np.nan)
+            if not np.isfinite(belief_T).all():
+                fallbacks += 1
+                continue
+            part = slice(int(end) - len(episode.turns), int(end) - 1)
+            values_N[part] = information_gains(belief_T, self._config.form)
+            has_value_N[part] = True
+        self._metrics = {"credit/info_gain_fallbacks": float(fallbacks)}
+        if self._config.shuffled and turns.episodes:
+            # The first attempt's seed is another in every batch, and the same after a resume.
+            rng = generator(self._context.seed, "shuffled", turns.episodes[0].policy_seed)
+            values_N[has_value_N] = rng.permutation(values_N[has_value_N])
+        if has_value_N.any():
+            self._metrics["credit/info_gain_mean"] = float(values_N[has_value_N].mean())
+        return {"info_gain": Channel(values_N=values_N, has_value_N=has_value_N)}
+
+    def _question(self, episode: Trajectory) -> Tree | None:
+        """Return an episode with its answer after each prompt, or None when it has no answer."""
+        layout = Layout.of(episode)
+        if layout is None or not episode.ground_truth or not episode.answer:
+            return None
+        room, renderer = room_of(self._context.model), self._context.renderer
+        return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
+
+    def _beliefs(self, questions: list[Tree]) -> list[FloatArray]:
+        """Return the mean log-prob of the truth before each turn, one array [T] per episode."""
+        model = self._context.model
+        if self._one_pass is None:
+            self._one_pass = sees_branches(model)
+        score = score_trees if self._one_pass else score_trees_apart
+        scored = score(model, questions, max_tokens=self._context.max_tokens)
+        return [
+            np.array(
+                [
+                    float(values_M[branch.chosen_M].mean(dtype=np.float64))
+                    for branch, values_M in zip(tree.branches, scores.branches, strict=True)
+                ]
+            )
+            for tree, scores in zip(questions, scored, strict=True)
+        ]
+
+
+def information_gains(
+    beliefs_T: FloatArray, form: Literal["prob_diff", "log_prob_diff"]
+) -> FloatArray:
+    """Return ``f(l_t) - f(l_{t-1})`` of the turns but the last, shape [T - 1].
+
+    Args:
+        beliefs_T: Mean log-prob l of the truth's tokens before each turn, in nats.
+        form: f is exp for ``prob_diff``, so that gains sum to the growth of the geometric-mean
+            probability; the identity for ``log_prob_diff``.
+    """
+    gains: FloatArray = np.diff(np.exp(beliefs_T) if form == "prob_diff" else beliefs_T)
+    return gains
+
+
+def ask_each_turn(
+    layout: Layout, renderer: Renderer, answer: str, truth: str, room: int | None
+) -> Tree | None:
+    """Return the tokens of an episode with ``answer`` as a branch before each of its actions.
+
+    Args:
+        layout: The episode.
+        renderer: Encodes the answer.
+        answer: Action that states the truth.
+        truth: Its last occurrence in ``answer`` counts.
+        room: Longest sequence of the model; None for no limit.
+
+    Returns:
+        None when ``answer`` does not hold ``truth``, or does not fit behind the last prompt.
+    """
+    found = truth_tokens(renderer, answer, truth)
+    if found is None:
+        return None
+    token_ids_M, chosen_M = found
+    last_prompt = int(layout.action_T[-1])
+    if room is not None and last_prompt + token_ids_M.size > room:
+        return None
+    return Tree(
+        trunk_L=layout.token_ids_L[:last_prompt],
+        chosen_L=np.zeros(last_prompt, dtype=np.bool_),
+        branches=tuple(
+            Branch(start=int(start), token_ids_M=token_ids_M, chosen_M=chosen_M)
+            for start in layout.action_T
+        ),
+    )
+
+
+def truth_tokens(
+    renderer: Renderer, answer: str, truth: str
+) -> tuple[IntArray, NDArray[np.bool_]] | None:
+    """Return the tokens of ``answer`` up to the end of ``truth``, and which of them spell it.
+
+    What follows the truth is left out, because no token that counts can see it. A token across the
+    border counts. None when ``answer`` does not hold ``truth``.
+    """
+    start = answer.rfind(truth)
+    if start < 0 or not truth:
+        return None
+    encoded = encode_with_places(renderer.tokenizer, answer)
+    chosen_M = (encoded.ends_M > start) & (encoded.starts_M < start + len(truth))
+    length = int(np.flatnonzero(chosen_M)[-1]) + 1
+    return encoded.token_ids_M[:length], chosen_M[:length]

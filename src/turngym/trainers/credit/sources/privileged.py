@@ -1,0 +1,306 @@
+"""A critic that sees the true answer and says how good each turn was.
+
+The critic is a language model itself: what a turn was worth is how much likelier it finds the
+turn's tokens than a frozen copy does, both told the true answer before the episode begins. It
+learns from pairs of attempts at one task, the best against each that did worse.
+
+Axis letters: N turn of any episode or token of a rectangle, P pair, T turn of one episode, L token
+of a row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from turngym.agents.rendering import Renderer
+from turngym.seeding import derive_seed, generator
+from turngym.trainers.credit.base import CreditContext
+from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.layout import room_of
+from turngym.trainers.credit.sources.learned import LearnedSource, below
+from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.settings.rewards import Privileged
+from turngym.trainers.update.forward import score, token_logprobs
+from turngym.trainers.update.lora import load_own_state, own_state
+from turngym.trainers.update.optimizer import Optimizer
+from turngym.types import Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Objective = Literal["turn_sum", "token_mean"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Judged:
+    """One episode of a batch after the critic has read it."""
+
+    number: int
+    """Its place in the batch."""
+    rows: tuple[Row, ...]
+    advantages_T: FloatArray
+    total: float
+    """What the objective compares."""
+
+
+class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
+    """The channel ``privileged``: per turn the mean over its tokens of ``log pi - log pi_ref``.
+
+    The critic judges a batch before it learns from it. An episode has no value while the critic
+    warms up, without a true answer, or when it is too long for the model with the answer before it;
+    ``credit/privileged_fallbacks`` counts the last two.
+
+    Critic and reference are copies of the policy as it is in the first update; of a policy with
+    adapters the critic trains the adapters alone.
+
+    Args:
+        config: How the critic learns.
+        context: Gives policy, renderer, seed and memory budget.
+
+    Source:
+        SWEET-RL, arXiv:2503.15478, the critic of its first stage. The authors rank fresh actions by
+        it and train by DPO; here it scores the turns that were played.
+    """
+
+    def __init__(self, config: Privileged, context: CreditContext) -> None:
+        super().__init__(config.buffer_pairs, warmup_updates=config.warmup_updates)
+        self._config = config
+        self._context = context
+
+    def read(self, turns: Turns) -> Mapping[str, Channel]:
+        """Return the advantages of a batch, then let the critic learn from it."""
+        is_ready = self.is_ready
+        self._reads += 1
+        judged = self._judge(turns, self._learner)
+        values_N = np.zeros(turns.turn_N.shape)
+        has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
+        starts = np.cumsum(turns.length_B) - turns.length_B
+        for one in judged if is_ready else ():
+            start = int(starts[one.number])
+            values_N[start : start + one.advantages_T.size] = one.advantages_T
+            has_value_N[start : start + one.advantages_T.size] = True
+        self._metrics = self._learn(turns, judged, self._learner)
+        return {"privileged": Channel(values_N=values_N, has_value_N=has_value_N)}
+
+    def _new_learner(self) -> PrivilegedCritic:
+        context = self._context
+        seed = derive_seed(context.seed, "privileged")
+        return PrivilegedCritic(
+            context.model, self._config, seed=seed, max_tokens=context.max_tokens
+        )
+
+    def _judge(self, turns: Turns, critic: PrivilegedCritic) -> list[_Judged]:
+        """Return the episodes that have a true answer and fit, with their advantages."""
+        found = {number: self._rows(episode) for number, episode in enumerate(turns.episodes)}
+        flat = critic.with_reference([row for rows in found.values() for row in rows])
+        scored = iter(zip(flat, critic.log_ratios(flat), strict=True))
+        return [
+            self._judged(number, [next(scored) for _ in rows])
+            for number, rows in found.items()
+            if rows
+        ]
+
+    def _judged(self, number: int, scored: Sequence[tuple[Row, NDArray[np.float32]]]) -> _Judged:
+        """Return one episode from its rows and their log-ratios [L]."""
+        turns_M = np.concatenate([row.turn_ids_L for row, _ in scored])
+        ratios_M = np.concatenate([ratios_L for _, ratios_L in scored])[turns_M >= 0]
+        advantages_T = turn_means(ratios_M, turns_M[turns_M >= 0])
+        is_sum = self._config.objective == "turn_sum"
+        return _Judged(
+            number=number,
+            rows=tuple(row for row, _ in scored),
+            advantages_T=advantages_T,
+            total=float(advantages_T.sum() if is_sum else ratios_M.mean()),
+        )
+
+    def _rows(self, episode: Trajectory) -> tuple[Row, ...]:
+        """Return the episode behind its true answer; nothing when it has none or does not fit."""
+        if not episode.ground_truth:
+            return ()
+        prefix = truth_prefix(self._context.renderer, episode.ground_truth)
+        rows = episode_rows(episode, prefix=prefix)
+        room = room_of(self._context.model)
+        too_long = room is not None and max(row.token_ids_L.size for row in rows) > room
+        return () if too_long else rows
+
+    def _learn(
+        self, turns: Turns, judged: Sequence[_Judged], critic: PrivilegedCritic
+    ) -> dict[str, float]:
+        pairs = best_and_worse(turns, judged)
+        self._ring.add([pair_lesson(better.rows, worse.rows) for better, worse in pairs])
+        steps = self._config.steps_per_update if len(self._ring) else 0
+        losses = [critic.step(self._ring) for _ in range(steps)]
+        metrics = {
+            "credit/privileged_fallbacks": float(len(turns.episodes) - len(judged)),
+            "credit/privileged_pairs": float(len(pairs)),
+        }
+        if pairs:
+            right = [(np.sign(a.total - b.total) + 1) / 2 for a, b in pairs]
+            metrics["credit/privileged_ranked_right"] = float(np.mean(right))
+        if losses:
+            metrics["credit/privileged_loss"] = float(np.mean(losses))
+        return metrics
+
+
+class PrivilegedCritic:
+    """A trainable copy of a policy beside a frozen one.
+
+    Args:
+        model: The policy; neither copy touches it.
+        config: Objective, beta and how the copy is trained.
+        seed: Root of its place in the seed tree; draws pairs for each step.
+        max_tokens: Tokens in memory at once, padding included.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, config: Privileged, *, seed: int, max_tokens: int
+    ) -> None:
+        self._model: PreTrainedModel = copy.deepcopy(model).eval()
+        self._reference: PreTrainedModel = copy.deepcopy(model).eval().requires_grad_(False)
+        self._config = config
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._optimizer = Optimizer(self._model, OptimizerConfig(lr=config.lr), total_steps=1)
+
+    def with_reference(self, rows: Sequence[Row]) -> list[Row]:
+        """Return ``rows`` with the log-probs of the frozen copy, once and for all."""
+        scored = self._score(self._reference, rows)
+        return [replace(row, reference_L=theirs) for row, theirs in zip(rows, scored, strict=True)]
+
+    def log_ratios(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+        """Return ``log pi - log pi_ref`` of the drawn tokens, one array [L] per row.
+
+        Args:
+            rows: From ``with_reference``.
+        """
+        scored = self._score(self._model, rows)
+        return [ours - row.reference_L for ours, row in zip(scored, rows, strict=True)]
+
+    def step(self, ring: Ring) -> float:
+        """Take one optimizer step on pairs of ``ring`` and return the loss before it.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite.
+        """
+        config, number = self._config, self._optimizer.steps
+        pairs = ring.draw(config.batch_pairs, generator(self._seed, "pairs", number))
+        self._optimizer.zero_grad()
+        total = 0.0
+        for numbers in packed(pairs, max_tokens=self._max_tokens):
+            margins_P = self._margins([pairs[i] for i in numbers])
+            loss = ranking_loss(margins_P, beta=config.beta).sum() / len(pairs)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        self._optimizer.step(total, where=f"privileged critic, step {number}")
+        return total
+
+    def state(self) -> dict[str, Tensor]:
+        """Return both copies' weights, moments and the number of steps."""
+        tensors = {f"model/{name}": tensor for name, tensor in own_state(self._model).items()}
+        frozen = own_state(self._reference)
+        moments = self._optimizer.state()
+        tensors |= {f"reference/{name}": tensor for name, tensor in frozen.items()}
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+        return tensors | {"steps": torch.tensor(self._optimizer.steps)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        load_own_state(self._model, below(tensors, "model"))
+        load_own_state(self._reference, below(tensors, "reference"))
+        steps = int(tensors["steps"].item())
+        self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
+
+    def _margins(self, pairs: Sequence[Lesson]) -> Tensor:
+        """Return by how much the better side of each pair is ahead, shape [P]."""
+        rows = [row for pair in pairs for row in pair.rows]
+        owners = [
+            np.full(row.token_ids_L.shape, p) for p, pair in enumerate(pairs) for row in pair.rows
+        ]
+        weights = [w for pair in pairs for w in pair_weights(pair, self._config.objective)]
+        device = next(self._model.parameters()).device
+        batch = rectangle(rows, [row.turn_ids_L >= 0 for row in rows], device)
+        frozen_N = batch.gather([row.reference_L for row in rows])
+        ratios_N = token_logprobs(self._model, batch)[0] - frozen_N
+        margins_P = torch.zeros(len(pairs), device=device)
+        return margins_P.index_add(0, batch.gather(owners), ratios_N * batch.gather(weights))
+
+    def _score(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+        token_ids = [row.token_ids_L for row in rows]
+        drawn = [row.turn_ids_L >= 0 for row in rows]
+        return score(model, token_ids, drawn, max_tokens=self._max_tokens)
+
+
+def truth_prefix(renderer: Renderer, truth: str) -> tuple[int, ...]:
+    """Return the tokens that tell the true answer, for before the first message."""
+    return renderer.action(f"The true answer: {truth}")
+
+
+def turn_means(values_M: NDArray[np.float32], turns_M: NDArray[np.int64]) -> FloatArray:
+    """Return the mean over the drawn tokens of each turn, shape [T].
+
+    Args:
+        values_M: One number per drawn token.
+        turns_M: 0-based turn of each; no turn is without tokens.
+    """
+    means_T: FloatArray = np.bincount(turns_M, values_M) / np.bincount(turns_M)
+    return means_T
+
+
+def ranking_loss(margins_P: Tensor, *, beta: float) -> Tensor:
+    """Return ``-log sigmoid(beta * margin)`` of each pair, shape [P].
+
+    Args:
+        margins_P: Summed advantage of the better attempt minus that of the worse.
+        beta: Sharpness, more than 0.
+    """
+    return -functional.logsigmoid(beta * margins_P)
+
+
+def best_and_worse(turns: Turns, judged: Sequence[_Judged]) -> list[tuple[_Judged, _Judged]]:
+    """Return the best attempt of each group with every attempt that earned strictly less."""
+    outcome_B, pairs = turns.outcome_B, []
+    for group in np.unique(turns.group_B):
+        members = [one for one in judged if turns.group_B[one.number] == group]
+        if members:
+            best = max(members, key=lambda one: float(outcome_B[one.number]))
+            worse = [m for m in members if outcome_B[m.number] < outcome_B[best.number]]
+            pairs += [(best, one) for one in worse]
+    return pairs
+
+
+def pair_lesson(better: Sequence[Row], worse: Sequence[Row]) -> Lesson:
+    """Return a pair of attempts as one lesson."""
+    return Lesson(rows=(*better, *(replace(row, sign=-1) for row in worse)))
+
+
+def pair_weights(pair: Lesson, objective: Objective) -> list[NDArray[np.float32]]:
+    """Return what each token's log-ratio counts in the margin, one array [L] per row.
+
+    ``turn_sum``: ``1 / n`` in a turn of n tokens. ``token_mean``: one over the drawn tokens of the
+    whole attempt. Negative on the worse side.
+    """
+    drawn = {
+        sign: sum(int((row.turn_ids_L >= 0).sum()) for row in pair.rows if row.sign == sign)
+        for sign in (1, -1)
+    }
+    weights = []
+    for row in pair.rows:
+        turn_L = row.turn_ids_L
+        size_L = np.full(turn_L.shape, drawn[row.sign])
+        if objective == "turn_sum":
+            size_L = np.bincount(turn_L + 1, minlength=1)[turn_L + 1]
+        found = np.where(turn_L >= 0, row.sign / np.maximum(size_L, 1), 0.0)
+        weights.append(found.astype(np.float32))
+    return weights

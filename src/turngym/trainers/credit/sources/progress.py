@@ -1,0 +1,215 @@
+"""A learned estimator of how much each turn contributed to the outcome.
+
+The estimator reads an episode and says one number after each action; their sum predicts the
+episode's return. It learns from the newest episodes and judges a batch before it learns from it.
+
+Axis letters: N turn of any episode or action of a rectangle, B episode, L token of a row, H width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+from turngym.seeding import derive_seed, generator
+from turngym.trainers.credit.base import CreditContext
+from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.sources.learned import BodyWithHead, LearnedSource, below
+from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
+from turngym.trainers.credit.turns import Turns
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.settings.rewards import Progress
+from turngym.trainers.update.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class ProgressSource(LearnedSource["ProgressEstimator"]):
+    """The channel ``progress``: ``contribution_weight * c_t + grounding_weight * g_t``.
+
+    ``c_t`` is the estimator's contribution of the turn and ``g_t`` 1 when its action could be
+    carried out, else 0. A turn has no value while the estimator warms up. Truncated episodes teach
+    with the return they had.
+
+    Args:
+        config: Weights, and how the estimator learns.
+        context: Gives policy, tokenizer, seed and memory budget.
+
+    Source:
+        SPA-RL, arXiv:2505.20732. We follow the paper where the released code differs: the head
+        reads the hidden state and not the logits, contributions are not overwritten by centred
+        outcomes, and rewards are not multiplied by the number of turns that follow.
+    """
+
+    def __init__(self, config: Progress, context: CreditContext) -> None:
+        # The constant ablation has nothing to learn.
+        warmup = 0 if config.constant else config.warmup_updates
+        super().__init__(config.buffer_episodes, warmup_updates=warmup)
+        self._config = config
+        self._context = context
+
+    def read(self, turns: Turns) -> Mapping[str, Channel]:
+        """Return the rewards of a batch, then let the estimator learn from it."""
+        is_ready = self.is_ready
+        self._reads += 1
+        if self._config.constant:
+            values_N = (turns.outcome_B / turns.length_B)[turns.episode_N]
+        else:
+            values_N = self._judge_and_learn(turns)
+        rewards_N = progress_rewards(values_N, turns, self._config)
+        has_value_N = np.full(rewards_N.shape, is_ready)
+        return {
+            "progress": Channel(
+                values_N=np.where(has_value_N, rewards_N, 0.0), has_value_N=has_value_N
+            )
+        }
+
+    def _new_learner(self) -> ProgressEstimator:
+        config, context = self._config, self._context
+        seed = derive_seed(context.seed, "progress")
+        if config.body == "small":
+            tokenizer = context.renderer.tokenizer
+            model = build_tiny_model(TinyModelConfig(layers=2), tokenizer, seed=seed)
+        else:
+            model = context.model
+        return ProgressEstimator(model, config, seed=seed, max_tokens=context.max_tokens)
+
+    def _judge_and_learn(self, turns: Turns) -> FloatArray:
+        """Return contributions [N] of an estimator that has not seen the batch, then train it."""
+        lessons = [
+            Lesson(rows=episode_rows(episode), outcome=float(outcome))
+            for episode, outcome in zip(turns.episodes, turns.outcome_B, strict=True)
+        ]
+        contributions = self._learner.contributions(lessons)
+        metrics = _metrics(contributions, turns.outcome_B)
+        self._ring.add(lessons)
+        losses = [self._learner.step(self._ring) for _ in range(self._config.steps_per_update)]
+        self._metrics = metrics | {"credit/progress_loss": float(np.mean(losses))}
+        return np.concatenate([np.zeros(0), *contributions])
+
+
+class ProgressEstimator:
+    """A copy of a model's body with a linear head on the hidden state behind each action.
+
+    The head starts at 0, so all contributions do.
+
+    Args:
+        model: Its body is copied, adapters merged, and the copy trained whole.
+        config: How it is trained.
+        seed: Root of its place in the seed tree; draws episodes for each step.
+        max_tokens: Tokens in memory at once, padding included.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, config: Progress, *, seed: int, max_tokens: int
+    ) -> None:
+        self._net = BodyWithHead(model)
+        self._config = config
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._optimizer = Optimizer(self._net, OptimizerConfig(lr=config.lr), total_steps=1)
+
+    def contributions(self, lessons: Sequence[Lesson]) -> list[FloatArray]:
+        """Return what each turn contributed, one array [T] per episode, without gradient."""
+        found: dict[int, FloatArray] = {}
+        with torch.no_grad():
+            for numbers in packed(lessons, max_tokens=self._max_tokens):
+                values_N, owners_N = self._forward([lessons[i] for i in numbers])
+                values, owners = values_N.double().cpu().numpy(), owners_N.cpu().numpy()
+                found |= {i: values[owners == place] for place, i in enumerate(numbers)}
+        return [found[i] for i in range(len(lessons))]
+
+    def step(self, ring: Ring) -> float:
+        """Take one optimizer step on episodes of ``ring`` and return the loss before it.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite.
+        """
+        number = self._optimizer.steps
+        rng = generator(self._seed, "episodes", number)
+        lessons = ring.draw(self._config.batch_episodes, rng)
+        self._optimizer.zero_grad()
+        total = 0.0
+        for numbers in packed(lessons, max_tokens=self._max_tokens):
+            values_N, owners_N = self._forward([lessons[i] for i in numbers])
+            outcomes_B = values_N.new_tensor([lessons[i].outcome for i in numbers])
+            loss = squared_error(values_N, owners_N, outcomes_B) / len(lessons)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        if lessons:
+            self._optimizer.step(total, where=f"progress estimator, step {number}")
+        return total
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weights, moments and the number of steps."""
+        tensors = {f"net/{name}": tensor for name, tensor in self._net.state_dict().items()}
+        moments = self._optimizer.state()
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+        return tensors | {"steps": torch.tensor(self._optimizer.steps)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self._net.load_state_dict(below(tensors, "net"))
+        steps = int(tensors["steps"].item())
+        self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
+
+    def _forward(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+        """Return contributions [N] and the place of the episode that each belongs to, [N].
+
+        The actions of one episode keep their order.
+        """
+        pairs = [(row, owner) for owner, lesson in enumerate(lessons) for row in lesson.rows]
+        rows = [row for row, _ in pairs]
+        owners = [np.full(row.token_ids_L.shape, owner) for row, owner in pairs]
+        batch = rectangle(rows, [last_tokens(row) for row in rows], self._net.device)
+        return self._net(batch, is_behind=True), batch.gather(owners)
+
+
+def progress_rewards(contributions_N: FloatArray, turns: Turns, config: Progress) -> FloatArray:
+    """Return ``alpha * c + beta * g`` of every turn, shape [N].
+
+    Args:
+        contributions_N: c, in units of return.
+        turns: Says by ``invalid_N`` where g is 0.
+        config: alpha and beta.
+    """
+    grounded_N = (~turns.invalid_N).astype(np.float64)
+    return config.contribution_weight * contributions_N + config.grounding_weight * grounded_N
+
+
+def squared_error(values_N: Tensor, owners_N: Tensor, outcomes_B: Tensor) -> Tensor:
+    """Return the sum over episodes of ``(sum of contributions - outcome) ** 2``.
+
+    Args:
+        values_N: Contributions.
+        owners_N: Episode of each, in [0, B).
+        outcomes_B: Returns of the episodes.
+    """
+    predicted_B = torch.zeros_like(outcomes_B).index_add(0, owners_N, values_N)
+    return (predicted_B - outcomes_B).square().sum()
+
+
+def last_tokens(row: Row) -> NDArray[np.bool_]:
+    """Return where the last token of each action is, shape [L]."""
+    following_L = np.append(row.turn_ids_L[1:], -1)
+    found: NDArray[np.bool_] = (row.turn_ids_L >= 0) & (row.turn_ids_L != following_L)
+    return found
+
+
+def _metrics(contributions: Sequence[FloatArray], outcome_B: FloatArray) -> dict[str, float]:
+    """Say how well outcomes were predicted before they were seen, and how turns differ."""
+    if not contributions:
+        return {}
+    predicted_B = np.array([values_T.sum() for values_T in contributions])
+    metrics = {"credit/progress_spread": float(np.mean([c.std() for c in contributions]))}
+    if min(predicted_B.std(), outcome_B.std()) > 1e-9:
+        metrics["credit/progress_correlation"] = float(np.corrcoef(predicted_B, outcome_B)[0, 1])
+    return metrics

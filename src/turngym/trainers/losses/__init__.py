@@ -1,0 +1,1 @@
+"""Policy losses: ratios, surrogates, corrections, aggregation. Pure functions."""

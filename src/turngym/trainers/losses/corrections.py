@@ -1,0 +1,188 @@
+"""Weights and masks for tokens that other weights drew. Nothing here has a gradient.
+
+Axis letters: N drawn tokens laid out flat, B episodes, G groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turngym.trainers.losses.ratios import episodes_of, pooled
+from turngym.trainers.losses.surrogates import MAX_LOG_RATIO
+from turngym.trainers.settings.correction import CorrectionConfig, Rejection
+from turngym.trainers.settings.loss import RatioLevel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """N drawn tokens and what three policies think of them. Every tensor has shape [N]."""
+
+    behaviour: Tensor
+    """Log-probs that the tokens were drawn with."""
+    prox: Tensor
+    """Log-probs under the policy that the update began with."""
+    live: Tensor
+    """Log-probs under the policy that is trained."""
+    advantages: Tensor
+    wholes: Tensor | None = None
+    """From ``whole_ids``; not read where everything is judged token by token."""
+
+    def log_ratios(self, pair: str) -> Tensor:
+        """Return the log-ratios of a pair, [N], bounded; NaN where one is not a number."""
+        first, second = pair.split("_")
+        gaps_N: Tensor = getattr(self, first).detach() - getattr(self, second).detach()
+        return gaps_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def interpolated(live_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, version: int) -> Tensor:
+    """Return a guess of the log-probs under the policy that the update began with, [N].
+
+    ``behaviour + a·(live - behaviour)`` with ``a = (version - v) / (version + 1 - v)``: the update
+    leads from ``version`` to ``version + 1``, and the way from v to there is taken as straight.
+
+    Args:
+        live_N: Log-probs under the policy that is trained.
+        behaviour_N: Log-probs that the tokens were drawn with.
+        versions_N: v, the weights that drew them.
+        version: Of the weights that the update began with.
+
+    Source:
+        A-3PO, arXiv:2512.06547.
+    """
+    lag_N = (version - versions_N).clamp(min=0).to(live_N.dtype)
+    return behaviour_N + lag_N / (lag_N + 1) * (live_N.detach() - behaviour_N)
+
+
+def correction_weights(drift: Drift, config: CorrectionConfig) -> Tensor:
+    """Return by what the loss of each token is multiplied, [N]; 0 where it is left out.
+
+    Args:
+        drift: The tokens; all of a batch, unless ``config.is_local``.
+        config: What to do about them.
+
+    Source:
+        Truncation: TIS (Yao et al. 2025); ``band``: IcePop; the order of weights, masks and mean
+        is ours.
+    """
+    gaps_N = drift.log_ratios("prox_behaviour")
+    weights_N = torch.ones_like(gaps_N)
+    if config.weight != "none":
+        weights_N = _weights(drift, gaps_N, config)
+    keep_N = torch.isfinite(gaps_N) & torch.isfinite(weights_N)
+    if config.normalize:
+        weights_N = weights_N / weights_N[keep_N].mean().clamp(min=1e-12)
+    for rejection in config.reject:
+        keep_N = keep_N & _kept(drift, rejection)
+    return torch.where(keep_N, weights_N, 0.0)
+
+
+def _weights(drift: Drift, gaps_N: Tensor, config: CorrectionConfig) -> Tensor:
+    logs_N = gaps_N
+    if config.level != "token":
+        logs_N = pooled(gaps_N, _wholes(drift), config.level)
+    ratios_N = logs_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    if config.weight == "truncate":
+        return ratios_N.clamp(max=config.high)
+    if config.weight == "band":
+        inside_N = (ratios_N >= config.low) & (ratios_N <= config.high)
+        return torch.where(inside_N, ratios_N, 0.0)
+    return ratios_N
+
+
+def _kept(drift: Drift, rejection: Rejection) -> Tensor:
+    """Say which tokens a rejection lets stay, [N]."""
+    values_N = _judged(drift, rejection)
+    inside_N = ~values_N.isnan()
+    if rejection.low is not None:
+        inside_N &= values_N >= rejection.low
+    if rejection.high is not None:
+        inside_N &= values_N <= rejection.high
+    if rejection.level == "any_token":
+        episodes_N = episodes_of(_wholes(drift))
+        outside = torch.unique(episodes_N[~inside_N])
+        inside_N = ~torch.isin(episodes_N, outside)
+    if rejection.only_negative:
+        inside_N |= drift.advantages >= 0
+    return inside_N
+
+
+def _judged(drift: Drift, rejection: Rejection) -> Tensor:
+    """Return the statistic that the bounds are compared with, [N]."""
+    values_N = _statistic(drift, rejection)
+    if rejection.level == "sequence_max":
+        values_N = _largest(values_N, episodes_of(_wholes(drift)))
+    elif rejection.level in ("sequence_sum", "sequence_mean"):
+        level: RatioLevel = "sequence_prod" if rejection.level == "sequence_sum" else "sequence_geo"
+        values_N = pooled(values_N, _wholes(drift), level)
+    return values_N.exp() if rejection.statistic == "ratio" else values_N
+
+
+def _statistic(drift: Drift, rejection: Rejection) -> Tensor:
+    """Return each token's statistic, [N]; the logarithm in place of a ratio."""
+    gaps_N = drift.log_ratios(rejection.pair)
+    match rejection.statistic:
+        case "ratio":
+            return gaps_N
+        case "k1":
+            return -gaps_N
+        case "k2":
+            return gaps_N.square() / 2
+        case "k3":
+            return gaps_N.exp() - 1 - gaps_N
+        case "abs_dp":
+            first, second = rejection.pair.split("_")
+            one_N, other_N = getattr(drift, first).detach(), getattr(drift, second).detach()
+            return torch.as_tensor((one_N.exp() - other_N.exp()).abs())
+
+
+def _largest(values_N: Tensor, keys_N: Tensor) -> Tensor:
+    """Return the largest value among the tokens with the same key, [N]."""
+    found, places_N = torch.unique(keys_N, return_inverse=True)
+    most = [values_N[places_N == number].max() for number in range(len(found))]
+    return torch.stack(most)[places_N]
+
+
+def _wholes(drift: Drift) -> Tensor:
+    if drift.wholes is None:
+        raise ValueError("a correction over episodes or turns needs wholes")
+    return drift.wholes
+
+
+def effective_share(log_weights_B: Sequence[float]) -> float:
+    """Return ``(sum w)² / (B · sum w²)``, in (0, 1]: how many episodes count, as a share of all.
+
+    Args:
+        log_weights_B: Logarithms of the episodes' weights, finite; 1.0 for none at all.
+    """
+    if not len(log_weights_B):
+        return 1.0
+    logs_B = torch.tensor(log_weights_B, dtype=torch.float64)
+    weights_B = (logs_B - logs_B.max()).exp()
+    return float(weights_B.sum().square() / (len(weights_B) * weights_B.square().sum()))
+
+
+def balanced_advantages(
+    advantages_B: Tensor, gaps_B: Tensor, groups_B: Tensor, *, beta: float
+) -> Tensor:
+    """Return what each episode of a group earned beyond its likelihood, centred, shape [B].
+
+    ``x - mean(x)`` over the group with ``x = A - beta·gap``. Divided by ``-beta`` it is the
+    residual whose mean square trajectory balance minimises.
+
+    Args:
+        advantages_B: Rewards, or rewards from which something common to the group was subtracted.
+        gaps_B: Log-ratio of the whole episode, policy over reference.
+        groups_B: Group of each episode.
+        beta: Price of the log-ratio.
+
+    Source:
+        TBA, arXiv:2503.18929: log Z is the mean over the group.
+    """
+    shaped_B = advantages_B - beta * gaps_B
+    found, places_B = torch.unique(groups_B, return_inverse=True)
+    sums_G = shaped_B.new_zeros(len(found)).index_add_(0, places_B, shaped_B)
+    return shaped_B - (sums_G / torch.bincount(places_B))[places_B]

@@ -1,0 +1,1 @@
+"""One training run: its folder, checkpoints, progress and resumption."""

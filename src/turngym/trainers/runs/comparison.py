@@ -1,0 +1,281 @@
+"""What to run so that algorithms can be compared: equal starts, equal episodes, equal tasks.
+
+For each environment and seed one warm start is trained. Every algorithm then begins with that very
+model, meets the same training tasks in the same order and plays the same number of episodes. The
+first of these tasks are those that the expert played for the warm start; validation tasks and
+held-out tasks are nobody's.
+
+    OUT/<env>/seed-<S>/start/           the model that all begin with
+    OUT/<env>/seed-<S>/warm-start/      the run that made it
+    OUT/<env>/seed-<S>/<algorithm>/     one run folder each; settings beside it as .toml, and a .log
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turngym import registry
+from turngym.agents.engine.models import PretrainedModelConfig
+from turngym.config import load_config, to_toml
+from turngym.errors import ConfigError
+from turngym.trainers.runs.checkpoints import find_model
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.runs.run_folder import check_same_run
+from turngym.trainers.settings.train import TrainConfig, recipes
+
+_FIXED = ("run.seed", "run.steps", "evaluation.target_success")
+"""What a comparison decides itself."""
+_OWN = ("algo", "learner", "regularizer", "rollout")
+"""What may differ from one algorithm to the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One algorithm of a comparison."""
+
+    name: str
+    """In the report and as a folder."""
+    algo: str
+    """Preset, or path of a TOML file."""
+    settings: tuple[str, ...] = ()
+    """``key.path=value`` that the others do not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One training run, and where it goes."""
+
+    env: str
+    seed: int
+    name: str
+    folder: Path
+    config: TrainConfig
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return f"{self.env}, seed {self.seed}, {self.name}"
+
+    @property
+    def settings_file(self) -> Path:
+        """TOML that ``turngym train`` reads."""
+        return self.folder.with_name(f"{self.folder.name}.toml")
+
+    @property
+    def log_file(self) -> Path:
+        """What the run said."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def is_done(self) -> bool:
+        """True when it is finished."""
+        return (self.folder / "summary.json").exists()
+
+    def write_settings(self) -> None:
+        """Write ``settings_file``."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.settings_file.write_text(to_toml(self.config), encoding="utf-8")
+
+    def check(self) -> None:
+        """Make sure that the run can be started, or gone on with.
+
+        Raises:
+            ConfigError: A setting cannot be written as TOML, or the folder holds another run.
+        """
+        if load_config(TrainConfig, [tomllib.loads(to_toml(self.config))]) != self.config:
+            raise ConfigError(
+                f"{self.label}: a setting is null where the default is not, which TOML cannot say"
+            )
+        check_same_run(self.folder, self.config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """Runs that begin with one model: one environment, one seed."""
+
+    start: Path
+    """Folder of the model."""
+    warm_start: PlannedRun | None
+    """Makes it; None when all begin with a pretrained model as it is."""
+    runs: tuple[PlannedRun, ...]
+
+    def keep_start(self) -> None:
+        """Copy the model of the finished warm start to ``start``, once."""
+        if self.warm_start is None or self.start.exists():
+            return
+        partial = self.start.with_name("start.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(find_model(self.warm_start.folder), partial)
+        partial.rename(self.start)
+
+
+def plan(
+    envs: Sequence[str],
+    contenders: Sequence[Contender],
+    *,
+    sources: Sequence[str],
+    seeds: int,
+    budget_episodes: int,
+    out: Path,
+) -> list[Heat]:
+    """Return every run of a comparison, checked before any of them starts.
+
+    Args:
+        envs: Environments; without any, that of ``sources``.
+        contenders: At least one, each with a name of its own.
+        sources: TOML files and ``key.path=value``; without a file, the shipped settings for the
+            environment, or else those of the demo.
+        seeds: Runs of each algorithm in each environment, with seeds 0, 1, ...
+        budget_episodes: Training episodes of each run; what is left of a last update is not used.
+        out: Folder of the comparison.
+
+    Raises:
+        ConfigError: A setting is wrong, an environment does not give what an algorithm needs, or
+            ``out`` holds runs of other settings.
+    """
+    has_file = any("=" not in source for source in sources)
+    if not envs and not has_file:
+        raise ConfigError("compare: wanted --env ENV, or a TOML file that names one")
+    _check_keys(sources, contenders)
+    heats: list[Heat] = []
+    for env in envs or [load_config(TrainConfig, sources).env.id]:
+        base = _base(env, sources, has_file=has_file)
+        heats += [_heat(base, contenders, s, budget_episodes, out) for s in range(seeds)]
+    for heat in heats:
+        for run in filter(None, (heat.warm_start, *heat.runs)):
+            run.check()
+    return heats
+
+
+def shipped_config(env: str) -> dict[str, Any]:
+    """Return the shipped settings for ``env``, or those of the demo with ``env`` in them."""
+    wanted = registry.find(env)
+    chosen = load_config(TrainConfig, ["demo"])
+    for name in recipes():
+        config = load_config(TrainConfig, [name])
+        found = registry.find(config.env.id)
+        if (found.entry_point, found.kwargs) == (wanted.entry_point, wanted.kwargs):
+            chosen = config
+    return _in_env(chosen.model_dump(mode="json"), env)
+
+
+def _check_keys(sources: Sequence[str], contenders: Sequence[Contender]) -> None:
+    for key in (source.split("=")[0] for source in sources if "=" in source):
+        if key in _FIXED:
+            raise ConfigError(
+                f"{key}: compare sets it itself, from --seeds, --budget-episodes and the rule that "
+                "nobody stops early"
+            )
+        if key.split(".")[0] == "algo":
+            raise ConfigError(
+                f"{key}: algorithms come from --algos; to change one, --set NAME:{key}=..."
+            )
+    for contender in contenders:
+        for key in (setting.split("=")[0] for setting in contender.settings):
+            if key.split(".")[0] not in _OWN:
+                raise ConfigError(
+                    f"--set {contender.name}:{key}: an algorithm of its own may only have "
+                    f"{', '.join(_OWN)}; what is the same for all stands without --set"
+                )
+
+
+def _base(env: str, sources: Sequence[str], *, has_file: bool) -> dict[str, Any]:
+    """Return the settings that all share, with the environment's short name."""
+    short = registry.find(env).reference
+    kept = [] if has_file else [shipped_config(short)]
+    config = load_config(TrainConfig, [*kept, *sources])
+    settings = _in_env(config.model_dump(mode="json"), short)
+    asked = [s for s in sources if s.startswith("env.") and not s.startswith("env.id=")]
+    return load_config(TrainConfig, [settings, *asked]).model_dump(mode="json")
+
+
+def _in_env(settings: dict[str, Any], env: str) -> dict[str, Any]:
+    """Return ``settings`` for another environment, whose options are not those of the first."""
+    if registry.find(settings["env"]["id"]).id == registry.find(env).id:
+        return {**settings, "env": {**settings["env"], "id": env}}
+    return {**settings, "env": {"id": env}}
+
+
+def _heat(
+    base: Mapping[str, Any],
+    contenders: Sequence[Contender],
+    seed: int,
+    budget_episodes: int,
+    out: Path,
+) -> Heat:
+    env = base["env"]["id"]
+    place = out.resolve() / env.replace("/", "-") / f"seed-{seed}"
+    own = load_config(TrainConfig, [base, {"run": {"seed": seed}}])
+    is_ready = isinstance(own.model, PretrainedModelConfig) and not own.warm_start.episodes
+    start, warm_start, begin = place / "start", None, {}
+    if not is_ready:
+        warm_start = PlannedRun(
+            env=env, seed=seed, name="warm-start", folder=place / "warm-start", config=_warm(own)
+        )
+        begin = _begin_with(own, start)
+    runs = []
+    for contender in contenders:
+        config = _contender_config(own, begin, contender, budget_episodes)
+        runs.append(
+            PlannedRun(
+                env=env,
+                seed=seed,
+                name=contender.name,
+                folder=place / contender.name,
+                config=config,
+            )
+        )
+    return Heat(start=start, warm_start=warm_start, runs=tuple(runs))
+
+
+def _warm(own: TrainConfig) -> TrainConfig:
+    """Return the run that imitates and stops there. Held-out tasks are left to the others."""
+    changes = {
+        "run": {"steps": 0},
+        "rollout": {"group_size": max(2, own.rollout.group_size)},
+        "evaluation": {"target_success": None, "held_out_tasks": 1},
+    }
+    return load_config(TrainConfig, [own.model_dump(mode="json"), changes, "algo=grpo"])
+
+
+def _begin_with(own: TrainConfig, start: Path) -> dict[str, Any]:
+    model = {"type": "pretrained", "path": str(start), "context": own.model.context}
+    if isinstance(own.model, PretrainedModelConfig):
+        model["lora_rank"] = own.model.lora_rank
+    return {"model": model, "warm_start": {"episodes": 0}}
+
+
+def _contender_config(
+    own: TrainConfig, begin: Mapping[str, Any], contender: Contender, budget_episodes: int
+) -> TrainConfig:
+    shared = {**own.model_dump(mode="json"), **begin}
+    shared["warm_start"] = {**own.warm_start.model_dump(mode="json"), **begin.get("warm_start", {})}
+    shared["evaluation"]["target_success"] = None
+    sources: list[Any] = [shared, {"algo": contender.algo}, *contender.settings]
+    sources.append({"algo": {"name": contender.name}})
+    try:
+        config = load_config(TrainConfig, sources)
+        check_needs(config)
+    except ConfigError as error:
+        lines = (f"{contender.name}: {line}" for line in str(error).splitlines())
+        raise type(error)("\n".join(lines)) from error
+    per_step = _episodes_per_update(config)
+    steps = budget_episodes // per_step
+    if steps < 1:
+        raise ConfigError(
+            f"--budget-episodes {budget_episodes}: one update of {contender.name!r} takes "
+            f"{per_step} episodes (rollout.groups_per_step * rollout.group_size)"
+        )
+    # All are evaluated after as many episodes, as nearly as their updates allow.
+    every = max(1, round(own.evaluation.every * _episodes_per_update(own) / per_step))
+    changes = {"run": {"steps": steps}, "evaluation": {"every": every}}
+    return load_config(TrainConfig, [config.model_dump(mode="json"), changes])
+
+
+def _episodes_per_update(config: TrainConfig) -> int:
+    return config.rollout.groups_per_step * config.rollout.group_size

@@ -1,0 +1,86 @@
+"""Whether an environment gives what a credit method needs, asked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from turngym import registry
+from turngym.environments.gym.registration import make
+from turngym.errors import ConfigError
+from turngym.registry import EnvEntry
+from turngym.trainers.credit.custom import import_functions
+from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.custom import Need
+from turngym.trainers.settings.train import EnvConfig, TrainConfig
+
+_MEANING: dict[Need, str] = {
+    "anchor": "a key of each state, info['anchor']",
+    "ground_truth": "the true answer and its wording, info['ground_truth'] and info['answer']",
+    "potential": "how promising each state is, info['potential']",
+    "expert_match": "agreement with an expert, which env.expert_match=true pays for",
+}
+_MOST_NAMES = 8
+
+
+def check_needs(config: TrainConfig) -> None:
+    """Make sure that the credit method of ``config`` can work in its environment.
+
+    What an environment declares is believed. One that declares nothing, as a plug-in may, is reset
+    once and looked at. Functions of the user's own are imported.
+
+    Raises:
+        ConfigError: Something is missing; the message names it and the environments that give it.
+    """
+    import_functions(config.algo)
+    needs = needs_of(config.algo.rewards, config.algo.advantage)
+    entry = registry.find(config.env.id)
+    if not needs:
+        return
+    given = set(entry.provides) or _seen(config.env)
+    if config.env.expert_match:
+        given.add("expert_match")
+    missing = [need for need in needs if need not in given]
+    if missing:
+        what = " and ".join(_MEANING[need] for need in missing)
+        raise ConfigError(
+            f"env.id={config.env.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
+            f"{_who_gives([need for need in needs if need != 'expert_match'])}"
+        )
+
+
+def provided(entries: Iterable[EnvEntry], needs: Collection[Need]) -> list[str]:
+    """Return the environments among ``entries`` that declare all ``needs``, one name per game.
+
+    A game that is registered several times, once for each difficulty, is named by its shortest.
+    """
+    shortest: dict[str, str] = {}
+    for entry in entries:
+        if entry.provides.issuperset(needs):
+            known = shortest.get(entry.entry_point)
+            if known is None or len(entry.short_name) < len(known):
+                shortest[entry.entry_point] = entry.short_name
+    return sorted(shortest.values())
+
+
+def _who_gives(needs: Collection[Need]) -> str:
+    if not needs:
+        return "Any environment with an expert will do"
+    names = provided(registry.entries(), needs)
+    if not names:
+        return "No installed environment does"
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"These do: {shown}" + (f" and {more} more, see 'turngym envs'" if more > 0 else "")
+
+
+def _seen(config: EnvConfig) -> set[Need]:
+    """Return what the first ``info`` of an environment holds."""
+    env = make(config.id, **config.options)
+    try:
+        _, info = env.reset(seed=0)
+    finally:
+        env.close()
+    found: set[Need] = {need for need in ("anchor", "potential") if need in info}
+    if "ground_truth" in info and "answer" in info:
+        found.add("ground_truth")
+    return found

@@ -1,0 +1,183 @@
+"""How a run begins, how it is taken up again, and how its policy is loaded for use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.models import (
+    PretrainedModelConfig,
+    TinyModelConfig,
+    add_lora,
+    build_tiny_model,
+)
+from turngym.agents.local import LocalPolicy
+from turngym.agents.rendering import Renderer
+from turngym.agents.scripted import OraclePolicy
+from turngym.agents.tokenizers import train_tokenizer
+from turngym.config import load_config
+from turngym.errors import CheckpointError, ConfigError, RecordError
+from turngym.records import read_trajectories, write_trajectories
+from turngym.seeding import derive_seed
+from turngym.trainers.runs.arena import Arena
+from turngym.trainers.runs.checkpoints import (
+    Checkpoint,
+    advice,
+    find_model,
+    latest_checkpoint,
+    load_checkpoint,
+)
+from turngym.trainers.runs.run import Run
+from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_state import RunState
+from turngym.trainers.runs.settings_change import check_change
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.model_files import read_model
+from turngym.types import Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+_TOKENIZER_EPISODES = 64
+"""Expert episodes that a tokenizer is trained on when none are imitated."""
+
+
+async def open_run(config: TrainConfig, folder: RunFolder) -> Run:
+    """Return a run at its beginning, or where its newest checkpoint left it.
+
+    Raises:
+        ConfigError: Environment or model do not exist, or do not fit.
+        CheckpointError: The newest checkpoint is broken.
+        TrainingError: The expert's episodes could not be played.
+    """
+    arena = Arena(config)
+    try:
+        return await _open(config, folder, arena)
+    except BaseException:
+        arena.close()
+        raise
+
+
+async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
+    newest = latest_checkpoint(folder.checkpoints)
+    checkpoint = None if newest is None else load_checkpoint(newest)
+    state = _state_of(checkpoint, config)
+    folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
+    episodes = await _expert_episodes(config, folder, arena)
+    tokenizer, model = _build_policy(config, episodes, arena.instructions)
+    overlaps = config.rollout.mode == "overlap"  # then validation plays beside the rollouts
+    engine = LocalEngine(
+        model,
+        tokenizer,
+        context=config.model.context,
+        max_sessions=config.rollout.concurrency * (2 if overlaps else 1),
+    )
+    if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
+        seed = derive_seed(config.run.seed, "lora")
+        model = add_lora(model, config.model.lora_rank, seed=seed)
+    run = Run(config, folder, arena, tokenizer=tokenizer, model=model, engine=engine, state=state)
+    try:
+        if checkpoint is not None:
+            run.restore(checkpoint, episodes)
+        elif config.warm_start.imitates:
+            run.start_imitation(episodes)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:
+    """Return where the run stands; one that was done trains on where it has more updates now.
+
+    Raises:
+        CheckpointError: The checkpoint is of a run of other settings.
+    """
+    if checkpoint is None:
+        return RunState()
+    try:
+        check_change(checkpoint.path, checkpoint.state["config"], config.model_dump(mode="json"))
+    except ConfigError as error:
+        found = str(error).splitlines()[0].partition("; ")[0]
+        raise CheckpointError(f"{found}; {advice(checkpoint.path)}") from error
+    state = RunState(**checkpoint.state["run"])
+    is_over = state.phase in ("after", "done") and not state.reached_target
+    if is_over and state.step < config.run.steps:
+        state.phase, state.after, state.validated = "train", None, state.step
+    return state
+
+
+def load_policy(path: Path, *, greedy: bool = True) -> LocalPolicy:
+    """Return the policy of a run's newest checkpoint, or of one checkpoint.
+
+    Args:
+        path: Folder of a run or of a checkpoint.
+        greedy: Take the likeliest token; otherwise sample as in training.
+
+    Raises:
+        CheckpointError: There is none, or it is broken.
+    """
+    model_dir = find_model(path)
+    checkpoint = load_checkpoint(model_dir.parent)
+    config = load_config(TrainConfig, [checkpoint.state["config"]])
+    model, tokenizer = read_model(model_dir)
+    return LocalPolicy(
+        LocalEngine(model, tokenizer, context=config.model.context),
+        Renderer(tokenizer),
+        sampling=Sampling(
+            temperature=0.0 if greedy else config.rollout.temperature,
+            max_new_tokens=config.rollout.max_new_tokens,
+        ),
+        system_prompt=config.rollout.system_prompt,
+    )
+
+
+async def _expert_episodes(
+    config: TrainConfig, folder: RunFolder, arena: Arena
+) -> list[Trajectory]:
+    """Return the episodes to imitate and to train a tokenizer on, played once and then kept."""
+    start, file = config.warm_start, folder.expert
+    count = start.episodes if start.imitates else 0
+    if isinstance(config.model, TinyModelConfig):
+        count = count or _TOKENIZER_EPISODES
+    if count == 0:
+        return []
+    if file.exists():
+        folder.manifest.check(file, advice="delete it to have its episodes played again")
+    else:
+        was_kept = file in folder.manifest
+        if was_kept:
+            logger.warning("%s: is missing; its episodes are played again", file)
+        expert = OraclePolicy(start.oracle_noise, start.noise_commands)
+        write_trajectories(file, await arena.expert_episodes(expert, count=count))
+        if was_kept:
+            _check_same_episodes(folder)
+    if file not in folder.manifest:
+        folder.manifest.seal(file)
+    return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
+
+
+def _check_same_episodes(folder: RunFolder) -> None:
+    try:
+        folder.manifest.check(folder.expert, advice="restore it from a copy")
+    except RecordError:
+        folder.expert.unlink()
+        raise
+
+
+def _build_policy(
+    config: TrainConfig, episodes: Sequence[Trajectory], instructions: str | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    if isinstance(config.model, PretrainedModelConfig):
+        model, tokenizer = read_model(config.model.path)
+        return tokenizer, model
+    turns = [turn for episode in episodes for turn in episode.turns]
+    texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
+    small = train_tokenizer([*texts, instructions or ""], config.model.vocab_size)
+    seed = derive_seed(config.run.seed, "model")
+    return small, build_tiny_model(config.model, small, seed=seed)

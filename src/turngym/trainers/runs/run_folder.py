@@ -1,0 +1,355 @@
+"""The folder of one run: what is in it, who may write to it, and whether it is the same run.
+
+config.json            resolved settings, version, commit, seed, and how they were changed later
+digests.json           size and SHA-256 of the other files, see ``manifest``
+metrics.jsonl          numbers of every step; no clock, so equal runs give equal bytes
+timings.jsonl          seconds of every step
+checkpoints/           see ``checkpoints``
+trajectories/          the expert's episodes, best, median and worst at each evaluation, and the
+                       group of training episodes that teaches most, with its advantages
+tensorboard/           event files
+curve.png              success against updates
+summary.json           what came of it, when the run is done
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+from turngym.errors import ConfigError, RecordError
+from turngym.manifest import MANIFEST, GrowingFile, Manifest, file_digest, first_bad_line
+from turngym.provenance import VERSION, source_commit
+from turngym.records import write_json, write_trajectories
+from turngym.rollouts.scheduler.ledger import LEDGER_FILE
+from turngym.trainers.credit.base import Credit
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.annotate_advantages import most_telling
+from turngym.trainers.runs.checkpoints import advice
+from turngym.trainers.runs.outbox import Outbox
+from turngym.trainers.runs.settings_change import check_change, extends
+from turngym.trainers.settings.train import TrainConfig
+from turngym.types import Trajectory
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+
+
+class RunFolder:
+    """A folder that this process alone writes to, until ``close``.
+
+    Args:
+        path: Made when it is missing; may hold an unfinished run of the same settings.
+        config: The run's settings.
+
+    Raises:
+        ConfigError: It holds something else, a run of other settings or of a newer format, or
+            another process is writing to it.
+    """
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.checkpoints = path / "checkpoints"
+        self.trajectories = path / "trajectories"
+        self.expert = self.trajectories / "expert.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.timings = path / "timings.jsonl"
+        self.curve = path / "curve.png"
+        self.summary = path / "summary.json"
+        self.outbox = Outbox()
+        self._timings: GrowingFile | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock: IO[str] | None = (path / ".lock").open("a+", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be used as a run folder ({error.strerror})"
+            ) from error
+        try:
+            self._take_lock()
+            self.manifest = Manifest(path)
+            self._claim(config)
+            self.checkpoints.mkdir(exist_ok=True)
+            self.trajectories.mkdir(exist_ok=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes write. Safe to call twice."""
+        if self._timings is not None:
+            self._timings.close()
+            self._timings = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def add_timing(self, row: Mapping[str, Any]) -> None:
+        """Append one row of seconds."""
+        if self._timings is None:
+            self._timings = GrowingFile(self.timings)
+        self._timings.append(json.dumps(dict(row)))
+
+    def seconds(self) -> float:
+        """Return the wall-clock time of everything so far, over all resumptions."""
+        if not self.timings.exists():
+            return 0.0
+        return float(sum(row["seconds"] for row in read_metrics(self.timings)))
+
+    def mark_logs(self, metrics_bytes: int, metrics_sha256: str) -> None:
+        """Note that the rows written so far belong to a checkpoint."""
+        self.manifest.mark(self.metrics, metrics_bytes, metrics_sha256)
+        if self._timings is not None:
+            self.manifest.mark(self.timings, self._timings.size, self._timings.sha256)
+
+    def check_metrics(self, size: int, sha256: str | None, checkpoint: Path | None) -> None:
+        """Make sure that ``metrics.jsonl`` is what a checkpoint was made with.
+
+        Raises:
+            RecordError: It is shorter, or something else.
+        """
+        if checkpoint is None or sha256 is None:
+            return
+        found = self.metrics.stat().st_size if self.metrics.exists() else 0
+        if found >= size and file_digest(self.metrics, size)["sha256"] == sha256:
+            return
+        line = first_bad_line(self.metrics) if found else None
+        what = f"{found} bytes of {size} are left" if found < size else "its content has changed"
+        where = f", line {line} is not JSON" if line else ""
+        raise RecordError(
+            f"{self.metrics}: is not what {checkpoint.name} was made with: {what}{where}. The "
+            f"checkpoints are whole; restore it from a copy, or {advice(checkpoint)}"
+        )
+
+    def keep_trajectories(self, label: str, trajectories: Sequence[Trajectory]) -> None:
+        """Keep the best, the median and the worst of some episodes, errors aside."""
+        usable = [t for t in trajectories if not t.stop_reason.is_error]
+        if not usable:
+            return
+        ranked = sorted(usable, key=lambda t: (t.score or 0.0, t.episode_return, -len(t.turns)))
+        chosen = {"worst": ranked[0], "median": ranked[len(ranked) // 2], "best": ranked[-1]}
+        self._keep({f"{name}-{label}": [trajectory] for name, trajectory in chosen.items()})
+
+    def keep_group(self, label: str, credit: Credit) -> None:
+        """Keep the group of a batch that teaches most, with its advantages; there may be none."""
+        members = most_telling(credit)
+        if members:
+            self._keep({label: members})
+
+    def _keep(self, chosen: Mapping[str, Sequence[Trajectory]]) -> None:
+        files = {self.trajectories / f"{name}.jsonl": kept for name, kept in chosen.items()}
+
+        def write() -> None:
+            with self.manifest.writing(*files):
+                for file, kept in files.items():
+                    write_trajectories(file, kept)
+
+        self.outbox.write(next(iter(files)), write)
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json`` and seal what the run leaves behind."""
+        logs = [file for file in (self.metrics, self.timings) if file.exists()]
+        write_json(self.summary, summary)
+        self.manifest.seal(self.summary, *logs)
+
+    def reopen(self) -> None:
+        """Let a run that was done go on."""
+        self.manifest.forget(self.summary)
+        self.summary.unlink(missing_ok=True)
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return what ``conclude`` wrote.
+
+        Raises:
+            ConfigError: It cannot be read.
+            RecordError: It is not as it was written.
+        """
+        self.manifest.check(self.summary, advice="delete it to have it written again")
+        try:
+            content: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.summary}: cannot be read; delete it to run on") from error
+        return content
+
+    def _take_lock(self) -> None:
+        assert self._lock is not None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            raise ConfigError(
+                f"{self.path}: another run is writing here (process {owner}); "
+                "wait for it or choose another folder"
+            ) from error
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+
+    def _claim(self, config: TrainConfig) -> None:
+        """Write ``config.json``, or compare with the one that is there."""
+        if not self.config.exists() and self.config not in self.manifest:
+            self._refuse_strangers()
+            self._begin(config)
+            return
+        check_same_run(self.path, config)
+        content = _read_config(self.config)
+        if self.manifest.is_new:
+            self._seal_what_is_there()
+        if content["config"] != (wanted := config.model_dump(mode="json")):
+            if not has_begun(self.path):
+                self._clear()
+                self._begin(config)
+                return
+            self._change(content, wanted)
+        self._warn_of_damage()
+
+    def _refuse_strangers(self) -> None:
+        ours = (".lock", MANIFEST, "config.json", *(f"{n}.partial" for n in _FIRST_FILES))
+        strangers = [p.name for p in self.path.iterdir() if p.name not in ours]
+        if strangers:
+            raise ConfigError(
+                f"{self.path}: is not empty ({sorted(strangers)[0]}) and holds no run; "
+                "choose another folder"
+            )
+
+    def _begin(self, config: TrainConfig) -> None:
+        content = {
+            "format": FORMAT_VERSION,
+            "turngym": VERSION,
+            "commit": source_commit(),
+            "seed": config.run.seed,
+            "config": config.model_dump(mode="json"),
+        }
+        with self.manifest.writing(self.config):
+            write_json(self.config, content)
+
+    def _clear(self) -> None:
+        """Remove what a run left that ended before its first checkpoint."""
+        logger.warning(
+            "%s: the run in here ended before its first checkpoint; it begins anew, with the "
+            "settings of now",
+            self.path,
+        )
+        for folder in (self.checkpoints, self.trajectories, self.path / "tensorboard"):
+            shutil.rmtree(folder, ignore_errors=True)
+        ledger = self.path.glob(f"{LEDGER_FILE}*")
+        for file in (self.config, self.metrics, self.timings, self.manifest.file, *ledger):
+            file.unlink(missing_ok=True)
+        self.manifest = Manifest(self.path)
+
+    def _change(self, content: dict[str, Any], wanted: Mapping[str, Any]) -> None:
+        """Take over settings that only extend the run, and note what they were."""
+        changed = check_change(self.path, content["config"], wanted)
+        is_longer = extends(content["config"], wanted)
+        if is_longer and self.summary.exists():
+            self.manifest.check(self.summary)
+            self.reopen()
+        changes = [*content.get("changes", ()), {"turngym": VERSION, **changed}]
+        with self.manifest.writing(self.config):
+            write_json(self.config, {**content, "config": wanted, "changes": changes})
+
+    def _seal_what_is_there(self) -> None:
+        """Make the manifest of a run that has none: an earlier version began it, or it is lost."""
+        if has_begun(self.path):
+            logger.warning(
+                "%s: is missing; whether the files of this run are as they were written cannot be "
+                "said, they are taken as they are",
+                self.manifest.file,
+            )
+        kept = sorted(self.trajectories.glob("*.jsonl"))
+        done = [self.summary, self.metrics] if self.summary.exists() else []
+        self.manifest.seal(self.config, *kept, *done)
+
+    def _warn_of_damage(self) -> None:
+        """Name the files that are not as they were written, where the run can go on without."""
+        if found := self.manifest.damage(self.timings):
+            logger.warning("%s; the seconds that cannot be read are not counted", found)
+            self.manifest.forget(self.timings)
+        _keep_whole_lines(self.timings)
+        kept = [f for f in self.manifest.files if f.parent == self.trajectories]
+        for found in (self.manifest.damage(file) for file in kept if file != self.expert):
+            if found is not None:
+                logger.warning("%s; the run goes on without it", found)
+
+
+_FIRST_FILES = ("config.json", MANIFEST)
+
+
+def has_begun(path: Path) -> bool:
+    """Return whether a run has a checkpoint, so that there is something to go on from."""
+    return any((path / "checkpoints").glob("[0-9]*"))
+
+
+def check_same_run(path: Path, config: TrainConfig) -> None:
+    """Make sure that a run of these settings can begin in ``path``, or go on there.
+
+    Raises:
+        ConfigError: It holds a run of other settings; the message names the differences.
+        RecordError: Its settings are not as they were written.
+    """
+    file = path / "config.json"
+    if not file.exists():
+        Manifest(path).check(file)
+        return
+    found = _read_config(file)["config"]
+    if has_begun(path):
+        check_change(path, found, config.model_dump(mode="json"))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of the run in a folder.
+
+    Raises:
+        ConfigError: It holds none, or they cannot be read.
+        RecordError: They are not as they were written.
+    """
+    return dict(_read_config(path / "config.json")["config"])
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        version, _ = content["format"], content["config"].items()
+        is_newer = version > FORMAT_VERSION
+    except FileNotFoundError as error:
+        Manifest(file.parent).check(file)
+        raise ConfigError(f"{file.parent}: holds no run to resume") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file}: is not the settings of a run; choose another folder") from error
+    if is_newer:
+        raise ConfigError(
+            f"{file}: format version {version} is newer than {FORMAT_VERSION}; upgrade turngym"
+        )
+    Manifest(file.parent).check(file)
+    return dict(content)
+
+
+def _keep_whole_lines(file: Path) -> None:
+    """Leave the lines of a file that are whole rows of seconds."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    kept = [line for line in lines if line.endswith(b"\n") and _has_seconds(line)]
+    if kept != lines:
+        file.write_bytes(b"".join(kept))
+
+
+def _has_seconds(line: bytes) -> bool:
+    try:
+        return math.isfinite(json.loads(line)["seconds"])
+    except (ValueError, KeyError, TypeError):
+        return False

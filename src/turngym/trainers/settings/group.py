@@ -1,0 +1,185 @@
+"""Settings of group-relative credit: returns, pools, scales, fusion."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from turngym.config import StrictModel
+
+
+class Term(StrictModel):
+    """One comparison: of which rewards, accumulated how, among whom, on which scale."""
+
+    rewards: tuple[str, ...] = Field(default=("env",), min_length=1)
+    """Channels, by ``type``; several are added up. ``parts`` stands for every named part."""
+    immediate: tuple[str, ...] = ()
+    """Channels that count for their own turn alone: added to its return as they are (GiGPO's
+    penalty for an invalid action)."""
+    channel_weights: dict[str, float] = Field(default_factory=dict)
+    """Weights in the sum of ``rewards``, 1 where none is given; ``parts/NAME`` is a part. With
+    ``pool="separate"`` they multiply what the comparison made of a channel."""
+    order: Literal["accumulate_first", "normalize_first"] = "accumulate_first"
+    """Compare returns, or compare rewards and add up what comes of it (IGPO)."""
+    pool: Literal["joint", "separate"] = "joint"
+    """Compare the channels together, or each in pools of its own and add up what comes of it
+    (GDPO). Together means their sum, or with ``normalize_first`` the values of all in one pool."""
+    returns: Literal["outcome", "reward_to_go", "segmented"] = "outcome"
+    """``outcome``: the sum over the episode, for every turn. ``reward_to_go``: discounted rewards
+    from the turn on. ``segmented``: the same, but nothing passes back over a turn whose reward
+    part ``expert_match`` is less than 1 (UI-S1)."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per turn."""
+    group_by: Literal["task", "task_turn", "anchor", "history"] = "task"
+    """Who is compared within a group: all, turns with one index, turns in one state, or turns with
+    the same last states (HGPO)."""
+    history: int = Field(default=2, ge=1)
+    """``history``: most earlier states that must agree; shallower pools count less."""
+    history_power: float = Field(default=1.0, ge=0)
+    """``history``: the pool of the last k states, k >= 1, weighs
+    ``(k + history_offset) ** history_power``."""
+    history_offset: int = Field(default=0, ge=0)
+    """0 as in the paper; the authors' code has 1."""
+    unit: Literal["episode", "turn", "token"] = "episode"
+    """What counts once in a pool of ``group_by="task"``: an episode, or each of its turns.
+    ``token``: a turn's value is spread over its drawn tokens and each of them counts, in any pool;
+    a value of 0 takes no part (InfoPO)."""
+    centre: Literal["none", "mean", "leave_one_out", "median", "log_mean_exp"] = "mean"
+    """What is subtracted: nothing, the mean of the pool, the mean of the others, the median (the
+    lower one of two in the middle), or ``tau · log mean exp(x / tau)`` (OPMD)."""
+    tau: float = Field(default=1.0, gt=0)
+    """``log_mean_exp``: less of it comes closer to the largest value, more to the mean."""
+    offset: float = 0.0
+    """Added to what is subtracted; below 0 it praises all attempts a little (AsymRE). Then a pool
+    of equal values has an advantage too."""
+    scale: Literal["none", "std", "population_std", "mean", "mad"] = "std"
+    """What is divided by: nothing, the sample or the population standard deviation, the mean
+    (MaxRL), the median absolute deviation (MC-GRPO)."""
+    eps: float = Field(default=1e-6, gt=0)
+    """Added to the scale."""
+    least_scale: float = Field(default=0.0, ge=0)
+    """The scale is never less than this."""
+    singleton: Literal["zero", "raw"] = "zero"
+    """What a pool of one becomes: 0, or the value itself."""
+    above: float | None = None
+    """Count a value as 1 when it is more than this, else as 0, before anything is compared."""
+    weight: float = 1.0
+    """Of this term in the sum."""
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if self.offset and self.centre == "none":
+            raise ValueError("offset is added to what centre subtracts: wanted another centre")
+        if self.order == "normalize_first":
+            if self.group_by == "task" and self.unit == "episode":
+                raise ValueError(
+                    "order='normalize_first' compares turns: wanted unit='turn' or 'token'"
+                )
+            if self.immediate:
+                raise ValueError("immediate belongs to order='accumulate_first'")
+            return self
+        if self.unit == "token":
+            raise ValueError("unit='token' needs order='normalize_first'")
+        one_each = self.group_by == "task" and self.unit == "episode"
+        if one_each and (self.returns != "outcome" or self.immediate):
+            what = "immediate rewards" if self.immediate else f"returns={self.returns!r}"
+            raise ValueError(
+                f"{what} differ from turn to turn: wanted group_by='task_turn', "
+                "'anchor' or 'history', or unit='turn'"
+            )
+        return self
+
+    @property
+    def is_constant(self) -> bool:
+        """True when all turns of an episode get the same value."""
+        return (
+            self.returns == "outcome"
+            and not self.immediate
+            and (self.group_by == "task" or self.order == "normalize_first")
+        )
+
+
+class GatedFusion(StrictModel):
+    """Add the later terms to the first with a weight that fades where outcomes already differ.
+
+    Source:
+        InfoPO, arXiv:2603.00656.
+    """
+
+    type: Literal["gated"]
+    beta: float = Field(default=0.5, ge=0)
+    """Weight of the later terms before the gate, which is at most a half."""
+    temperature: float = Field(default=0.5, gt=0)
+    """tau: the gate is ``sigmoid(-spread of the group's outcomes / temperature)``."""
+    decay: float = Field(default=0.0, ge=0)
+    """beta falls by ``exp(-decay * update)``."""
+
+
+class SumFusion(StrictModel):
+    """Add up the terms, each with its weight."""
+
+    type: Literal["sum"] = "sum"
+
+
+Fusion = Annotated[SumFusion | GatedFusion, Field(discriminator="type")]
+
+
+class BatchScale(StrictModel):
+    """Bring the advantages of a whole batch to mean 0 and spread 1."""
+
+    unit: Literal["episode", "turn", "token"] = "turn"
+    """What counts once. ``episode`` needs advantages that are constant over an episode."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the standard deviation."""
+    eps_inside: bool = False
+    """Add ``eps`` to the variance instead of the standard deviation."""
+    clamp: float | None = Field(default=None, gt=0)
+    """Cut what lies further out."""
+
+
+class GroupFilter(StrictModel):
+    """Which groups are worth training on. Groups without any advantage never are."""
+
+    min_std: float | None = Field(default=None, ge=0)
+    """Drop a group when the standard deviation of ``of`` is at most this."""
+    keep_top: float = Field(default=1.0, gt=0, le=1)
+    """Keep this share of the groups, those with the largest standard deviation (StarPO-S)."""
+    of: Literal["outcome", "first_return"] = "outcome"
+    """Of the episodes' returns, or of the first turn's return of the first term (UI-S1)."""
+
+
+class GroupRelative(StrictModel):
+    """Compares what attempts at the same task earned; learns nothing of its own."""
+
+    type: Literal["group_relative"] = "group_relative"
+    terms: tuple[Term, ...] = Field(default=(Term(),), min_length=1)
+    fusion: Fusion = SumFusion()
+    batch: BatchScale | None = None
+    filter: GroupFilter = GroupFilter()
+    drop_pivot: bool = False
+    """Leave out the attempt at the median, and multiply the others by the group's size over the
+    number of those that differ from it (MC-GRPO)."""
+    turn_order: Literal["joint", "reverse"] = "joint"
+    """``reverse``: update on the last turns first, and weigh earlier turns by how much the policy
+    of the later ones has moved (SeeUPO)."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        per_episode = self.batch is not None and self.batch.unit == "episode"
+        if per_episode and not all(term.is_constant for term in self.terms):
+            raise ValueError(
+                "batch.unit='episode' needs terms with one value per episode: returns='outcome' "
+                "and group_by='task'; wanted batch.unit='turn' or 'token'"
+            )
+        if self.drop_pivot and (
+            len(self.terms) > 1
+            or not self.terms[0].is_constant
+            or self.terms[0].centre != "median"
+            or self.terms[0].unit != "episode"
+        ):
+            raise ValueError(
+                "drop_pivot needs a single term with centre='median', returns='outcome', "
+                "group_by='task' and unit='episode'"
+            )
+        return self

@@ -1,0 +1,288 @@
+"""Settings of policy losses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from turngym.config import StrictModel
+from turngym.trainers.settings.correction import (
+    Balanced,
+    Bounds,
+    CorrectionConfig,
+    FixedBounds,
+    StepScale,
+)
+
+Aggregation = Literal[
+    "token_mean",
+    "seq_mean_token_mean",
+    "seq_mean_token_sum",
+    "seq_mean_token_sum_const",
+    "prompt_mean",
+    "turn_mean",
+]
+RatioLevel = Literal["token", "turn", "sequence_geo", "sequence_prod", "prefix_prod", "prefix_min"]
+RatioAnchor = Literal["prox", "interpolate", "behaviour", "live"]
+KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
+
+
+class PpoClip(StrictModel):
+    """Stop pushing a token once its ratio leaves a band in the direction it is pushed."""
+
+    type: Literal["ppo_clip"] = "ppo_clip"
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    """Ratios below ``1 - clip_low`` get no gradient when the advantage is negative."""
+    clip_high: float = Field(default=0.2, gt=0)
+    """Ratios above ``1 + clip_high`` get no gradient when the advantage is positive."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """With a negative advantage, ratios above this get no gradient; None for no such bound."""
+    bounds: Bounds = FixedBounds()
+    """Other than ``fixed``, both bounds are found anew for each optimizer step, from the whole
+    mini-batch; ``clip_low`` and ``clip_high`` then mean nothing."""
+
+    @model_validator(mode="after")
+    def _dual_clip_outside_the_band(self) -> Self:
+        adaptive = isinstance(self.bounds, Balanced)
+        widest = self.bounds.high_end if isinstance(self.bounds, Balanced) else 1 + self.clip_high
+        if self.dual_clip is not None and self.dual_clip <= widest:
+            raise ValueError(
+                f"dual_clip={self.dual_clip:g} must be more than "
+                f"{'bounds.high_end' if adaptive else '1 + clip_high'} = {widest:g}"
+            )
+        return self
+
+
+class PolicyGradient(StrictModel):
+    """REINFORCE: log-prob times advantage, without a ratio and without a trust region."""
+
+    type: Literal["pg"]
+    tau: float = Field(default=0.0, ge=0)
+    """The loss is divided by ``1 + tau`` (OPMD)."""
+
+
+class Taper(StrictModel):
+    """REINFORCE with weight 1 where the advantage is positive, and a bounded ratio elsewhere.
+
+    What is praised is imitated, whoever drew it; what is blamed counts less the less likely it has
+    become (TOPR).
+    """
+
+    type: Literal["taper"]
+    low: float = Field(default=0.0, ge=0, lt=1)
+    """Smallest weight of what is pushed down."""
+    high: float = Field(default=1.0, ge=1)
+    """Largest weight of what is pushed down."""
+
+
+class Balance(StrictModel):
+    """Trajectory balance: match log-ratios to the reference with rewards, over a group (TBA).
+
+    No ratio to who drew the tokens is needed. The policy that reinforcement started from is the
+    reference.
+    """
+
+    type: Literal["balance"]
+    beta: float = Field(default=0.1, gt=0)
+    """How much a unit of log-ratio to the reference costs, in units of reward."""
+
+
+class _Band(StrictModel):
+    low: float = Field(default=0.0, ge=0, lt=1)
+    """Lower end of the band of ratios; the ratio itself, not its distance from 1."""
+    high: float = Field(default=5.0, gt=1)
+    """Upper end of the band of ratios; the ratio itself, not its distance from 1."""
+
+
+class ClippedWeight(_Band):
+    """REINFORCE with the ratio as a bounded weight: no token is ever left out.
+
+    With ``ratio_anchor="behaviour"`` this is AIPO.
+    """
+
+    type: Literal["is_clip"]
+
+
+class ZeroedWeight(_Band):
+    """REINFORCE with the ratio as a weight, and no gradient where it leaves the band."""
+
+    type: Literal["is_zero"]
+
+
+class SoftGate(StrictModel):
+    """Fade the push out smoothly as the ratio leaves 1, without a border."""
+
+    type: Literal["soft_gate"]
+    temperature_positive: float = Field(default=1.0, gt=0)
+    """How fast it fades where the advantage is positive; more is faster."""
+    temperature_negative: float = Field(default=1.05, gt=0)
+    """The same where the advantage is negative."""
+
+
+class LogClipGeo(StrictModel):
+    """Clip each token's log-ratio in the direction it is pushed, then take the geometric mean.
+
+    ``ratio_level`` says over what: ``sequence_geo`` or ``turn``.
+    """
+
+    type: Literal["log_clip_geo"]
+    clip_low: float = Field(default=0.4, gt=0)
+    """Log-ratios below ``-clip_low`` get no gradient when the advantage is negative."""
+    clip_high: float = Field(default=0.4, gt=0)
+    """Log-ratios above ``clip_high`` get no gradient when the advantage is positive."""
+
+
+class DivergenceMask(StrictModel):
+    """Weigh by the ratio, and leave out tokens whose probability has moved too far, in points."""
+
+    type: Literal["div_mask"]
+    low: float = Field(default=0.2, gt=0, le=1)
+    """With a negative advantage: largest fall of the probability below the anchor's."""
+    high: float = Field(default=0.2, gt=0, le=1)
+    """With a positive advantage: largest rise of the probability above the anchor's."""
+
+
+class Squared(StrictModel):
+    """REINFORCE with the squared log-ratio as a leash to the anchor."""
+
+    type: Literal["squared"]
+    tau: float = Field(default=0.1, gt=0)
+    """Weight of the leash: the loss holds ``tau / 2`` times the square."""
+
+
+Surrogate = Annotated[
+    PpoClip
+    | PolicyGradient
+    | ClippedWeight
+    | ZeroedWeight
+    | SoftGate
+    | LogClipGeo
+    | DivergenceMask
+    | Squared
+    | Taper
+    | Balance,
+    Field(discriminator="type"),
+]
+
+UNBOUNDED = ("pg", "is_clip", "is_zero", "taper", "balance")
+"""Surrogates without a trust region of their own."""
+NO_RATIO = ("pg", "balance")
+"""Surrogates that read no ratio."""
+_MEASURED = ("behaviour", "interpolate")
+"""Anchors that are not the policy at the start of the update."""
+
+
+class LossConfig(StrictModel):
+    """What is minimised."""
+
+    surrogate: Surrogate = PpoClip()
+    ratio_anchor: RatioAnchor = "prox"
+    """Denominator of the ratio: the policy at the start of the update; a guess of it between the
+    policy itself and who drew the token, which spares a forward pass (A-3PO); the log-probs that
+    the engine reported when it drew the tokens; or the policy itself, which makes every ratio 1
+    and allows one optimizer step per batch only."""
+    ratio_level: RatioLevel = "token"
+    """Whose ratio a token gets: its own; the geometric mean over its turn or its episode; the
+    product over its episode, or over the episode up to the token; or its own times the smallest
+    before it (MinPRO). Segments of one episode count as one."""
+    aggregation: Aggregation = "token_mean"
+    """How tokens weigh: all alike; each episode alike (by its mean, its sum, or its sum over a
+    constant length); each group of attempts at one task alike; each turn alike."""
+    constant_length: int | None = Field(default=None, ge=1)
+    """Length in tokens that ``seq_mean_token_sum_const`` divides by; fixed for a whole run."""
+    correction: CorrectionConfig = CorrectionConfig()
+    """What is done about tokens that other weights drew."""
+    step_scale: StepScale = StepScale()
+    """Whether steps shrink when few episodes carry the weight."""
+
+    @model_validator(mode="after")
+    def _length_belongs_to_const(self) -> Self:
+        const = self.aggregation == "seq_mean_token_sum_const"
+        if const != (self.constant_length is not None):
+            raise ValueError(
+                "constant_length belongs to aggregation='seq_mean_token_sum_const', which needs it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _level_fits_the_surrogate(self) -> Self:
+        kind, level = self.surrogate.type, self.ratio_level
+        if kind in NO_RATIO and (level != "token" or self.ratio_anchor in _MEASURED):
+            raise ValueError(
+                f"surrogate.type={kind!r} has no ratio: leave ratio_level and ratio_anchor out, "
+                "or use 'is_clip'"
+            )
+        if kind == "div_mask" and level != "token":
+            raise ValueError(
+                f"surrogate.type='div_mask' judges single tokens: wanted ratio_level='token', got "
+                f"{level!r}"
+            )
+        if kind == "log_clip_geo" and level not in ("sequence_geo", "turn"):
+            raise ValueError(
+                "surrogate.type='log_clip_geo' is a geometric mean: wanted "
+                f"ratio_level='sequence_geo' or 'turn', got {level!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _corrected_once(self) -> Self:
+        anchor, correction = self.ratio_anchor, self.correction
+        if anchor == "behaviour" and correction.weight != "none":
+            raise ValueError(
+                "ratio_anchor='behaviour' already weighs by who drew the tokens, and "
+                f"correction.weight={correction.weight!r} would do it again: use "
+                "ratio_anchor='prox', or leave the weight out"
+            )
+        if anchor == "behaviour" and any(each.reads_prox for each in correction.reject):
+            raise ValueError(
+                "ratio_anchor='behaviour' knows no policy at the start of the update: wanted "
+                "correction.reject with pair='live_behaviour'"
+            )
+        if anchor == "interpolate":
+            adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
+            if not correction.is_local or self.ratio_level != "token" or adaptive:
+                raise ValueError(
+                    "ratio_anchor='interpolate' spares a forward pass that ratios, corrections or "
+                    "bounds over more than one token need again: use ratio_anchor='prox'"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _balance_is_over_episodes(self) -> Self:
+        if self.surrogate.type == "balance" and self.aggregation != "seq_mean_token_sum":
+            raise ValueError(
+                "surrogate.type='balance' is a square over whole episodes: wanted "
+                f"aggregation='seq_mean_token_sum', got {self.aggregation!r}"
+            )
+        return self
+
+    @property
+    def needs_live_scores(self) -> bool:
+        """Whether a step looks at its whole mini-batch before it computes any gradient."""
+        adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
+        return adaptive or not self.correction.is_local
+
+    @model_validator(mode="after")
+    def _sequences_weigh_alike(self) -> Self:
+        level, mode = self.ratio_level, self.aggregation
+        if level.startswith("sequence") and not mode.startswith("seq_mean"):
+            raise ValueError(
+                f"ratio_level={level!r} gives all tokens of an episode one ratio, and "
+                f"aggregation={mode!r} would weigh it by length: use a 'seq_mean_*' aggregation"
+            )
+        return self
+
+
+class RegularizerConfig(StrictModel):
+    """What is added to any policy loss, with the same aggregation."""
+
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the policy that reinforcement started from."""
+    kl_estimator: KlEstimator = "k3"
+    """k1 ``d``, k2 ``d²/2``, k3 ``exp(-d) + d - 1`` with ``d = logp - logp_ref``. As a loss k1
+    has no gradient in expectation: it only serves to watch. ``k1_plus`` and ``k3_plus`` have the
+    value of k1 and k3 and the gradient of k2; ``k3_unbiased`` is k3 times the token's ratio, so
+    that its gradient is that of the divergence."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""

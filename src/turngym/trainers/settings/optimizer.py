@@ -1,0 +1,75 @@
+"""Settings of everything that changes weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from turngym.config import StrictModel
+
+
+class OptimizerConfig(StrictModel):
+    """How weights are changed."""
+
+    lr: float = Field(default=7e-4, ge=0)
+    """Learning rate after the warm-up. 0 trains nothing, for control runs."""
+    lr_warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which the rate rises linearly to ``lr``."""
+    lr_schedule: Literal["constant", "cosine"] = "constant"
+    """After the warm-up: stay, or fall to 0 along a half cosine at the planned last step."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient over all weights; a longer one is scaled down."""
+
+
+class LearnerConfig(OptimizerConfig):
+    """How a batch of episodes changes the weights."""
+
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    num_minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps per pass; episodes are dealt to them at random."""
+    microbatch_tokens: int = Field(default=16384, ge=1)
+    """Tokens in memory at once, padding included. No result depends on it."""
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps that one batch gives."""
+        return self.num_epochs * self.num_minibatches
+
+
+class WarmStartConfig(OptimizerConfig):
+    """Imitation of the environment's expert."""
+
+    episodes: int = Field(default=500, ge=0)
+    """Expert episodes to imitate, each on a task of its own; 0 for no warm start."""
+    oracle_noise: float = Field(default=0.4, ge=0, le=1)
+    """Share of the expert's actions that are replaced by random legal ones, so that the policy
+    sees how to recover and keeps exploring."""
+    noise_commands: tuple[str, ...] = ()
+    """First words of the legal actions that the noise draws from; all where it is empty. With
+    ``["ask"]`` the policy learns to answer, and is left to learn what to ask."""
+    batch_episodes: int = Field(default=8, ge=1)
+    """Episodes per optimizer step."""
+    max_steps: int = Field(default=400, ge=0)
+    """Optimizer steps after which the warm start ends, whatever it reached."""
+    evaluate_every: int = Field(default=50, ge=1)
+    """Optimizer steps between evaluations."""
+    evaluate_from: int = Field(default=1, ge=1)
+    """Optimizer steps before the first evaluation: a policy that knows nothing plays each of its
+    episodes to the turn limit, which is slow."""
+    target_success: float = Field(default=0.4, ge=0, le=1)
+    """Sampled success on the validation tasks at which the warm start ends."""
+    observation_weight: float = Field(default=0.2, ge=0)
+    """Weight of the mean loss on observation tokens beside the mean loss on action tokens; a
+    little of it makes every seed learn."""
+    microbatch_tokens: int = Field(default=16384, ge=1)
+    """Tokens in memory at once, padding included. No result depends on it."""
+
+    @property
+    def imitates(self) -> bool:
+        """Whether there is anything to imitate, and a step to do it in."""
+        return self.episodes > 0 and self.max_steps > 0

@@ -1,0 +1,165 @@
+"""Settings of reward channels: what a turn earned."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from turngym.config import StrictModel
+from turngym.trainers.settings.custom import CustomReward
+
+
+class EnvReward(StrictModel):
+    """What the environment paid for each turn."""
+
+    type: Literal["env"] = "env"
+    part: str | None = None
+    """Only this named part of the reward; None for all of it."""
+
+
+class OutcomeReward(StrictModel):
+    """The whole return of an episode, on its last turn alone; other turns have no value."""
+
+    type: Literal["outcome"]
+
+
+class RewardParts(StrictModel):
+    """Each named part of the environment's reward as a channel of its own, summed per episode."""
+
+    type: Literal["parts"]
+
+
+class InvalidPenalty(StrictModel):
+    """Minus ``penalty`` on a turn whose action could not be carried out."""
+
+    type: Literal["invalid"]
+    penalty: float = Field(default=0.1, ge=0)
+    """In units of reward."""
+
+
+class PotentialShaping(StrictModel):
+    """``gamma * potential(next state) - potential(state)``; leaves the best policy as it is.
+
+    Needs an environment that gives ``info["potential"]``. A terminal state has potential 0.
+
+    Source:
+        Ng, Harada and Russell 1999, ICML.
+    """
+
+    type: Literal["potential"]
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount per turn; the best policy stays the best when returns have the same."""
+
+
+class InfoGain(StrictModel):
+    """How much a turn raised the policy's own likelihood of the true answer.
+
+    Needs an environment that gives ``info["ground_truth"]`` and ``info["answer"]``, the action that
+    states it. The last turn has no value.
+
+    Source:
+        IGPO, arXiv:2510.14967.
+    """
+
+    type: Literal["info_gain"]
+    form: Literal["prob_diff", "log_prob_diff"] = "log_prob_diff"
+    """Growth of the geometric-mean probability of the answer's tokens, or of its logarithm."""
+    shuffled: bool = False
+    """Ablation: the values of a batch are dealt out anew among its turns."""
+
+
+class FeedbackGain(StrictModel):
+    """How much the answer to a turn changed what the policy did next.
+
+    Mean log-ratio of the next action with the real feedback and with a placeholder in its place.
+
+    Source:
+        InfoPO, arXiv:2603.00656.
+    """
+
+    type: Literal["feedback_gain"]
+    placeholder: str = "No information found."
+    """Cut to the length of the feedback in tokens, or filled up with its last token."""
+
+
+class Progress(StrictModel):
+    """Contributions of a learned estimator that sum to its prediction of the outcome.
+
+    Source:
+        SPA-RL, arXiv:2505.20732.
+    """
+
+    type: Literal["progress"]
+    contribution_weight: float = 1.0
+    """alpha: weight of a turn's contribution."""
+    grounding_weight: float = 0.5
+    """beta: paid for an action that could be carried out."""
+    body: Literal["policy", "small"] = "policy"
+    """What the estimator starts as: a copy of the policy's body as it is in the first update, or a
+    transformer of two layers from scratch, for a policy that is too large to copy."""
+    constant: bool = False
+    """Ablation: every turn contributes the outcome divided by the number of turns."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the estimator."""
+    steps_per_update: int = Field(default=8, ge=1)
+    """Optimizer steps of the estimator per batch of episodes."""
+    batch_episodes: int = Field(default=32, ge=1)
+    """Episodes per optimizer step, drawn from the buffer."""
+    buffer_episodes: int = Field(default=1024, ge=1)
+    """Newest finished episodes that it learns from."""
+    warmup_updates: int = Field(default=1, ge=0)
+    """Updates in which only the estimator learns; with 0 the first contributions are all 0."""
+
+
+class Privileged(StrictModel):
+    """Advantages of a model that sees the true answer, learned from better and worse attempts.
+
+    Needs an environment that gives ``info["ground_truth"]``.
+
+    Source:
+        SWEET-RL, arXiv:2503.15478: the critic of its first stage.
+    """
+
+    type: Literal["privileged"]
+    beta: float = Field(default=0.1, gt=0)
+    """Sharpness: the loss of a pair is ``-log sigmoid(beta * margin)``."""
+    objective: Literal["turn_sum", "token_mean"] = "turn_sum"
+    """Of a pair: the sum over turns (paper) or the mean over tokens (released code)."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the critic."""
+    steps_per_update: int = Field(default=4, ge=1)
+    """Optimizer steps of the critic per batch of episodes."""
+    batch_pairs: int = Field(default=16, ge=1)
+    """Pairs per optimizer step, drawn from the buffer."""
+    buffer_pairs: int = Field(default=512, ge=1)
+    """Newest pairs of a better and a worse attempt that it learns from."""
+    warmup_updates: int = Field(default=1, ge=0)
+    """Updates in which only the critic learns; with 0 the first advantages are all 0."""
+
+
+class OutcomeGate(StrictModel):
+    """Pay the other channels only in episodes whose outcome passed.
+
+    Source:
+        G-RA, arXiv:2508.10548.
+    """
+
+    above: float = 0.0
+    """The episode's environment return must be more than this; a truncated episode never
+    passes."""
+
+
+RewardConfig = Annotated[
+    EnvReward
+    | OutcomeReward
+    | RewardParts
+    | InvalidPenalty
+    | PotentialShaping
+    | InfoGain
+    | FeedbackGain
+    | Progress
+    | Privileged
+    | CustomReward,
+    Field(discriminator="type"),
+]

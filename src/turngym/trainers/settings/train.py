@@ -1,0 +1,292 @@
+"""The settings of one training run, every one of them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from turngym.agents.engine.models import ModelConfig, TinyModelConfig
+from turngym.config import StrictModel, toml_files
+from turngym.trainers.settings.credit import AdvantageConfig, used_channels
+from turngym.trainers.settings.group import GroupRelative
+from turngym.trainers.settings.loss import UNBOUNDED, LossConfig, RegularizerConfig
+from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
+from turngym.trainers.settings.rewards import EnvReward, OutcomeGate, RewardConfig
+from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
+
+
+class EnvConfig(StrictModel):
+    """Where the agent acts."""
+
+    bare_key: ClassVar[str | None] = "id"
+
+    id: str
+    """Environment, by id or short name, for example ``text/maze``; a class or a file of one's own
+    as ``module:Class`` or ``games.py``."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments of the environment."""
+    num_train_tasks: int | None = Field(default=None, ge=1)
+    """Tasks of the train split, after which they come round again; None when they never end."""
+    expert_match: bool = False
+    """Pay for agreement with the environment's own expert, and drop its reward (``ExpertMatch``).
+    Success is measured as ever."""
+
+
+class AlgoConfig(StrictModel):
+    """Turn credit and loss. ``algo=NAME`` takes a preset; ``docs/methods.md`` lists them."""
+
+    preset_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "presets"
+
+    name: str = "custom"
+    """For reports."""
+    rewards: tuple[RewardConfig, ...] = Field(default=(EnvReward(),), min_length=1)
+    """Channels: what turns earn. ``advantage`` says which of them count."""
+    gate: OutcomeGate | None = None
+    """Pay all channels but the environment's own reward only where the outcome passed."""
+    advantage: AdvantageConfig = GroupRelative()
+    loss: LossConfig = LossConfig()
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        names = [channel.type for channel in self.rewards]
+        if len(set(names)) != len(names):
+            raise ValueError(f"rewards: a channel is there twice: {', '.join(sorted(names))}")
+        used = used_channels(self.advantage)
+        if missing := sorted(used - set(names)):
+            raise ValueError(
+                f"advantage reads the reward channel {missing[0]!r}, which is not in rewards; "
+                f"there are: {', '.join(names)}"
+            )
+        if idle := sorted(set(names) - used - {"env"}):
+            raise ValueError(f"the reward channel {idle[0]!r} is computed but never read")
+        return self
+
+    @model_validator(mode="after")
+    def _loss_fits_the_credit(self) -> Self:
+        advantage, loss = self.advantage, self.loss
+        if loss.aggregation == "prompt_mean" and not isinstance(advantage, GroupRelative):
+            raise ValueError(
+                "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
+                f"{advantage.type!r}; use 'seq_mean_token_mean'"
+            )
+        if self.updates_last_turn_first and loss.ratio_anchor in ("behaviour", "interpolate"):
+            raise ValueError(
+                "advantage.turn_order='reverse' measures each turn from the policy that the later "
+                f"turns left: wanted loss.ratio_anchor='prox', got {loss.ratio_anchor!r}"
+            )
+        if self.updates_last_turn_first and loss.correction.is_active:
+            raise ValueError(
+                "advantage.turn_order='reverse' takes a step for every turn, and loss.correction "
+                "would weigh each by the steps before it: leave loss.correction out"
+            )
+        if loss.surrogate.type == "balance" and not _compares_episodes(advantage):
+            raise ValueError(
+                "loss.surrogate.type='balance' needs one number per attempt within a group: wanted "
+                "advantage.type='group_relative' with returns='outcome' and group_by='task'"
+            )
+        return self
+
+    @property
+    def updates_last_turn_first(self) -> bool:
+        """Whether one update goes turn by turn, from the last to the first."""
+        return isinstance(self.advantage, GroupRelative) and self.advantage.turn_order == "reverse"
+
+
+def _compares_episodes(advantage: AdvantageConfig) -> bool:
+    return isinstance(advantage, GroupRelative) and all(t.is_constant for t in advantage.terms)
+
+
+class RolloutConfig(StrictModel):
+    """How episodes are played for training."""
+
+    groups_per_step: int = Field(default=16, ge=1)
+    """Tasks per update."""
+    group_size: int = Field(default=8, ge=1)
+    """Attempts at each task."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of sampling, in training and in sampled evaluations."""
+    max_new_tokens: int = Field(default=32, ge=1)
+    """Longest action in tokens."""
+    system_prompt: bool = False
+    """Begin each conversation with the environment's instructions. A small model that is trained
+    on one environment does without."""
+    concurrency: int = Field(default=128, ge=1)
+    """Episodes alive at once."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Wall-clock limit of one episode in seconds; makes results depend on the machine's speed."""
+    max_fault_fraction: float = Field(default=0.2, ge=0, le=1)
+    """The run stops when more of a step's episodes than this end by an error."""
+    mode: Literal["sync", "overlap"] = "sync"
+    """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
+    while episodes go on, with weights that change under way. Which episodes meet which weights then
+    depends on speed, and so do the results."""
+    staleness: int = Field(default=1, ge=0)
+    """``overlap``: most versions between the weights that drew a token and those that train on it;
+    holds for every token."""
+    admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
+    """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
+    whatever is ready first, what is inside a window, or as in AReaL."""
+    stale: Literal["mask_head", "drop", "train"] = "mask_head"
+    """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
+    dropped; or they are trained on, which lifts the bound."""
+    interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
+    """``overlap``: what new weights do to running episodes: nothing but to draw their next tokens;
+    they wait for them; or they break them off, to begin again where they stood."""
+    isolation: Literal["inline", "thread", "process"] = "inline"
+    """``overlap``: where environments run. One that waits without ``await`` wants a thread."""
+
+
+class EvaluationConfig(StrictModel):
+    """How progress is measured."""
+
+    every: int = Field(default=5, ge=1)
+    """Updates between evaluations on the validation tasks."""
+    validation_tasks: int = Field(default=64, ge=1)
+    """Tasks of the train split that are never trained on; they decide when to stop."""
+    target_success: float | None = Field(default=None, gt=0, le=1)
+    """Training ends early when sampled success on the validation tasks reaches this."""
+    held_out_tasks: int = Field(default=256, ge=1)
+    """Tasks of the test split, played before and after training, sampled and greedy."""
+
+
+class RunConfig(StrictModel):
+    """Length, randomness and bookkeeping."""
+
+    seed: int = Field(default=0, ge=0)
+    """Root of all randomness."""
+    steps: int = Field(default=30, ge=0)
+    """Most updates."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Updates between checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints that stay on the disk."""
+    tensorboard: bool = True
+    """Also write TensorBoard event files."""
+    torch_threads: int = Field(default=1, ge=1)
+    """Threads of torch. More of them slow a small model down, and change the last bits."""
+
+
+class TrainConfig(StrictModel):
+    """One training run."""
+
+    recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
+
+    env: EnvConfig
+    model: ModelConfig = TinyModelConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    algo: AlgoConfig = AlgoConfig()
+    regularizer: RegularizerConfig = RegularizerConfig()
+    learner: LearnerConfig = LearnerConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    selection: SelectionConfig = SelectionConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        loss, steps = self.algo.loss, self.learner.steps_per_batch
+        kind = loss.surrogate.type
+        leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
+        if kind in UNBOUNDED and steps > 1 and (not leashed or kind == "balance"):
+            raise ValueError(
+                f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
+                f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
+                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'live' pair"
+            )
+        if loss.ratio_anchor == "live" and steps > 1:
+            raise ValueError(
+                f"algo.loss.ratio_anchor='live' makes every ratio 1, but learner.num_epochs and "
+                f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
+                "'prox'"
+            )
+        advantage = self.algo.advantage
+        compares = isinstance(advantage, GroupRelative) and any(
+            term.centre != "none" for term in advantage.terms
+        )
+        if self.rollout.group_size < 2 and compares:
+            raise ValueError(
+                f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
+                "make it at least 2, or use a method with a critic"
+            )
+        reserved, tasks = self.evaluation.validation_tasks, self.env.num_train_tasks
+        if tasks is not None and tasks <= reserved:
+            raise ValueError(
+                f"evaluation.validation_tasks={reserved} leaves none of "
+                f"env.num_train_tasks={tasks} to train on"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _selection_fits(self) -> Self:
+        chosen, size, algo = self.selection, self.rollout.group_size, self.algo
+        if chosen.returns_to_tasks and self.env.num_train_tasks is None:
+            raise ValueError(
+                "selection learns about tasks, which must come back: set env.num_train_tasks"
+            )
+        grouped = isinstance(algo.advantage, GroupRelative)
+        if not grouped and (chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)):
+            raise ValueError(
+                "selection.keep_attempts and selection.condition need "
+                f"advantage.type='group_relative', got {algo.advantage.type!r}"
+            )
+        if chosen.keep_attempts is not None and chosen.keep_attempts > size:
+            raise ValueError(
+                f"selection.keep_attempts={chosen.keep_attempts} is more than "
+                f"rollout.group_size={size}"
+            )
+        budget = chosen.budget
+        if not isinstance(budget, FixedBudget) and not budget.least <= size <= budget.most:
+            raise ValueError(
+                f"selection.budget: rollout.group_size={size} must lie between "
+                f"least={budget.least} and most={budget.most}"
+            )
+        if isinstance(chosen.replay, Imitation) and algo.loss.aggregation == "prompt_mean":
+            raise ValueError(
+                "selection.replay.type='imitation' trains on attempts without a group: wanted "
+                "another aggregation than 'prompt_mean'"
+            )
+        if not isinstance(chosen.condition, NoCondition) and self.rollout.mode == "sync":
+            raise ValueError(
+                "selection.condition begins episodes in the middle, which the scheduler does: set "
+                "rollout.mode='overlap' (with rollout.staleness=0 nothing is ever stale)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_is_minded(self) -> Self:
+        rollout, loss = self.rollout, self.algo.loss
+        if rollout.mode == "sync":
+            return self
+        if self.algo.updates_last_turn_first:
+            raise ValueError(
+                "advantage.turn_order='reverse' knows nothing of older weights: wanted "
+                "rollout.mode='sync'"
+            )
+        corrected = loss.correction.weight != "none" or rollout.staleness == 0
+        if loss.ratio_anchor == "live" and not corrected:
+            raise ValueError(
+                "algo.loss.ratio_anchor='live' makes every ratio 1, although rollout.staleness="
+                f"{rollout.staleness} lets older weights draw: use 'prox' or 'behaviour', or set "
+                "algo.loss.correction.weight"
+            )
+        heads = rollout.stale == "mask_head" and rollout.admission != "in_order"
+        if heads and not isinstance(self.algo.advantage, GroupRelative):
+            raise ValueError(
+                "rollout.stale='mask_head' leaves turns that nobody is trained on, which "
+                f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
+                "rollout.stale='drop' or rollout.admission='in_order'"
+            )
+        return self
+
+
+def recipes() -> dict[str, str]:
+    """Return the runs that ship, ``turngym train NAME``, each with its first line of comment."""
+    folder = TrainConfig.recipe_folder
+    found = {} if folder is None else toml_files(folder)
+    return {
+        name: file.read_text(encoding="utf-8").partition(".\n")[0].replace("\n#", "").lstrip("# ")
+        for name, file in sorted(found.items())
+    }

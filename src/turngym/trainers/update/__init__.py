@@ -1,0 +1,1 @@
+"""The update: forward passes, the learner, the optimizer, adapters."""

@@ -1,0 +1,127 @@
+"""Warm start: learn to act like a noisy expert before reinforcement begins.
+
+Only optimizer steps are counted, never epochs: what a small model learns depends on how often it
+steps (250 small steps do what 64 large ones cannot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from turngym.agents.rendering import RenderedEpisode
+from turngym.seeding import generator
+from turngym.trainers.settings.optimizer import WarmStartConfig
+from turngym.trainers.update.forward import micro_batches, token_logprobs
+from turngym.trainers.update.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FAILED_START = 0.15
+"""Below this sampled success reinforcement hardly moves: the warm start counts as failed."""
+
+
+class Imitator:
+    """Steps a model towards the actions in a fixed set of episodes.
+
+    Args:
+        model: Its weights with ``requires_grad`` are trained in place.
+        episodes: What to imitate.
+        config: How.
+        seed: Root of the order in which episodes are taken.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        episodes: Sequence[RenderedEpisode],
+        config: WarmStartConfig,
+        *,
+        seed: int,
+    ) -> None:
+        self.model = model.eval()
+        self.config = config
+        self.optimizer = Optimizer(model, config, total_steps=config.max_steps)
+        self._token_ids = [np.array(e.token_ids, dtype=np.int64) for e in episodes]
+        self._action_masks = [np.array(e.action_mask, dtype=np.bool_) for e in episodes]
+        self._seed = seed
+
+    def step(self) -> dict[str, float]:
+        """Take one optimizer step on the next episodes and return metrics ``warm_start/*``.
+
+        Raises:
+            TrainingError: The loss or a gradient is not finite.
+        """
+        number, config = self.optimizer.steps, self.config
+        lr = self.optimizer.lr
+        batch = self._batch(number)
+        token_ids = [self._token_ids[i] for i in batch]
+        actions = [self._action_masks[i] for i in batch]
+        weights = imitation_weights(actions, observation_weight=config.observation_weight)
+        self.optimizer.zero_grad()
+        loss, action_loss = 0.0, 0.0
+        num_actions = sum(int(mask.sum()) for mask in actions)
+        for micro in micro_batches(
+            token_ids,
+            [array > 0 for array in weights],
+            max_tokens=config.microbatch_tokens,
+            device=next(self.model.parameters()).device,
+        ):
+            losses_N = -token_logprobs(self.model, micro)[0]
+            total = (micro.gather(weights) * losses_N).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+            loss += total.item()
+            action_loss += (micro.gather(actions) * losses_N.detach()).sum().item()
+        norm = self.optimizer.step(loss, where=f"warm start, step {number}")
+        return {
+            "warm_start/loss": loss,
+            "warm_start/action_loss": action_loss / max(1, num_actions),
+            "warm_start/grad_norm": norm,
+            "warm_start/learning_rate": lr,
+            "warm_start/tokens": float(sum(ids.size for ids in token_ids)),
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors; the weights are the model's own."""
+        return self.optimizer.state()
+
+    def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
+        """Take over what ``state`` returned after ``steps`` steps."""
+        self.optimizer.load_state(tensors, steps=steps)
+
+    def _batch(self, step: int) -> list[int]:
+        """Return the episodes of one step: each once per pass, in an order of the pass's own."""
+        size = min(self.config.batch_episodes, len(self._token_ids))
+        per_pass = len(self._token_ids) // size
+        one_pass, place = divmod(step, per_pass)
+        order = generator(self._seed, "order", one_pass).permutation(len(self._token_ids))
+        return [int(i) for i in order[place * size : (place + 1) * size]]
+
+
+def imitation_weights(
+    action_masks: Sequence[NDArray[np.bool_]], *, observation_weight: float
+) -> list[NDArray[np.float32]]:
+    """Return what each token's negative log-likelihood is multiplied with, one array [L] each.
+
+    Action tokens share a weight of 1 and the others ``observation_weight``, over the whole batch.
+    The first token of an episode has nothing before it and weighs 0.
+
+    Args:
+        action_masks: True on the tokens of actions, one array [L] per episode.
+        observation_weight: 0 or more.
+    """
+    num_actions = sum(int(mask[1:].sum()) for mask in action_masks)
+    num_others = sum(int((~mask[1:]).sum()) for mask in action_masks)
+    weights = []
+    for mask in action_masks:
+        on_action = 1 / max(1, num_actions)
+        on_other = observation_weight / max(1, num_others)
+        array = np.where(mask, on_action, on_other).astype(np.float32)
+        array[:1] = 0
+        weights.append(array)
+    return weights
