@@ -44,6 +44,9 @@ class StrictModel(BaseModel):
     """A bare text stands for this key alone (``env=text/maze`` for ``env.id=text/maze``)."""
     recipe_folder: ClassVar[Traversable | None] = None
     """Folder of TOML files that may be named as a source, by name or as ``configs/NAME.toml``."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """What had another name: ``{"old.path": "new.path"}``, ``{"path.type=old": "new"}``, ``*`` for
+    the place in a list. Read from the class that is loaded; an error then says the new name."""
 
 
 def load_config(cls: type[ConfigT], sources: Sequence[str | Path | Mapping[str, Any]]) -> ConfigT:
@@ -238,13 +241,16 @@ def _nested(path: Sequence[str], value: Any) -> Tree:
 def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     """Return one finding as one line: dotted path, what is wrong, what was found."""
     path, kind = _path(tree, found["loc"]), found["type"]
-    where = ".".join(path)
+    where, context = ".".join(path), found.get("ctx", {})
+    tag = f".type={context['tag']}" if kind == "union_tag_invalid" else ""
+    pattern = ".".join("*" if part.isdigit() else part for part in path) + tag
+    if kind in ("extra_forbidden", "union_tag_invalid") and (new := _renamed(cls).get(pattern)):
+        return f"{where}{tag}: has a new name: {new}"
     if kind == "extra_forbidden":
         known = _known_keys(cls, tree, path[:-1])
         near = _near(path[-1], known)
         hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(known)}"
         return f"{where}: unknown key. {hint}"
-    context = found.get("ctx", {})
     if kind == "union_tag_invalid":
         tags = [tag.strip().strip("'") for tag in str(context["expected_tags"]).split(",")]
         return f"{where}.type: {unknown_name('type', str(context['tag']), tags)}"
@@ -255,6 +261,10 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     if kind == "value_error" or kind == "missing" or isinstance(got, dict):
         return f"{where}: {message}" if where else message
     return f"{where}: {message} (got {json.dumps(got, default=str)})"
+
+
+def _renamed(cls: type[BaseModel]) -> Mapping[str, str]:
+    return cls.renamed if issubclass(cls, StrictModel) else {}
 
 
 def _path(tree: Tree, loc: Iterable[int | str]) -> tuple[str, ...]:

@@ -46,6 +46,11 @@ class Place(StrictModel):
 
 class Run(StrictModel):
     recipe_folder: ClassVar[Path | None] = None  # type: ignore[assignment]
+    renamed: ClassVar[dict[str, str]] = {
+        "rate": "lr",
+        "algo.parts.*.share": "algo.parts.*.weight",
+        "optimizer.type=momentum": "sgd",
+    }
 
     steps: int = Field(default=3, ge=1)
     lr: float = Field(default=1e-3, gt=0)
@@ -271,6 +276,25 @@ def test_settings_cannot_be_changed_or_invented() -> None:
         run.steps = 4  # type: ignore[misc]
     with pytest.raises(ValidationError, match="extra"):
         Run(stps=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("rate=0.1", "rate: has a new name: lr"),
+        ("optimizer.type=momentum", "optimizer.type=momentum: has a new name: sgd"),
+        (
+            {"algo": {"parts": [{"share": 1.0}]}},
+            "algo.parts.0.share: has a new name: algo.parts.*.weight",
+        ),
+    ],
+)
+def test_an_old_name_of_a_setting_says_the_new_one(
+    source: str | dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(Run, [source])
+    assert str(error.value) == message
 
 
 def test_field_docstrings_become_descriptions() -> None:
