@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from turngym.agents.policy import Policy
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
 from turngym.trainers.runs.arena import Arena
 from turngym.trainers.runs.opening import load_policy
@@ -54,7 +54,7 @@ def main() -> None:
         size = f"evaluation.validation_tasks={arguments.episodes}"
         arena = Arena(load_config(TrainConfig, [CONFIG, f"run.seed={folder.name[5:]}", size]))
         if arguments.run == "random":
-            policy: Policy = OraclePolicy(1.0, ["ask"])
+            policy: Policy = ExpertPolicy(1.0, ["ask"])
         else:
             policy = load_policy(folder / arguments.run, greedy=False)
         counts += count(asyncio.run(arena.validation_episodes(policy, "turns")))

@@ -69,12 +69,12 @@ async def one_after_the_other(episodes: int) -> dict[str, Any]:
 
 async def play(env: DesktopEnv) -> list[float]:
     """Play the expert to the end, the stop not counted; return the seconds of each step."""
-    times, action = [], env.oracle_action()
+    times, action = [], env.expert_action()
     while action != "stop":
         start = time.perf_counter()
         await env.step(action)
         times.append(time.perf_counter() - start)
-        action = env.oracle_action()
+        action = env.expert_action()
     _, reward, *_ = await env.step(action)
     if reward != 1.0:
         raise SystemExit(f"{env.kind}: the expert failed: {env.goal}")

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from harness import put_section
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.desktop.names import KINDS, PHONE_KINDS
 from turngym.environments.gym.adapters import as_async
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
 
-AGENTS = {"oracle": OraclePolicy, "noop": NoopPolicy, "random": RandomPolicy}
+AGENTS = {"expert": ExpertPolicy, "noop": NoopPolicy, "random": RandomPolicy}
 NAMES = [f"desktop/{kind}" for kind in KINDS] + [f"phone/{kind}" for kind in PHONE_KINDS]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
 
@@ -33,7 +33,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=3)
-    parser.add_argument("--agents", default="oracle,noop,random")
+    parser.add_argument("--agents", default="expert,noop,random")
     parser.add_argument("--only", default=":")
     parser.add_argument("--out", type=Path, default=Path("runs/desktop_table.jsonl"))
     parser.add_argument("--render", nargs="*", type=Path)
@@ -101,7 +101,7 @@ def render(lines: list[dict[str, Any]]) -> str:
     return (
         "Episodes solved, on held-out tasks; silence says nothing until the turns are over, chance "
         f"picks from the menu of actions. {faults} episodes ended by a fault.\n\n"
-        "    python benchmarks/desktop_table.py --agents oracle\n"
+        "    python benchmarks/desktop_table.py --agents expert\n"
         "    python benchmarks/desktop_table.py --agents noop,random --episodes 1\n"
         "    python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
         + "\n".join(rows)
@@ -111,7 +111,7 @@ def render(lines: list[dict[str, Any]]) -> str:
 
 def row(name: str, agents: dict[str, list[dict[str, Any]]]) -> str:
     """Return one row of the table."""
-    turns = [one["turns"] for one in agents.get("oracle", ()) if one["turns"] is not None]
+    turns = [one["turns"] for one in agents.get("expert", ()) if one["turns"] is not None]
     cells = [name, f"{sum(turns) / len(turns):.1f}" if turns else "–"]
     for agent in AGENTS:
         found = agents.get(agent, [])

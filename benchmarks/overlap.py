@@ -54,7 +54,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"hidden": 48, "layers": 2, "heads": 2, "context": 96, "vocab_size": 280},
     "warm_start": {
         "episodes": 128,
-        "oracle_noise": 0.5,
+        "expert_noise": 0.5,
         "max_steps": 120,
         "evaluate_every": 20,
         "lr": 3e-3,
@@ -113,7 +113,7 @@ class LightsEnv(TextGame):
         """Return the answers."""
         return list(MEANING.values())
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the right answer."""
         return MEANING[self.state[0][min(len(self.state[1]), LIGHTS - 1)]]
 

@@ -33,7 +33,7 @@ CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before"
 
 # To copy a name takes longer to imitate than what to do with it: more imitation, of a noisier
 # expert.
-TYPED = ("oracle_noise=0.85", "evaluate_from=200", "evaluate_every=10")
+TYPED = ("expert_noise=0.85", "evaluate_from=200", "evaluate_every=10")
 MINIWOB = {
     "click-test-2": (),
     "focus-text-2": (),

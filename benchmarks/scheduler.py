@@ -1,18 +1,18 @@
 """Measure the rollout scheduler: against the best schedule, and against itself with barriers.
 
     scheduler.py                 everything, about ten minutes on a quiet machine
-    scheduler.py --quick         the oracle with 256 slots, the modes at sigma 1, costs; a minute
-    scheduler.py --quick --json  the same as JSON; wall_over_oracle is on top
+    scheduler.py --quick         the bound with 256 slots, the modes at sigma 1, costs; a minute
+    scheduler.py --quick --json  the same as JSON; wall_over_bound is on top
     scheduler.py --only modes,memory
 
-    oracle   real time: 256 and 1,024 slots, log-normal latencies, ledger on
+    bound    real time: 256 and 1,024 slots, log-normal latencies, ledger on
     modes    virtual time: rollout, batch and lockstep on the very same 10,240 episodes
     cost     processor time per turn with 1,000 episodes alive, no latency, ledger on
     memory   10,000 episodes of 1,500 tokens, packed and spilled; growth over 100,000 episodes
     text     real text episodes on the local engine, with latencies, in the three modes
     peers    the same episodes on GEM's and Gymnasium's asynchronous vectors, and what faults do
 
-``modes`` takes no real time, so it measures what barriers cost, not what our code costs; ``oracle``
+``modes`` takes no real time, so it measures what barriers cost, not what our code costs; ``bound``
 and ``cost`` measure that. The exit status is 0 when everything ran, whatever the numbers.
 """
 
@@ -127,8 +127,8 @@ async def with_ledger(
             )
 
 
-def measure_oracle(quick: bool) -> Numbers:
-    """Wall time against the oracle's, in real time with the ledger on.
+def measure_bound(quick: bool) -> Numbers:
+    """Wall time against the lower bound's, in real time with the ledger on.
 
     From the begin of the first episode to the end of the last.
     """
@@ -153,8 +153,8 @@ def measure_oracle(quick: bool) -> Numbers:
                     "seed": seed,
                     "episodes": 8 * slots,
                     "wall_s": wall,
-                    "oracle_s": best,
-                    "wall_over_oracle": wall / best,
+                    "bound_s": best,
+                    "wall_over_bound": wall / best,
                     "cpu_us_per_turn": 1e6 * cpu / turns,
                     "refill_ms_p50": result.metrics["sched/refill_ms_p50"],
                     "refill_ms_p99": result.metrics["sched/refill_ms_p99"],
@@ -192,7 +192,7 @@ def measure_modes(quick: bool) -> Numbers:
                 "episodes": episodes,
                 **{f"{mode}_s": wall for mode, wall in walls.items()},
                 **{f"{mode}_over_full_slots": wall / full for mode, wall in walls.items()},
-                "rollout_over_oracle": walls["rollout"] / list_schedule(ideal, 256),
+                "rollout_over_bound": walls["rollout"] / list_schedule(ideal, 256),
                 "batch_over_rollout": walls["batch"] / walls["rollout"],
                 "lockstep_over_rollout": walls["lockstep"] / walls["rollout"],
             }
@@ -384,14 +384,14 @@ def measure_peers(quick: bool) -> Numbers:
 
 
 PARTS: dict[str, Callable[[bool], Numbers]] = {
-    "oracle": measure_oracle,
+    "bound": measure_bound,
     "modes": measure_modes,
     "cost": measure_cost,
     "memory": measure_memory,
     "text": measure_text,
     "peers": measure_peers,
 }
-QUICK = ("oracle", "modes", "cost", "memory")
+QUICK = ("bound", "modes", "cost", "memory")
 
 
 def goals(found: Numbers) -> list[Numbers]:
@@ -403,9 +403,9 @@ def goals(found: Numbers) -> list[Numbers]:
         sign = "at least" if at_least else "at most"
         rows.append({"name": name, "value": value, "wanted": f"{sign} {limit:g}", "met": met})
 
-    for row in found.get("oracle", {}).get("rows", ()):
+    for row in found.get("bound", {}).get("rows", ()):
         name = f"{row['slots']} slots, seed {row['seed']}"
-        goal(f"wall / oracle, {name}", row["wall_over_oracle"], 1.05)
+        goal(f"wall / lower bound, {name}", row["wall_over_bound"], 1.05)
         goal(f"refill p50 in ms, {name}", row["refill_ms_p50"], 1.0)
         goal(f"refill p99 in ms, {name}", row["refill_ms_p99"], 10.0)
         goal(f"slots busy, {name}", row["slots_busy_share"], 0.95, at_least=True)
@@ -427,9 +427,9 @@ def run(parts: Iterable[str], quick: bool) -> Numbers:
         sys.stderr.write(f"{name} ...\n")
         found[name] = PARTS[name](quick)
     head: Numbers = {}
-    if "oracle" in found:
-        ratios = [row["wall_over_oracle"] for row in found["oracle"]["rows"]]
-        head["wall_over_oracle"] = sorted(ratios)[len(ratios) // 2]
+    if "bound" in found:
+        ratios = [row["wall_over_bound"] for row in found["bound"]["rows"]]
+        head["wall_over_bound"] = sorted(ratios)[len(ratios) // 2]
     return head | {"machine": machine(), "quick": quick, "goals": goals(found), **found}
 
 

@@ -312,7 +312,7 @@ def _episodes(repeats: int, clock: Clock) -> Record:
 def _turns_per_second(envs: Sequence[Any], clock: Clock) -> float:
     alive, turns, spent = list(envs), 0, 0.0
     while alive:
-        actions = [env.oracle_action() for env in alive]
+        actions = [env.expert_action() for env in alive]
         started = clock()
         over = [env.step(action)[2] for env, action in zip(alive, actions, strict=True)]
         spent += clock() - started
@@ -325,7 +325,7 @@ def _rollout_turns_per_second(repeat: int, clock: Clock) -> float:
     import asyncio
 
     import turngym
-    from turngym.agents.scripted import OraclePolicy
+    from turngym.agents.scripted import ExpertPolicy
     from turngym.rollouts.collect import collect, group_specs
 
     name = "search/world-2hop-hard"
@@ -338,7 +338,7 @@ def _rollout_turns_per_second(repeat: int, clock: Clock) -> float:
 
     started = clock()
     played = asyncio.run(
-        collect(lambda: turngym.make(name), OraclePolicy(), list(specs()), concurrency=EPISODES)
+        collect(lambda: turngym.make(name), ExpertPolicy(), list(specs()), concurrency=EPISODES)
     )
     return sum(len(one.turns) for one in played) / (clock() - started)
 

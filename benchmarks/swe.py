@@ -66,7 +66,7 @@ class Ours:
         env = SweEnv(tasks="sample")
         try:
             await env.reset(seed=0, options={"task": TASK})
-            while (action := env.oracle_action()) != env.say("submit"):
+            while (action := env.expert_action()) != env.say("submit"):
                 await env.step(action)
             begun = time.perf_counter()
             _, reward, *_ = await env.step(action)
@@ -150,7 +150,7 @@ async def at_once(number: int) -> float:
             await env.step(env.say("bash", command=SHELL))
             is_over = False
             while not is_over:
-                _, reward, is_over, _, _ = await env.step(env.oracle_action())
+                _, reward, is_over, _, _ = await env.step(env.expert_action())
             assert reward == 1.0
         finally:
             await env.close()

@@ -24,7 +24,7 @@ from harness import ROOT, SOURCE, put_section
 PAGE = ROOT / "docs" / "swe.md"
 ENVS = {"swe/bugs": 10_000, "swe/bugs-sample": 10_000, "terminal/shell": 300}
 """Environment to episodes of each split; a set with fewer tasks is played whole."""
-WANTED = {"oracle": 1.0, "noop": 0.0}
+WANTED = {"expert": 1.0, "noop": 0.0}
 
 
 def main() -> int:

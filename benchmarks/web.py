@@ -137,7 +137,7 @@ async def _ours(episodes: int) -> dict[str, list[float]]:
             await env.reset(seed=seed)
             resets, steps, reward, is_over = [time.perf_counter() - started], [], 0.0, False
             while not is_over:
-                action = env.oracle_action()
+                action = env.expert_action()
                 started = time.perf_counter()
                 _, reward, is_over, _, _ = await env.step(action)
                 steps.append(time.perf_counter() - started)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT, put_section
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.miniwob.env import MiniWobEnv
@@ -33,7 +33,7 @@ from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
 
-AGENTS = {"oracle": OraclePolicy, "noop": NoopPolicy, "random": RandomPolicy}
+AGENTS = {"expert": ExpertPolicy, "noop": NoopPolicy, "random": RandomPolicy}
 UNSOLVABLE = {
     f"miniwob-click-pie/test/{number}": "the wanted item is the wheel's selected one, which moves "
     "itself in the document whenever the pointer is on it, so that no real click reaches it"
@@ -47,7 +47,7 @@ SITE_TURNS = 30
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=5)
-    parser.add_argument("--agents", default="oracle,noop,random")
+    parser.add_argument("--agents", default="expert,noop,random")
     parser.add_argument("--only", default="*", help="pattern of names such as miniwob-click-*")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/web_table.jsonl")
@@ -96,7 +96,7 @@ async def play_all(options: argparse.Namespace) -> None:
             for agent in options.agents.split(","):
                 for task, (make, _, has_expert) in all_tasks().items():
                     is_wanted = fnmatch(task, options.only) and (task, agent) not in done
-                    if is_wanted and (agent != "oracle" or has_expert):
+                    if is_wanted and (agent != "expert" or has_expert):
                         group.create_task(begin(task, agent, make))
     host.release()
 
@@ -112,7 +112,7 @@ async def play(task: str, agent: str, make: Callable[[], WebEnv], episodes: int,
     ]
     played = await collect(make, AGENTS[agent](), specs, concurrency=1, timeout_s=300)
     found = summarize(played)
-    failed = [t.task_id for t in played if not t.is_success] if agent == "oracle" else []
+    failed = [t.task_id for t in played if not t.is_success] if agent == "expert" else []
     line = {
         "task": task, "agent": agent, "episodes": found.episodes, "solved": found.solved,
         "turns": found.mean_turns, "faults": found.faults, "failed": failed,
@@ -149,7 +149,7 @@ def render(lines: list[dict[str, Any]], *, is_site: bool) -> str:
             by_task.setdefault(line["task"], {})[line["agent"]] = line
     rows = ["| task | turns of the expert | expert | noop | random |", "|---|---|---|---|---|"]
     for task, agents in sorted(by_task.items()):
-        turns = agents.get("oracle", {}).get("turns")
+        turns = agents.get("expert", {}).get("turns")
         cells = [f"`{task}`", "–" if turns is None else f"{turns:.1f}"]
         for agent in AGENTS:
             found = agents.get(agent)
@@ -166,7 +166,7 @@ def render(lines: list[dict[str, Any]], *, is_site: bool) -> str:
                 f"{len(found)} tasks, {faults} faults"
             )
     missed = [
-        one for agents in by_task.values() for one in agents.get("oracle", {}).get("failed", ())
+        one for agents in by_task.values() for one in agents.get("expert", {}).get("failed", ())
     ]
     rows += [
         f"\n`{one}` was not solved: {UNSOLVABLE.get(one, 'why is unknown')}." for one in missed

@@ -22,7 +22,7 @@ def main(name: str, out: Path, **more: float) -> None:
     observation, _ = env.reset(seed=1, options={"split": "test"})
     pictures, actions, is_over = [observation["image"]], [], False
     while not is_over:
-        actions.append(env.get_wrapper_attr("oracle_action")())
+        actions.append(env.get_wrapper_attr("expert_action")())
         observation, reward, terminated, truncated, _ = env.step(actions[-1])
         is_over = terminated or truncated
         if not is_over:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from helpers import plain_user
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
 from turngym.environments.desktop.pool import DisplayPool
@@ -77,7 +77,7 @@ async def test_the_expert_does_the_job_and_stops(kind):
     tasks = [env.task("test" if seed % 2 else "train", seed) for seed in range(SEEDS)]
     await env.close()
     specs = [s for t in tasks for s in group_specs(f"turngym/{kind}-v0", t, seed=0, group_size=1)]
-    played = await collect(lambda: new(kind), OraclePolicy(), specs, concurrency=1)
+    played = await collect(lambda: new(kind), ExpertPolicy(), specs, concurrency=1)
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
@@ -94,10 +94,10 @@ async def test_doing_nothing_half_of_it_or_damage_scores_nothing():
         assert (await env.step("stop"))[1] == 0.0
         await env.reset(seed=0)
         env.device.write_files({"extra.txt": b"left behind"})
-        action = env.oracle_action()
+        action = env.expert_action()
         while action != "stop":
             await env.step(action)
-            action = env.oracle_action()
+            action = env.expert_action()
         assert (await env.step("stop"))[1] == 0.0
     finally:
         await env.close()
@@ -437,7 +437,7 @@ async def test_pointing_is_rewarded_by_place(app):
     try:
         for seed in range(3):
             await env.reset(seed=seed)
-            _, reward, terminated, _, info = await env.step(env.oracle_action())
+            _, reward, terminated, _, info = await env.step(env.expert_action())
             assert (reward, terminated, info["score"]) == (1.0, True, 1.0)
         await env.reset(seed=0)
         left, top, right, bottom = env._target.box
@@ -488,7 +488,7 @@ if IS_SOAK:
                     kills += 1
                     victims = sorted(children(env.device.display.pid))
                     os.kill(rng.choice(victims), signal.SIGKILL)
-                await env.step(env.oracle_action())
+                await env.step(env.expert_action())
                 _, reward, terminated, _, info = await env.step("stop")
             except EnvironmentFault:
                 faults += 1

@@ -29,7 +29,7 @@ def test_the_expert_solves_every_difficulty_of_the_plain_id_within_its_turns(
             over = False
             while not over:
                 _, _, terminated, truncated, info = env.step(
-                    env.get_wrapper_attr("oracle_action")()
+                    env.get_wrapper_attr("expert_action")()
                 )
                 over = terminated or truncated
             assert info["score"] == 1.0, f"seed {seed}: {info['stop_reason']}"

@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 import turngym
 from turngym import registry
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.core.info import info_problems
 from turngym.registry import EnvEntry
 from turngym.rollouts.collect import collect, group_specs
@@ -71,7 +71,7 @@ async def play(
 
 
 async def expert_must_solve(entry: EnvEntry, tasks: int) -> None:
-    played = await play(entry, OraclePolicy(), tasks=tasks)
+    played = await play(entry, ExpertPolicy(), tasks=tasks)
     assert [t.error for t in played if t.error] == []
     assert [t.task_id for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
@@ -128,7 +128,7 @@ def test_nonsense_is_answered_and_changes_nothing(entry: EnvEntry) -> None:
     "entry", [p for p in extra_games() if p.values[0].entry_point.split(":")[0] != "textarena"]
 )
 async def test_expert_and_legal_actions_speak_in_tool_calls(entry: EnvEntry) -> None:
-    (episode,) = await play(entry, OraclePolicy(), tasks=1, action_style="tools")
+    (episode,) = await play(entry, ExpertPolicy(), tasks=1, action_style="tools")
     assert episode.is_success
     assert all(turn.action.content.startswith("{") for turn in episode.turns)
     (episode,) = await play(entry, RandomPolicy(), tasks=1, action_style="tools")

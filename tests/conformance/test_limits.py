@@ -35,7 +35,7 @@ def play_to_the_limit(env, *, with_expert: bool):
     assert "stop" in words or "submit" in words
     earned, over = 0.0, False
     while not over:
-        action = env.get_wrapper_attr("oracle_action")() if with_expert else ""
+        action = env.get_wrapper_attr("expert_action")() if with_expert else ""
         if action in ("stop", "submit"):
             with_expert, action = False, ""
         _, reward, terminated, truncated, info = env.step(action)
@@ -62,7 +62,7 @@ def test_other_limits_judge_too_and_an_expert_match_pays_nothing_for_it():
     matched = TokenLimit(ExpertMatch(turngym.make("swe/bugs-mini")), 1, len, actions_only=True)
     for made, wanted in ((env, 0.0), (matched, 1.0)):
         made.reset(seed=0)
-        _, reward, _, truncated, info = made.step(made.get_wrapper_attr("oracle_action")())
+        _, reward, _, truncated, info = made.step(made.get_wrapper_attr("expert_action")())
         assert truncated
         assert reward == wanted
         assert info["score"] == 0.0

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import PHONE_KINDS
 from turngym.environments.web.chromium import NEED
@@ -80,7 +80,7 @@ async def test_the_expert_does_the_job_and_stops(kind):
     env = new(kind)
     tasks = [env.task("test" if seed % 2 else "train", seed) for seed in range(SEEDS)]
     specs = [s for t in tasks for s in group_specs(f"turngym/{kind}-v0", t, seed=0, group_size=1)]
-    played = await collect(lambda: new(kind), OraclePolicy(), specs, concurrency=1)
+    played = await collect(lambda: new(kind), ExpertPolicy(), specs, concurrency=1)
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
@@ -93,7 +93,7 @@ async def test_doing_nothing_half_of_it_or_too_much_scores_nothing():
             await env.reset(seed=0)
             steps = len(env.job.script)  # opens the settings, turns one, turns another
             while env._done_steps < min(extra, steps):
-                await env.step(env.oracle_action())
+                await env.step(env.expert_action())
             if extra == 3:
                 other = next(one for one in env.view.elements if one.role == "switch")
                 await env.step(env.say("click", mark=other.mark))
@@ -111,7 +111,7 @@ async def test_the_same_seed_shows_the_same_pixels_and_text():
         assert first["text"] == second["text"]
         assert np.array_equal(first["image"], second["image"])
         assert one.observation_space.contains(first)
-        actions = [one.oracle_action(), "scroll down"]
+        actions = [one.expert_action(), "scroll down"]
         for action in actions:
             (after, *_), (other, *_) = await asyncio.gather(one.step(action), two.step(action))
             assert after["text"] == other["text"]

@@ -8,7 +8,7 @@ import pytest
 
 import turngym
 from turngym import registry
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.agents.search_baselines import best_guess, closed_book, single_search
 from turngym.environments.core.info import info_problems
 from turngym.rollouts.collect import collect, group_specs
@@ -37,7 +37,7 @@ def _successes(played) -> int:
 
 @each_world
 async def test_the_expert_answers_every_held_out_question(entry):
-    played = await _play(entry, OraclePolicy())
+    played = await _play(entry, ExpertPolicy())
     assert _successes(played) == HELD_OUT
     assert all(turn.invalid_action is None for t in played for turn in t.turns)
 
@@ -65,7 +65,7 @@ async def test_one_search_is_enough_where_one_document_is():
 
 @each_world
 async def test_the_expert_speaks_in_tool_calls(entry):
-    played = await _play(entry, OraclePolicy(), episodes=3, action_style="tools")
+    played = await _play(entry, ExpertPolicy(), episodes=3, action_style="tools")
     assert _successes(played) == 3
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import turngym
 from helpers.workspaces import shared_host
-from turngym.agents.scripted import NoopPolicy, OraclePolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.checks.task import check_tasks, find_tasks
 from turngym.environments.core.snapshot import restore, snapshot
@@ -90,7 +90,7 @@ async def played(kind: str, index: int, policy: object) -> list[object]:
 @pytest.mark.parametrize("kind", sorted(TEMPLATES) if IS_FULL else sorted(TEMPLATES)[::3])
 async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
     for index in range(4 if IS_FULL else 1):
-        [expert] = await played(kind, index, OraclePolicy())
+        [expert] = await played(kind, index, ExpertPolicy())
         assert expert.score == 1.0, (kind, index, expert.final_observation)
         env = TerminalEnv(kind=kind)
         try:
@@ -106,7 +106,7 @@ async def test_the_same_commands_lead_to_the_same_anchors(kind):
         env = TerminalEnv(kind=kind)
         try:
             opening = (await env.reset(seed=seed))[1]["anchor"]
-            actions = (env.oracle_action(), "bash touch *", "bash echo 1 > another.txt")
+            actions = (env.expert_action(), "bash touch *", "bash echo 1 > another.txt")
             return [opening, *[(await env.step(action))[4]["anchor"] for action in actions]]
         finally:
             await env.close()
@@ -131,7 +131,7 @@ async def test_damage_beside_the_job_costs_the_reward():
     env = TerminalEnv(kind="sum_column")
     try:
         await env.reset(seed=3)
-        await env.step(env.oracle_action())
+        await env.step(env.expert_action())
         await env.step("bash echo x >> sales.csv")
         observation, reward, *_ = await env.step("submit")
         assert reward == 0.0

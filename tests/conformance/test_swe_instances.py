@@ -58,7 +58,7 @@ async def test_an_instance_is_resolved_by_its_patch_alone(tmp_path, monkeypatch)
         assert await score(env, [cheat(), "submit"]) == 0.0
         turns = 0
         await env.reset(seed=0)
-        while (action := env.oracle_action()) != "submit":
+        while (action := env.expert_action()) != "submit":
             await env.step(action)
             turns += 1
         [child] = await env.fork(1)

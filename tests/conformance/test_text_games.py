@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 import turngym
 from turngym import registry
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.core.info import info_problems
 from turngym.environments.core.snapshot import restore, snapshot
 from turngym.rollouts.collect import collect, group_specs
@@ -71,7 +71,7 @@ def test_gymnasium_finds_nothing_wrong(entry):
 
 @each_game
 async def test_expert_solves_every_held_out_task(entry):
-    played = await _play(entry, OraclePolicy())
+    played = await _play(entry, ExpertPolicy())
     assert [t.task_id for t in played if not t.is_success] == []
     assert all(turn.invalid_action is None for t in played for turn in t.turns)
 
@@ -94,7 +94,7 @@ async def test_doing_nothing_ends_at_the_turn_limit_without_score(entry):
 @each_game
 async def test_expert_and_legal_actions_speak_in_tool_calls(entry):
     tools = {"action_style": "tools"}
-    assert all(t.is_success for t in await _play(entry, OraclePolicy(), episodes=3, **tools))
+    assert all(t.is_success for t in await _play(entry, ExpertPolicy(), episodes=3, **tools))
     played = await _play(entry, RandomPolicy(), episodes=3, **tools)
     assert all(turn.invalid_action is None for t in played for turn in t.turns)
     _, info = turngym.make(entry.id, **tools).reset(seed=0)
@@ -131,12 +131,12 @@ def test_going_on_from_a_snapshot_is_going_on(entry):
 def test_forks_do_not_touch_each_other(entry):
     env = turngym.make(entry.id).unwrapped
     env.reset(seed=4)
-    anchor, oracle = env.anchor(), env.oracle_action()
+    anchor, expert = env.anchor(), env.expert_action()
     left, right = env.fork(2)
     _random_walk(left, np.random.default_rng(0), turns=5)
     assert (env.anchor(), right.anchor()) == (anchor, anchor)
-    assert right.oracle_action() == oracle
-    assert right.step(oracle)[0] == env.step(oracle)[0]
+    assert right.expert_action() == expert
+    assert right.step(expert)[0] == env.step(expert)[0]
 
 
 @each_game

@@ -11,7 +11,7 @@ import pytest
 
 import turngym
 from turngym import registry
-from turngym.agents.scripted import OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
@@ -88,7 +88,7 @@ def test_forks_are_equal_and_independent(task):
 
 @pytest.mark.parametrize("task", SOLVED)
 async def test_the_expert_solves_the_task(task):
-    played = await play(task, OraclePolicy(), episodes=5 if IS_FULL else 2)
+    played = await play(task, ExpertPolicy(), episodes=5 if IS_FULL else 2)
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
@@ -109,9 +109,9 @@ async def test_of_several_tasks_each_episode_draws_one():
         (False, True),
     }
     assert (await env.reset(seed=3))[0]["text"] == goals[3]
-    _, reward, terminated, _, _ = await env.step(env.oracle_action())
+    _, reward, terminated, _, _ = await env.step(env.expert_action())
     while not terminated:
-        _, reward, terminated, _, _ = await env.step(env.oracle_action())
+        _, reward, terminated, _, _ = await env.step(env.expert_action())
     assert reward == 1.0
     await env.close()
     with pytest.raises(ConfigError, match="unknown MiniWoB task 'no-such'"):
@@ -119,7 +119,7 @@ async def test_of_several_tasks_each_episode_draws_one():
 
 
 async def test_the_expert_speaks_in_tool_calls():
-    (episode,) = await play("enter-text", OraclePolicy(), episodes=1, action_style="tools")
+    (episode,) = await play("enter-text", ExpertPolicy(), episodes=1, action_style="tools")
     assert episode.is_success
     assert all(turn.action.content.startswith("{") for turn in episode.turns)
 

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from turngym import registry
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
@@ -83,7 +83,7 @@ async def finish(env) -> tuple[float, list[str]]:
     done: list[str] = []
     terminated, reward = False, 0.0
     while not terminated:
-        done.append(env.oracle_action())
+        done.append(env.expert_action())
         _, reward, terminated, _, info = await env.step(done[-1])
         assert "invalid_action" not in info, (done, info["invalid_action"])
     return reward, done
@@ -146,7 +146,7 @@ async def test_the_expert_does_the_job(site, kind):
         )
     ]
     make = env_class(site)
-    played = await collect(lambda: make(kind=kind), OraclePolicy(), specs, concurrency=1)
+    played = await collect(lambda: make(kind=kind), ExpertPolicy(), specs, concurrency=1)
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []

@@ -253,7 +253,7 @@ class Switch(TurnEnv):
     def score(self) -> float:
         return self.judged
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         return "stop" if self.is_pressed else "press"
 
 
@@ -291,7 +291,7 @@ class ShowsTheTruthOnPurpose(LeaksTheTruth):
 class FailingExpert(LadderEnv):
     """Has an expert who never arrives."""
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         return "jump 9"
 
 

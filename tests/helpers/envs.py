@@ -93,7 +93,7 @@ class LadderEnv(TurnEnv):
     def anchor(self) -> str:
         return f"{self.ladder.number} {self.ladder.height}"
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         return "jump 3"
 
     def get_state(self) -> Any:
@@ -160,7 +160,7 @@ class AsyncLadderEnv(AsyncTurnEnv):
     def legal_actions(self) -> list[str]:
         return ["up", "jump 2", "jump 3"]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         return "jump 3"
 
     async def get_state(self) -> Any:

@@ -71,7 +71,7 @@ class SignalsEnv(TextGame):
         """Return the three answers."""
         return list(MEANING.values())
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the right answer."""
         return MEANING[self.state.colours[min(self.state.shown, len(self.state.colours) - 1)]]
 

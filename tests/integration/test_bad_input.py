@@ -14,7 +14,7 @@ from turngym.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
 
-ORACLE = ("--agent", "oracle", "--episodes", "1")
+EXPERT = ("--agent", "expert", "--episodes", "1")
 
 
 def complaint(capsys: Captured, *arguments: str, code: int = 2) -> str:
@@ -38,9 +38,9 @@ def complaint(capsys: Captured, *arguments: str, code: int = 2) -> str:
         (["eval", "text/maze"], "Missing option '--agent'"),
         (["play"], "Missing argument 'ENV'"),
         (["config"], "Missing command"),
-        (["eval", "text/maze", *ORACLE, "--seed", "soon"], "Invalid value for '--seed'"),
-        (["eval", "text/maze", "--agent", "oracle", "--episodes", "0"], "'--episodes'"),
-        (["eval", "text/maze", *ORACLE, "--concurrency", "-1"], "'--concurrency'"),
+        (["eval", "text/maze", *EXPERT, "--seed", "soon"], "Invalid value for '--seed'"),
+        (["eval", "text/maze", "--agent", "expert", "--episodes", "0"], "'--episodes'"),
+        (["eval", "text/maze", *EXPERT, "--concurrency", "-1"], "'--concurrency'"),
         (["play", "text/maze", "--seed", "-5"], "'--seed'"),
     ],
 )
@@ -58,7 +58,7 @@ def test_debug_adds_the_traceback(capsys: Captured) -> None:
 # Environments.
 
 
-@pytest.mark.parametrize("command", [["play"], ["eval", *ORACLE], ["check", "env"]])
+@pytest.mark.parametrize("command", [["play"], ["eval", *EXPERT], ["check", "env"]])
 def test_an_unknown_environment_names_the_nearest(capsys: Captured, command: list[str]) -> None:
     assert complaint(capsys, *command, "text/mze") == (
         "unknown environment 'text/mze'. Did you mean 'text/maze'?"
@@ -72,7 +72,7 @@ def test_an_unknown_id_names_the_nearest_id(capsys: Captured) -> None:
 
 
 def test_an_unknown_family_names_the_nearest(capsys: Captured) -> None:
-    assert complaint(capsys, "eval", "txt/*", *ORACLE) == (
+    assert complaint(capsys, "eval", "txt/*", *EXPERT) == (
         "unknown family 'txt'. Did you mean 'text'?"
     )
 
@@ -83,11 +83,11 @@ def test_an_unknown_task_says_what_task_ids_look_like(capsys: Captured) -> None:
 
 
 def test_an_unknown_split_names_both(capsys: Captured) -> None:
-    line = complaint(capsys, "eval", "text/maze", *ORACLE, "--split", "dev")
+    line = complaint(capsys, "eval", "text/maze", *EXPERT, "--split", "dev")
     assert line == "unknown split 'dev'. Known: test, train"
 
 
-@pytest.mark.parametrize("command", [["play"], ["eval", *ORACLE], ["check", "env"]])
+@pytest.mark.parametrize("command", [["play"], ["eval", *EXPERT], ["check", "env"]])
 def test_a_missing_extra_gives_the_install_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured, command: list[str]
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_family_of_which_nothing_runs_gives_the_install_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     lab_environment(monkeypatch, "lab/Gone-v0", extra="babyai", modules=["no_such_engine"])
-    line = complaint(capsys, "eval", "lab/*", *ORACLE)
+    line = complaint(capsys, "eval", "lab/*", *EXPERT)
     assert line.endswith("pip install 'turngym[babyai]'")
 
 
@@ -116,7 +116,7 @@ def test_an_environment_without_such_an_argument(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     lab_environment(monkeypatch, "lab/Odd-v0", kwargs={"no_such_argument": 1})
-    line = complaint(capsys, "eval", "lab/odd", *ORACLE)
+    line = complaint(capsys, "eval", "lab/odd", *EXPERT)
     assert line.startswith("environment 'lab/odd': ")
     assert line.endswith("unexpected keyword argument 'no_such_argument'")
 
@@ -129,7 +129,7 @@ def test_an_environment_that_breaks_when_it_is_made_fails_in_one_line(
 
     lab_environment(monkeypatch, "lab/Odd-v0")
     monkeypatch.setattr("turngym.environments.text.maze.MazeEnv.__init__", broken)
-    line = complaint(capsys, "eval", "lab/odd", *ORACLE, code=1)
+    line = complaint(capsys, "eval", "lab/odd", *EXPERT, code=1)
     assert line.startswith("lab/odd: OSError: the engine did not start")
 
 
@@ -139,7 +139,7 @@ def test_an_environment_that_breaks_when_it_is_made_fails_in_one_line(
 @pytest.mark.parametrize(
     ("agent", "line"),
     [
-        ("oracl", "unknown agent 'oracl'. Did you mean 'oracle'?"),
+        ("exper", "unknown agent 'exper'. Did you mean 'expert'?"),
         ("openai:gpt-9", "model 'gpt-9': no key for https://api.openai.com/v1; set OPENAI_API_KEY"),
         ("openai:gpt-9 temprature=1", "agent 'openai:gpt-9 temprature=1': temprature: unknown key"),
         ("openai:gpt-9 fast", "agent 'openai:gpt-9 fast': 'fast': wanted key=value"),
@@ -246,7 +246,7 @@ def test_results_that_cannot_be_written_stop_it_before_it_plays(
     tmp_path: Path, capsys: Captured
 ) -> None:
     (tmp_path / "file").write_text("")
-    line = complaint(capsys, "eval", "text/maze", *ORACLE, "--out", str(tmp_path / "file" / "run"))
+    line = complaint(capsys, "eval", "text/maze", *EXPERT, "--out", str(tmp_path / "file" / "run"))
     assert line == f"--out {tmp_path}/file/run: cannot be written to (Not a directory)"
 
 

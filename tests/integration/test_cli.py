@@ -140,10 +140,10 @@ def test_play_reads_piped_lines_until_the_episode_ends(
 ) -> None:
     env = package.make("text/maze")
     env.reset(seed=0, options={"task": "maze-easy/test/0"})
-    oracle = env.get_wrapper_attr("oracle_action")
+    expert = env.get_wrapper_attr("expert_action")
     moves, over = [], False
     while not over:
-        moves.append(oracle())
+        moves.append(expert())
         _, _, terminated, truncated, _ = env.step(moves[-1])
         over = terminated or truncated
     typed(monkeypatch, *moves, "not read any more")
@@ -197,7 +197,7 @@ def test_play_with_the_same_seed_is_the_same_task(
 
 
 def test_eval_reports_each_environment_as_promised(capsys: Captured) -> None:
-    found = evaluated(capsys, "text/maze", "text/maze-hard", "--agent", "oracle", "--episodes", "5")
+    found = evaluated(capsys, "text/maze", "text/maze-hard", "--agent", "expert", "--episodes", "5")
     assert set(found) == {"text/maze", "text/maze-hard"}
     maze = found["text/maze"]
     assert (maze["episodes"], maze["solved"], maze["success"], maze["faults"]) == (5, 5, 1.0, 0)
@@ -261,14 +261,14 @@ def test_eval_of_a_pattern_leaves_out_what_the_agent_cannot_play(
 def test_eval_keeps_trajectories_and_results(capsys: Captured, tmp_path: Path) -> None:
     out = tmp_path / "runs" / "first"
     found = evaluated(
-        capsys, "text/maze", "--agent", "oracle", "--episodes", "3", "--out", str(out)
+        capsys, "text/maze", "--agent", "expert", "--episodes", "3", "--out", str(out)
     )
     trajectories = list(read_trajectories(out / "text-maze.jsonl"))
     assert [t.task_id for t in trajectories] == [f"maze-easy/test/{i}" for i in range(3)]
     assert all(t.is_success and t.env_id == "turngym/Maze-v0" for t in trajectories)
     kept = json.loads((out / "evaluation.json").read_text())
     assert kept["results"] == found
-    assert (kept["plan"]["agent"], kept["plan"]["split"]) == ("oracle", "test")
+    assert (kept["plan"]["agent"], kept["plan"]["split"]) == ("expert", "test")
     assert kept["sessions"][0]["turngym"] == package.__version__
 
 
@@ -280,7 +280,7 @@ def test_eval_plays_the_training_tasks_on_demand(capsys: Captured, tmp_path: Pat
 
 
 def test_eval_prints_a_table_for_people(capsys: Captured) -> None:
-    assert main(["eval", "text/maze", "--agent", "oracle", "--episodes", "5"]) == 0
+    assert main(["eval", "text/maze", "--agent", "expert", "--episodes", "5"]) == 0
     header, line = capsys.readouterr().out.splitlines()
     assert header.startswith("ENVIRONMENT")
     assert line.startswith("text/maze    5         100.0 % [56.6, 100.0]  1.00")

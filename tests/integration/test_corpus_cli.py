@@ -79,5 +79,5 @@ def test_questions_are_proposed_for_a_corpus_and_can_be_played(tmp_path):
     env.reset(seed=0)
     over = False
     while not over:
-        _, reward, over, _, _ = env.step(env.oracle_action())
+        _, reward, over, _, _ = env.step(env.expert_action())
     assert reward == 1.0

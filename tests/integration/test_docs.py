@@ -47,12 +47,12 @@ def test_new_game_passes_the_shipped_checks(new_game: ModuleType) -> None:
 def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -> None:
     import asyncio
 
-    from turngym.agents.scripted import OraclePolicy, RandomPolicy
+    from turngym.agents.scripted import ExpertPolicy, RandomPolicy
     from turngym.rollouts.evaluation.evaluate import evaluate, summarize
 
     tasks = [turngym.make("mine/bullsandcows").unwrapped.task("test", i) for i in range(100)]
     solved = {}
-    for policy in (OraclePolicy(), RandomPolicy()):
+    for policy in (ExpertPolicy(), RandomPolicy()):
         played = asyncio.run(
             evaluate(
                 lambda: turngym.make("mine/bullsandcows"),
@@ -63,7 +63,7 @@ def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -
             )
         )
         solved[type(policy).__name__] = summarize(played).solved
-    assert solved["OraclePolicy"] == 100
+    assert solved["ExpertPolicy"] == 100
     assert solved["RandomPolicy"] < 20
 
 

@@ -133,7 +133,7 @@ def test_more_episodes_and_attempts_are_played_beside_those_that_are_there(
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for agent in ("random", "oracle"):
+    for agent in ("random", "expert"):
         options = ("--episodes", "12", "--seeds", "2", "--out", str(folder / agent))
         assert main(["eval", "text/maze", "text/wordle", "--agent", agent, *options]) == 0
     return folder
@@ -141,21 +141,21 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_evaluations_are_compared_task_by_task(two_runs: Path, capsys: Captured) -> None:
     capsys.readouterr()
-    folders = [str(two_runs / "random"), str(two_runs / "oracle")]
+    folders = [str(two_runs / "random"), str(two_runs / "expert")]
     assert main(["report", *folders, "--out", str(two_runs / "report"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["comparisons"]
     assert [(c["env"], c["run"], c["reference"]) for c in found] == [
-        ("text/maze", "oracle", "random"),
-        ("text/wordle", "oracle", "random"),
+        ("text/maze", "expert", "random"),
+        ("text/wordle", "expert", "random"),
     ]
     for comparison in found:
-        rows = {name: list(read_rows(two_runs / name / FILE)) for name in ("random", "oracle")}
+        rows = {name: list(read_rows(two_runs / name / FILE)) for name in ("random", "expert")}
         share = {
             name: sum(row.is_success for row in chosen if row.env == comparison["env"]) / 24
             for name, chosen in rows.items()
         }
         value, low, high = comparison["differences"]["success"]
-        assert value == pytest.approx(share["oracle"] - share["random"])
+        assert value == pytest.approx(share["expert"] - share["random"])
         assert low <= value <= high
         assert (comparison["tasks"], comparison["worse"]) == (12, 0)
     for name in ("evaluations.md", "evaluations.csv", "evaluations.png", "evaluations.svg"):
@@ -163,18 +163,18 @@ def test_two_evaluations_are_compared_task_by_task(two_runs: Path, capsys: Captu
 
 
 def test_a_comparison_has_a_reference_of_choice(two_runs: Path, capsys: Captured) -> None:
-    folders = [str(two_runs / name) for name in ("random", "oracle")]
-    options = ("--reference", "oracle", "--out", str(two_runs / "other"), "--json")
+    folders = [str(two_runs / name) for name in ("random", "expert")]
+    options = ("--reference", "expert", "--out", str(two_runs / "other"), "--json")
     assert main(["report", *folders, *options]) == 0
     [found, _] = json.loads(capsys.readouterr().out)["comparisons"]
     assert (found["run"], found["differences"]["success"][0] < 0) == ("random", True)
     assert main(["report", *folders, "--reference", "oracel"]) == 2
-    assert "Did you mean 'oracle'?" in capsys.readouterr().err
+    assert "Did you mean 'expert'?" in capsys.readouterr().err
 
 
 def test_a_report_without_matplotlib_has_its_tables(two_runs: Path, tmp_path: Path) -> None:
     done = turngym(
-        "report", two_runs / "oracle", "--out", tmp_path, cwd=tmp_path, hide=["matplotlib", "torch"]
+        "report", two_runs / "expert", "--out", tmp_path, cwd=tmp_path, hide=["matplotlib", "torch"]
     )
     assert done.returncode == 0, done.stderr
     assert "no plots" in done.stderr
@@ -183,7 +183,7 @@ def test_a_report_without_matplotlib_has_its_tables(two_runs: Path, tmp_path: Pa
 
 
 def test_an_option_reaches_the_environment(capsys: Captured) -> None:
-    options = ("--agent", "oracle", "--episodes", "1", "--json")
+    options = ("--agent", "expert", "--episodes", "1", "--json")
     assert main(["eval", "text/maze", *options, "--env-option", "difficulty=hard"]) == 0
     hard = json.loads(capsys.readouterr().out)["text/maze"]
     assert main(["eval", "text/maze-hard", *options]) == 0

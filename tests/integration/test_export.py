@@ -199,7 +199,7 @@ def test_parquet_without_its_package_is_one_line(tmp_path: Path) -> None:
 
 def test_each_environment_of_many_is_reported_where_there_is_no_terminal(tmp_path: Path) -> None:
     found = turngym(
-        *("eval", "text/maze", "text/guessnumber", "--agent", "oracle", "--episodes", "10"),
+        *("eval", "text/maze", "text/guessnumber", "--agent", "expert", "--episodes", "10"),
         cwd=tmp_path,
     )
     assert found.returncode == 0

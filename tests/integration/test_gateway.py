@@ -245,11 +245,11 @@ async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded
 ) -> None:
     from mcp.client.client import Client
 
-    oracle = turngym.make("text/maze")
+    expert = turngym.make("text/maze")
     async with bench(out=tmp_path, env=open_maze, **local()) as found:
         opened = await control(found, "/episodes", {"task": "maze-easy/test/0"})
         assert opened["observation"]
-        oracle.reset(seed=0, options={"task": opened["task"]})
+        expert.reset(seed=0, options={"task": opened["task"]})
         async with Client(opened["mcp_url"]) as tools, client(opened["base_url"]) as agent:
             names = [tool.name for tool in (await tools.list_tools()).tools]
             assert names == [t["function"]["name"] for t in opened["tools"]]
@@ -260,10 +260,10 @@ async def test_environment_s_tools_are_offered_over_mcp_and_its_rewards_recorded
             while not over:
                 rows = [row("user", "what now?")]
                 await agent.chat.completions.create(model="m", messages=rows)
-                action = oracle.unwrapped.oracle_action()
-                parsed: Any = oracle.unwrapped.action_format.parse(action)
+                action = expert.unwrapped.expert_action()
+                parsed: Any = expert.unwrapped.action_format.parse(action)
                 answered = await tools.call_tool(parsed.name, dict(parsed.arguments))
-                seen, _, terminated, truncated, _ = oracle.step(action)
+                seen, _, terminated, truncated, _ = expert.step(action)
                 over = terminated or truncated
                 assert answered.content[0].text == seen["text"]
     (trajectory,) = read_trajectories(tmp_path / FILE)

@@ -52,9 +52,9 @@ class {name}(TextGame):
         return float(self.state["right"])
 
     def legal_actions(self):
-        return [self.oracle_action()]
+        return [self.expert_action()]
 
-    def oracle_action(self):
+    def expert_action(self):
         return f"say {{self.state['number']}}"
 '''
 REGISTER = (
@@ -94,7 +94,7 @@ def test_eval_plays_what_is_named(
     folder: Path, target: str, registers: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(folder / "echo_game.py", "EchoEnv", registers=registers)
-    assert main(["eval", target, "--agent", "oracle", "--episodes", "2", "--json"]) == 0
+    assert main(["eval", target, "--agent", "expert", "--episodes", "2", "--json"]) == 0
     ((name, found),) = json.loads(capsys.readouterr().out).items()
     assert name == ("lab/echoenv" if registers else "local/echo")
     assert (found["episodes"], found["solved"]) == (2, 2)
@@ -236,7 +236,7 @@ def test_what_is_none_is_one_line_everywhere(
     for name in ("harbor", "folder"):
         (folder / name).mkdir()
     (folder / "harbor" / "task.toml").touch()
-    more = {"eval": [target, "--agent", "oracle"], "train": ["demo", f"env={target}"]}
+    more = {"eval": [target, "--agent", "expert"], "train": ["demo", f"env={target}"]}
     assert main([*command, *more.get(command[0], [target])]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith(f"error: {WRONG[target]}")

@@ -98,7 +98,7 @@ async def test_tasks_are_made_and_a_run_goes_on_where_it_was(tmp_path):
         for record in range(1, 2):
             split = "train" if env._set.count("train") else "test"
             await env.reset(seed=record, options={"split": split})
-            while (action := env.oracle_action()) != env.say("submit"):
+            while (action := env.expert_action()) != env.say("submit"):
                 await env.step(action)
             assert (await env.step(action))[1] == 1.0
     finally:
@@ -133,7 +133,7 @@ async def test_what_was_mended_between_releases_is_a_task(tmp_path):
     try:
         split = "train" if env._set.count("train") else "test"
         await env.reset(seed=0, options={"split": split})
-        while (action := env.oracle_action()) != env.say("submit"):
+        while (action := env.expert_action()) != env.say("submit"):
             await env.step(action)
         assert (await env.step(action))[1] == 1.0
     finally:
@@ -200,7 +200,7 @@ async def test_rewards_may_be_partial_and_gated():
         assert info["reward_parts"] == {"outcome": 0.0, "steps": 0.0}
         await env.reset(seed=0, options={"task": "bugs-sample/train/0"})
         turns = 0
-        while (action := env.oracle_action()) != env.say("submit"):
+        while (action := env.expert_action()) != env.say("submit"):
             await env.step(action)
             turns += 1
         _, reward, _, _, info = await env.step(action)

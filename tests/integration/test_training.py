@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
     "warm_start": {
         "episodes": 128,
-        "oracle_noise": 0.6,
+        "expert_noise": 0.6,
         "max_steps": 200,
         "evaluate_every": 100,
         "lr": 3e-3,

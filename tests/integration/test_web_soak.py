@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
@@ -87,7 +87,7 @@ class Soak:
             *(
                 collect(
                     lambda name=name: MiniWobEnv(task=name),
-                    OraclePolicy(),
+                    ExpertPolicy(),
                     [spec for spec in specs if spec.env_id.endswith(f"{name}-v0")],
                     concurrency=max(1, CONCURRENCY // len(TASKS) + 1),
                     on_episode=self.on_episode,

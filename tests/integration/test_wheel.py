@@ -165,7 +165,7 @@ def test_without_extras_it_plays_and_shows_and_says_what_training_needs(place: P
     }
     assert found["core"]["status"] == "ok"
     assert found["train"]["fix"] == "pip install 'turngym[train]'"
-    place.turngym("eval", "text/maze", "--agent", "oracle", "--episodes", "3", "--out", "played")
+    place.turngym("eval", "text/maze", "--agent", "expert", "--episodes", "3", "--out", "played")
     place.turngym("view", "played", "--html", "played.html")
     assert (place.work / "played.html").stat().st_size > 10_000
 

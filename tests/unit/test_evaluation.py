@@ -8,7 +8,7 @@ import pytest
 
 import turngym
 from helpers.trajectories import episode
-from turngym.agents.scripted import NoopPolicy, OraclePolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy
 from turngym.rollouts.evaluation.evaluate import (
     Evaluation,
     evaluate,
@@ -72,7 +72,7 @@ def test_an_evaluation_survives_json() -> None:
 async def test_the_expert_solves_what_silence_does_not() -> None:
     tasks = [procedural_task("maze-easy", "test", index) for index in range(6)]
     results = {}
-    for policy in (OraclePolicy(), NoopPolicy()):
+    for policy in (ExpertPolicy(), NoopPolicy()):
         trajectories = await evaluate(
             lambda: turngym.make("text/maze"),  # type: ignore[arg-type, return-value]
             policy,
@@ -84,6 +84,6 @@ async def test_the_expert_solves_what_silence_does_not() -> None:
         )
         assert [t.task_id for t in trajectories] == [task.id for task in tasks for _ in range(2)]
         results[type(policy)] = summarize(trajectories)
-    assert results[OraclePolicy].success == 1.0
+    assert results[ExpertPolicy].success == 1.0
     assert results[NoopPolicy].success == 0.0
     assert results[NoopPolicy].invalid_actions > 0

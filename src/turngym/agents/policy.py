@@ -19,7 +19,7 @@ class EpisodeContext:
     """Policy seed: differs between the members of a group."""
     instructions: str
     """Rules and action format, for a system prompt."""
-    oracle: Callable[[], str] | None = None
+    expert: Callable[[], str] | None = None
     """The environment's expert; only scripted experts and warm starts may ask it."""
 
 

@@ -43,7 +43,7 @@ class InlinePolicy:
         return _QuickSession(self._act)
 
 
-class OraclePolicy:
+class ExpertPolicy:
     """The environment's own expert, mixed with random legal actions.
 
     Args:
@@ -51,25 +51,25 @@ class OraclePolicy:
         noise_commands: First words of the legal actions that are drawn, where there are any; empty
             for all. An expert that asks at random but answers well has ``["ask"]``.
 
-    An environment without an oracle is refused, and so is one that, at the first turn, has no legal
+    An environment without an expert is refused, and so is one that, at the first turn, has no legal
     action that begins with each of ``noise_commands``.
     """
 
     def __init__(self, noise: float = 0.0, noise_commands: Collection[str] = ()) -> None:
         if not 0.0 <= noise <= 1.0:
-            raise ConfigError(f"OraclePolicy: noise must lie in [0, 1], got {noise}")
+            raise ConfigError(f"ExpertPolicy: noise must lie in [0, 1], got {noise}")
         if isinstance(noise_commands, str):
             raise ConfigError(
-                f"OraclePolicy: noise_commands must be a list, got {noise_commands!r}"
+                f"ExpertPolicy: noise_commands must be a list, got {noise_commands!r}"
             )
         self._noise = noise
         self._noise_commands = frozenset(noise_commands)
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that asks the environment's oracle."""
-        oracle, noise, commands = context.oracle, self._noise, self._noise_commands
-        if oracle is None:
-            raise ConfigError(f"environment {context.env_id!r} has no oracle")
+        """Return a session that asks the environment's expert."""
+        expert, noise, commands = context.expert, self._noise, self._noise_commands
+        if expert is None:
+            raise ConfigError(f"environment {context.env_id!r} has no expert")
         rng = np.random.default_rng(context.seed)
         is_first = True
 
@@ -80,7 +80,7 @@ class OraclePolicy:
             is_first = False
             if noise and rng.random() < noise:
                 return _random_action(rng, info, context.env_id, commands)
-            return oracle()
+            return expert()
 
         return _QuickSession(act)
 

@@ -12,7 +12,7 @@ from typing import Any
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import Policy
-from turngym.agents.scripted import InlinePolicy, NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, InlinePolicy, NoopPolicy, RandomPolicy
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.needs import need_train_extra
 from turngym.cli.output import say
@@ -28,8 +28,7 @@ FORMS = (
 HUMAN = "human"
 
 _SCRIPTED: Mapping[str, Callable[[], Policy]] = {
-    "expert": OraclePolicy,
-    "oracle": OraclePolicy,
+    "expert": ExpertPolicy,
     "random": RandomPolicy,
     "noop": NoopPolicy,
 }
@@ -54,6 +53,8 @@ def make_policy(spec: str) -> Policy:
         return InlinePolicy(_ask_person)
     if spec.split(" ")[0].endswith(".toml"):
         return _from_file(spec)
+    if spec == "oracle":
+        raise ConfigError("agent 'oracle': has a new name: expert")
     kind, colon, rest = spec.partition(":")
     if not colon:
         raise unknown_name("agent", spec, [*_SCRIPTED, HUMAN], hint=f"Wanted {FORMS}.")

@@ -84,9 +84,9 @@ def _core() -> Finding:
     try:
         env = make(_CORE_ENV)
         env.reset(seed=0)
-        oracle, turns, over = env.get_wrapper_attr("oracle_action"), 0, False
+        expert, turns, over = env.get_wrapper_attr("expert_action"), 0, False
         while not over:
-            _, _, terminated, truncated, info = env.step(oracle())
+            _, _, terminated, truncated, info = env.step(expert())
             turns, over = turns + 1, terminated or truncated
         env.close()
         if info["score"] != 1.0:

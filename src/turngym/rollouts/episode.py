@@ -277,7 +277,7 @@ async def _play(
             task_id=spec.task.id,
             seed=spec.policy_seed,
             instructions=info.get("instructions", ""),
-            oracle=_attribute(env, "oracle_action", None),
+            expert=_attribute(env, "expert_action", None),
         )
     record.see(observation)
     with _policy_border("start"):

@@ -6,9 +6,9 @@ import turngym
 from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import EpisodeContext, Policy
 from turngym.agents.scripted import (
+    ExpertPolicy,
     HumanPolicy,
     NoopPolicy,
-    OraclePolicy,
     RandomPolicy,
 )
 from turngym.errors import ConfigError
@@ -26,16 +26,16 @@ def actions(trajectory: Trajectory) -> list[str]:
     return [turn.action.content for turn in trajectory.turns]
 
 
-def test_oracle_solves_and_noise_makes_it_err() -> None:
-    [clean] = play(OraclePolicy())
-    noisy = play(OraclePolicy(noise=1.0), episodes=8)
+def test_expert_solves_and_noise_makes_it_err() -> None:
+    [clean] = play(ExpertPolicy())
+    noisy = play(ExpertPolicy(noise=1.0), episodes=8)
     assert clean.is_success
     assert len({tuple(actions(t)) for t in noisy}) > 1
     assert not all(t.is_success for t in noisy)
 
 
 def test_noise_may_be_kept_to_some_commands() -> None:
-    played = play(OraclePolicy(0.9, ["ask"]), env="text/guesscity", episodes=16)
+    played = play(ExpertPolicy(0.9, ["ask"]), env="text/guesscity", episodes=16)
     guesses = [a for t in played for a in actions(t) if not a.startswith("ask")]
     assert guesses
     assert sum(t.is_success for t in played) == len(guesses)  # none was drawn, so all are right
@@ -46,9 +46,9 @@ def test_noise_of_a_command_that_there_is_not_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"begins with \['say'\]; they begin with \['ask', 'guess'\]"
     ):
-        play(OraclePolicy(0.5, ["ask", "say"]), env="text/guesscity")
+        play(ExpertPolicy(0.5, ["ask", "say"]), env="text/guesscity")
     with pytest.raises(ConfigError, match="must be a list, got 'ask'"):
-        OraclePolicy(0.5, "ask")
+        ExpertPolicy(0.5, "ask")
 
 
 def test_random_actions_are_legal_and_follow_the_policy_seed() -> None:
@@ -81,9 +81,9 @@ def test_person_answers_the_observation_they_were_shown() -> None:
     assert trajectory.turns[0].observation[0].content in shown[0]
 
 
-def test_wrong_noise_and_missing_oracle_are_refused() -> None:
+def test_wrong_noise_and_missing_expert_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"noise must lie in \[0, 1\], got 2"):
-        OraclePolicy(noise=2)
+        ExpertPolicy(noise=2)
     context = EpisodeContext(env_id="x/y", task_id="t", seed=0, instructions="")
-    with pytest.raises(ConfigError, match="'x/y' has no oracle"):
-        OraclePolicy().start(context)
+    with pytest.raises(ConfigError, match="'x/y' has no expert"):
+        ExpertPolicy().start(context)

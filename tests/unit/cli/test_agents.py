@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from turngym.agents.policy import EpisodeContext
-from turngym.agents.scripted import NoopPolicy, OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.cli.agents import make_policy
 from turngym.errors import ConfigError, UnknownNameError
 
@@ -19,7 +19,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("spec", "policy"), [("oracle", OraclePolicy), ("random", RandomPolicy), ("noop", NoopPolicy)]
+    ("spec", "policy"), [("expert", ExpertPolicy), ("random", RandomPolicy), ("noop", NoopPolicy)]
 )
 def test_scripted_agents_go_by_their_names(spec: str, policy: type) -> None:
     assert isinstance(make_policy(spec), policy)
@@ -39,8 +39,10 @@ def test_a_policy_object_of_a_module_is_taken_as_it_is(module: Path) -> None:
 
 
 def test_a_near_miss_names_the_agent_that_was_meant() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown agent 'oracl'\. Did you mean 'oracle'\?"):
-        make_policy("oracl")
+    with pytest.raises(UnknownNameError, match=r"unknown agent 'exper'\. Did you mean 'expert'\?"):
+        make_policy("exper")
+    with pytest.raises(ConfigError, match="agent 'oracle': has a new name: expert"):
+        make_policy("oracle")
 
 
 def test_nonsense_lists_the_forms() -> None:

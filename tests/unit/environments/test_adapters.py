@@ -89,7 +89,7 @@ async def test_attributes_of_the_environment_and_its_wrappers_are_there(env):
     assert env.turns == 2
     assert env.score() == plain.unwrapped.score()
     assert env.legal_actions() == ["up", "jump 2", "jump 3"]
-    assert env.oracle_action() == "jump 3"
+    assert env.expert_action() == "jump 3"
     assert env.instructions == plain.unwrapped.instructions
     assert env.current_task == plain.unwrapped.current_task
     assert env.observation_space == plain.observation_space
@@ -516,7 +516,7 @@ def test_an_async_environment_plays_the_same_episode_in_sync(sync_env):
 def test_attributes_and_seed_of_an_async_environment_are_there(sync_env):
     sync_env.reset(seed=5)
     assert sync_env.score() == 0.0
-    assert sync_env.get_wrapper_attr("oracle_action")() == "jump 3"
+    assert sync_env.get_wrapper_attr("expert_action")() == "jump 3"
     assert sync_env.np_random_seed == 5
     assert sync_env.np_random is sync_env._inner.np_random
     assert not hasattr(sync_env, "no_such_thing")

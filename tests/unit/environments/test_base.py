@@ -272,8 +272,8 @@ def test_the_name_defaults_to_that_of_the_class():
     env = CardHouseEnv()
     assert env.name == "cardhouse"
     assert env.task("train", 3) == procedural_task("cardhouse", "train", 3)
-    with pytest.raises(ConfigError, match="has no oracle"):
-        env.oracle_action()
+    with pytest.raises(ConfigError, match="has no expert"):
+        env.expert_action()
 
 
 def test_the_actions_that_are_not_listed_stay_out_of_info():

@@ -156,7 +156,7 @@ def test_methods_and_attributes_of_the_environments_can_be_asked(both):
     for envs in both(top=9):
         envs.reset(seed=1)
         assert envs.call("legal_actions") == (["up", "jump 2", "jump 3"],) * 2
-        assert envs.call("oracle_action") == ("jump 3", "jump 3")
+        assert envs.call("expert_action") == ("jump 3", "jump 3")
         assert envs.call("score") == (0.0, 0.0)
         assert envs.get_attr("top") == (9, 9)
         envs.set_attr("slip", [0.0, 1.0])

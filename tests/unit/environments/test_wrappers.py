@@ -246,7 +246,7 @@ def test_the_expert_is_asked_before_the_step():
     env = ExpertMatch(ladder(top=6))
     height = []
     inner = env.unwrapped
-    inner.oracle_action = lambda: height.append(inner.ladder.height) or "jump 3"
+    inner.expert_action = lambda: height.append(inner.ladder.height) or "jump 3"
     env.reset(seed=1)
     env.step("jump 3")
     env.step("up")

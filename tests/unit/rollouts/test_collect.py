@@ -8,7 +8,7 @@ import pytest
 
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import BreakingIn, Saying
-from turngym.agents.scripted import OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.gym.adapters import as_sync
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs, group_trajectories
@@ -84,7 +84,7 @@ async def test_all_episodes_come_back_in_the_order_asked(concurrency):
     wanted = specs(10)
     maker, seen = Maker(AsyncLadderEnv), []
     made = await collect(
-        maker, OraclePolicy(), wanted, concurrency=concurrency, on_episode=seen.append
+        maker, ExpertPolicy(), wanted, concurrency=concurrency, on_episode=seen.append
     )
     assert [m.policy_seed for m in made] == [spec.policy_seed for spec in wanted]
     assert [m.task_id for m in made] == [spec.task.id for spec in wanted]
@@ -117,7 +117,7 @@ async def test_environments_that_wait_do_so_beside_each_other():
     def make() -> Any:
         return as_sync(partial(Meeting, slip=0.0, top=3))
 
-    found = await collect(make, OraclePolicy(), specs(4), concurrency=2)
+    found = await collect(make, ExpertPolicy(), specs(4), concurrency=2)
 
     assert [t.stop_reason for t in found] == [StopReason.TERMINATED] * 4
 

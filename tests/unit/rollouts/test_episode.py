@@ -10,7 +10,7 @@ import pytest
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import Saying
 from turngym.agents.policy import EpisodeContext
-from turngym.agents.scripted import OraclePolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.gym.adapters import EXECUTORS, as_async
 from turngym.environments.gym.wrappers import InvalidActionLimit, TurnLimit
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
@@ -76,8 +76,8 @@ async def test_the_policy_is_told_what_it_may_know():
     assert isinstance(context, EpisodeContext)
     assert (context.env_id, context.task_id, context.seed) == ("helpers/ladder", TASK.id, 17)
     assert context.instructions == env.instructions
-    assert context.oracle is not None
-    assert context.oracle() == "jump 3"
+    assert context.expert is not None
+    assert context.expert() == "jump 3"
 
 
 async def test_the_environment_is_not_closed():
@@ -103,9 +103,9 @@ async def test_an_async_environment_plays_the_same_episode():
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 async def test_an_adapter_plays_the_same_episode_with_the_expert(executor):
-    ours = await rollout(LadderEnv(), OraclePolicy(), SPEC)
+    ours = await rollout(LadderEnv(), ExpertPolicy(), SPEC)
     async with as_async(LadderEnv, executor=executor) as env:
-        assert await rollout(env, OraclePolicy(), SPEC) == ours
+        assert await rollout(env, ExpertPolicy(), SPEC) == ours
 
 
 # How an episode ends.
@@ -255,10 +255,10 @@ async def test_a_policy_that_cannot_start_is_an_error(raised, error):
 
 async def test_an_environment_that_breaks_while_its_expert_is_asked_is_the_environments_fault():
     class Lost(LadderEnv):
-        def oracle_action(self):
+        def expert_action(self):
             raise EnvironmentFault("the engine is gone")
 
-    made = await rollout(Lost(), OraclePolicy(), SPEC)
+    made = await rollout(Lost(), ExpertPolicy(), SPEC)
     assert made.stop_reason is StopReason.ERROR_ENV
 
 
@@ -306,13 +306,13 @@ async def test_wrong_settings_are_raised():
 
     with pytest.raises(ConfigError, match="set the path first"):
         await rollout(Picky(), Saying("up"), SPEC)
-    with pytest.raises(ConfigError, match="has no oracle"):
-        await rollout(gymnasium.Wrapper(NoExpert()), OraclePolicy(), SPEC)
+    with pytest.raises(ConfigError, match="has no expert"):
+        await rollout(gymnasium.Wrapper(NoExpert()), ExpertPolicy(), SPEC)
 
 
 class NoExpert(LadderEnv):
-    def oracle_action(self):
-        raise ConfigError("environment 'ladder' has no oracle")
+    def expert_action(self):
+        raise ConfigError("environment 'ladder' has no expert")
 
 
 async def test_cancellation_is_raised_and_closes_the_session():

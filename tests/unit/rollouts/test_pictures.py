@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.envs import LadderEnv
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.rollouts.pictures import PictureFolder, png
 
@@ -54,8 +54,8 @@ async def test_a_rollout_keeps_what_the_agent_saw_before_each_turn_and_at_the_en
     env = Painted(slip=0.0, top=3)
     spec = EpisodeSpec(env_id="ladder", task=env.task("train", 0), env_seed=0, policy_seed=0)
     keep = PictureFolder(tmp_path)
-    found = await rollout(env, OraclePolicy(), spec, keep_picture=keep)
+    found = await rollout(env, ExpertPolicy(), spec, keep_picture=keep)
     assert found.turns[0].picture == keep(noise(100))
     assert found.final_picture == keep(noise(len(found.final_observation[0].content)))
-    bare = await rollout(Painted(slip=0.0, top=3), OraclePolicy(), spec)
+    bare = await rollout(Painted(slip=0.0, top=3), ExpertPolicy(), spec)
     assert {turn.picture for turn in bare.turns} == {None}

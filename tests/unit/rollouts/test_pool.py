@@ -200,7 +200,7 @@ async def test_attributes_are_those_of_the_environment() -> None:
     pool = EnvPool(LadderEnv, size=1)
     lease = await pool.lease()
     lease.reset(seed=0)
-    assert lease.oracle_action() == "jump 3"
+    assert lease.expert_action() == "jump 3"
     with pytest.raises(AttributeError):
         _ = lease.no_such_thing
     lease.release()

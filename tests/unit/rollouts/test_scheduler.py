@@ -110,7 +110,7 @@ def test_playing_ahead_is_faster_than_waiting() -> None:
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_rollout_mode_is_as_fast_as_the_oracle(staleness: int) -> None:
+def test_rollout_mode_is_as_fast_as_the_bound(staleness: int) -> None:
     walls = {mode: one_pass(mode, staleness) for mode in ("rollout", "batch", "lockstep")}
     assert walls["rollout"][0] == pytest.approx(walls["rollout"][1], rel=1e-6)
     assert walls["batch"][0] > 1.3 * walls["rollout"][0]
@@ -119,7 +119,7 @@ def test_rollout_mode_is_as_fast_as_the_oracle(staleness: int) -> None:
 
 
 def one_pass(mode: str, staleness: int) -> tuple[float, float]:
-    """Return the wall time of one step of 40 episodes on 8 slots, and the oracle's."""
+    """Return the wall time of one step of 40 episodes on 8 slots, and the lower bound's."""
     run = scenario(
         steps=1,
         group_size=1,

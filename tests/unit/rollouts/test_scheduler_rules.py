@@ -1,4 +1,4 @@
-"""The pure decisions of the scheduler: staleness, groups, retries, budgets, the oracle."""
+"""The pure decisions of the scheduler: staleness, groups, retries, budgets, the lower bound."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_tokens_are_limited_too() -> None:
     assert allowance.spend(make_turn(), turns=2, tokens=10) is StopReason.TRUNCATED_TOKENS
 
 
-def test_the_oracle_is_list_scheduling() -> None:
+def test_the_bound_is_list_scheduling() -> None:
     assert list_schedule([3.0, 1.0, 1.0, 1.0], slots=2) == 3.0
     assert list_schedule([1.0, 1.0, 3.0], slots=2) == 4.0  # more than max(5 / 2, 3)
     assert list_schedule([], slots=2) == 0.0

@@ -19,7 +19,7 @@ def test_an_expert_pays_when_the_settings_say_so() -> None:
     arena = Arena(config("env.expert_match=true"))
     env = arena.make_env()
     env.reset(seed=1)
-    expert = env.get_wrapper_attr("oracle_action")()
+    expert = env.get_wrapper_attr("expert_action")()
     _, reward, *_, info = env.step(expert)
     assert reward == 1.0
     assert info["reward_parts"] == {"expert_match": 1.0}
@@ -30,7 +30,7 @@ def test_without_it_the_environment_pays_itself() -> None:
     arena = Arena(config())
     env = arena.make_env()
     env.reset(seed=1)
-    _, reward, *_ = env.step(env.get_wrapper_attr("oracle_action")())
+    _, reward, *_ = env.step(env.get_wrapper_attr("expert_action")())
     assert reward == 0.0
     arena.close()
 

@@ -138,3 +138,9 @@ def test_settings_are_read_without_torch() -> None:
         "assert not {'torch', 'transformers'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_old_name_of_a_setting_says_the_new_one() -> None:
+    line = r"warm_start\.oracle_noise: has a new name: warm_start\.expert_noise"
+    with pytest.raises(ConfigError, match=line):
+        config("warm_start.oracle_noise=0.1")

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from turngym.check_report import Broken, NotRun
-from turngym.environments.checks.probes import Episode, as_oracle, plain_steps, play, replaying
+from turngym.environments.checks.probes import Episode, as_expert, plain_steps, play, replaying
 
 AnyEnv = gymnasium.Env[Any, Any]
 
@@ -25,7 +25,7 @@ def must_agree(env: AnyEnv, played: Sequence[Episode]) -> None:
     those ``played``. A score of 1 must earn something. Where the contract is sparse (the expert is
     paid its score, with its last turn), a score of 1 and a return of 1 come together.
     """
-    expert = play(env, as_oracle(env), name="expert", max_turns=_MAX_TURNS, seed=0)
+    expert = play(env, as_expert(env), name="expert", max_turns=_MAX_TURNS, seed=0)
     best = _return(expert)
     if not _is_scored(expert) or best <= 0:
         raise NotRun("its expert earns nothing, or its episodes have no score")

@@ -16,7 +16,7 @@ from turngym.check_report import Broken, NotRun
 from turngym.environments.checks.probes import (
     Episode,
     Step,
-    as_oracle,
+    as_expert,
     difference,
     plain_steps,
     play,
@@ -91,13 +91,13 @@ class ForkChecks:
                 self._played.append((seed, episode))
 
     def _player(self, env: AnyEnv, info: Any, seed: int) -> tuple[str, Callable[..., str]]:
-        if seed % 2 and env.has_wrapper_attr("oracle_action"):
+        if seed % 2 and env.has_wrapper_attr("expert_action"):
             try:
-                env.get_wrapper_attr("oracle_action")()
+                env.get_wrapper_attr("expert_action")()
             except ConfigError:  # it has none
                 pass
             else:
-                return "expert", as_oracle(env)
+                return "expert", as_expert(env)
         if info.get("legal_actions"):
             return "random", randomly(np.random.default_rng(seed))
         return "silent", lambda _turn, _info: ""

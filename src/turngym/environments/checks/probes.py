@@ -150,9 +150,9 @@ def randomly(rng: np.random.Generator) -> Choose:
     )
 
 
-def as_oracle(env: gymnasium.Env[Any, Any]) -> Choose:
+def as_expert(env: gymnasium.Env[Any, Any]) -> Choose:
     """Return a chooser that asks the environment's own expert."""
-    return lambda _turn, _info: str(env.get_wrapper_attr("oracle_action")())
+    return lambda _turn, _info: str(env.get_wrapper_attr("expert_action")())
 
 
 def plain(value: Any) -> Any:

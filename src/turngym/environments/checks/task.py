@@ -88,9 +88,9 @@ def _must_be_sound(env: AnyEnv, task: Task) -> None:
     if score is None or score > 0:
         raise Broken(f"doing nothing scores {score!r}")
     env.reset(seed=0, options={"task": task})
-    oracle = env.get_wrapper_attr("oracle_action")
+    expert = env.get_wrapper_attr("expert_action")
     for turn in range(1, _MAX_EXPERT_TURNS + 1):
-        action = str(oracle())
+        action = str(expert())
         _, _, terminated, truncated, info = env.step(action)
         if "invalid_action" in info:
             raise Broken(f"turn {turn} of the expert was refused: {info['invalid_action']}")

@@ -23,7 +23,7 @@ from turngym.environments.checks.probes import (
     Episode,
     Step,
     alive,
-    as_oracle,
+    as_expert,
     difference,
     global_state,
     plain,
@@ -43,7 +43,7 @@ AnyEnv = gymnasium.Env[Any, Any]
 Check = Callable[[], None]
 
 _MAX_ACTION_SECONDS = 20.0
-_MAX_ORACLE_TURNS = 5_000
+_MAX_EXPERT_TURNS = 5_000
 _MAX_LEAVE_SECONDS = 3.0
 _MIN_LEAK_CHARS = 4
 _HARMLESS_WARNING = "Not able to test alternative render modes"
@@ -112,12 +112,12 @@ class TurnChecks:
 
     def _players(self, env: AnyEnv, seed: int) -> Iterator[tuple[str, Callable[..., str]]]:
         _, info = env.reset(seed=seed)
-        lists_actions, has_oracle = bool(info.get("legal_actions")), _has_oracle(env)
+        lists_actions, has_expert = bool(info.get("legal_actions")), _has_expert(env)
         yield "silent", lambda _turn, _info: ""
         if lists_actions:
             yield "random", randomly(np.random.default_rng(seed))
-        if has_oracle:
-            yield "expert", as_oracle(env)
+        if has_expert:
+            yield "expert", as_expert(env)
 
     @contextmanager
     def _env(self) -> Iterator[AnyEnv]:
@@ -312,14 +312,14 @@ class TurnChecks:
         """Solve sampled tasks of both splits with the environment's own expert."""
         with self._env() as env:
             env.reset(seed=0)
-            if not _has_oracle(env):
-                raise NotRun("it has no oracle_action")
+            if not _has_expert(env):
+                raise NotRun("it has no expert_action")
             for _, task_id, _, _ in self._openings(env, limit=max(2, self._num_tasks // 4)):
                 episode = play(
                     env,
-                    as_oracle(env),
+                    as_expert(env),
                     name=f"expert, {task_id}",
-                    max_turns=_MAX_ORACLE_TURNS,
+                    max_turns=_MAX_EXPERT_TURNS,
                     seed=0,
                     options={"task": task_id},
                 )
@@ -336,8 +336,8 @@ class TurnChecks:
         """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
         with self._env() as env:
             env.reset(seed=0)
-            if not _has_oracle(env):
-                raise NotRun("it has no oracle_action")
+            if not _has_expert(env):
+                raise NotRun("it has no expert_action")
             must_agree(env, [episode for _, episode in self._played])
 
     def close(self) -> None:
@@ -396,12 +396,12 @@ class TurnChecks:
                 yield split, task.id, observation, info
 
 
-def _has_oracle(env: AnyEnv) -> bool:
+def _has_expert(env: AnyEnv) -> bool:
     """Say whether the environment, which is reset, has an expert."""
-    if not env.has_wrapper_attr("oracle_action"):
+    if not env.has_wrapper_attr("expert_action"):
         return False
     try:
-        env.get_wrapper_attr("oracle_action")()
+        env.get_wrapper_attr("expert_action")()
     except ConfigError:  # what the default raises
         return False
     return True

@@ -163,9 +163,9 @@ class EpisodeCore:
         """
         return ""
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return an expert's action for the current state. Never part of an observation."""
-        raise ConfigError(f"environment {self.name!r} has no oracle")
+        raise ConfigError(f"environment {self.name!r} has no expert")
 
     def get_state(self) -> Any:
         """Return a copy of the state, independent of the environment (not for ``replay``)."""

@@ -89,7 +89,7 @@ class DesktopEnv(DeviceEnv):
         """Return 1 when the goal was reached."""
         return self._score
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next action of the problem's script, which begins with the episode.
 
         After anything else than the script it is lost, and stops.

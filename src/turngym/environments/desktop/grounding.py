@@ -169,7 +169,7 @@ class GroundingEnv(DeviceEnv):
         """Return 1 when the last turn hit."""
         return self._score
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return a click on the element, by its mark where marks are told."""
         x, y = self._target.center
         if self._shows_tree:

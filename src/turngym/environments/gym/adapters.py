@@ -56,7 +56,7 @@ _INTERRUPTS = 20
 class AsyncAdapter:
     """A sync environment with the coroutines of ``AsyncTurnEnv``; see ``as_async``.
 
-    Used by one task at a time. Its other attributes (``score``, ``oracle_action``,
+    Used by one task at a time. Its other attributes (``score``, ``expert_action``,
     ``legal_actions``, ``instructions``, ``observation_space`` ...) are those of the environment
     and its wrappers; they answer at once, and raise ``EnvironmentFault`` while a call runs.
 

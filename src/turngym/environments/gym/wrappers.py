@@ -287,7 +287,7 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     for what is no action. The environment's own reward is dropped; ``score`` stays.
 
     Args:
-        env: What to wrap; must have an ``action_format`` and an ``oracle_action``.
+        env: What to wrap; must have an ``action_format`` and an ``expert_action``.
 
     Source:
         UI-S1, arXiv:2509.11543.
@@ -296,13 +296,13 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     def __init__(self, env: TextEnv) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
-        for name in ("action_format", "oracle_action"):
+        for name in ("action_format", "expert_action"):
             if not env.has_wrapper_attr(name):
                 raise ConfigError(f"ExpertMatch: {env} has no {name} to compare actions by")
 
     def step(self, action: str) -> Step:
         """Step, and reward the agreement."""
-        expert = self.get_wrapper_attr("oracle_action")()
+        expert = self.get_wrapper_attr("expert_action")()
         observation, _, terminated, truncated, info = self.env.step(action)
         reward = self.agreement(action, expert)
         info["reward_parts"] = {"expert_match": reward}

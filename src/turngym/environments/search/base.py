@@ -167,7 +167,7 @@ class SearchEnv(TurnEnv):
         turns = [1 if number == 0 and doc in shown else 2 for number, doc in enumerate(left)]
         return 1.0 - 0.05 * (1 + sum(turns))
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next step of the question's plan.
 
         Raises:

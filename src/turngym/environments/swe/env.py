@@ -244,7 +244,7 @@ class SweEnv(WorkEnv):
         menu += [self.say("view", path=path) for path in files]
         return [*menu, self.say("bash", command="ls"), self.say("submit")]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next edit of the repair, then ``submit``."""
         assert self._project is not None
         for path in sorted(self._broken):

@@ -226,7 +226,7 @@ class InstanceEnv(WorkEnv):
         """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
         return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next edit of the instance's own patch, then ``submit``."""
         for path, wanted in self._wanted.items():
             found = self.current.get(path, self._base.get(path))

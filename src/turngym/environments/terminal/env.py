@@ -179,7 +179,7 @@ class TerminalEnv(WorkEnv):
         files = [self.say("view", path=path) for path in sorted(self.job.files)[:6]]
         return [self.say("bash", command="ls -R"), *files, self.say("submit")]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the expert's script, then ``submit``."""
         if self._is_done:
             return self.say("submit")

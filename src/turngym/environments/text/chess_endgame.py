@@ -120,7 +120,7 @@ class ChessEndgameEnv(TextGame):
         """Return the state again."""
         return self.describe()
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return a move of a shortest mate."""
         s, depths = self.state, mate_table()[1]
         best = min(

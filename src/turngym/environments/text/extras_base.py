@@ -131,7 +131,7 @@ class EngineGame(TurnEnv):
         """Return the possible commands in the action style of this environment."""
         return [self.styled(command) for command in self.possible_commands()]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the expert's next action in the action style of this environment."""
         with engine_border(self.name, "expert"):
             return self.styled(self.expert_command())

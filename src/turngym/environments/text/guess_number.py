@@ -101,6 +101,6 @@ class GuessNumberEnv(TextGame):
         s = self.state
         return f"{s.secret} from {s.low} to {s.high} after {s.tries}"
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the middle of the range that is left."""
         return self.say("guess", number=(self.state.low + self.state.high) // 2)

@@ -131,7 +131,7 @@ class MazeEnv(TextGame):
         """Return the state again."""
         return self.describe()
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the first move of a shortest path."""
         s = self.state
         path = _path(s, s.at, s.door if s.has_key else s.key)

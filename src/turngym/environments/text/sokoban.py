@@ -120,7 +120,7 @@ class SokobanEnv(TextGame):
         """Return the state again."""
         return self.describe()
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the first move of a shortest solution, or any move when there is none."""
         if self.state not in self._route:
             here: SokobanState | None = self.state

@@ -180,10 +180,10 @@ class TextArenaEnv(TurnEnv):
         """Return the moves that are accepted now, or None when nobody wrote a guide."""
         return None if self._legal is None else [self._styled(move) for move in self._legal]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the guide's move."""
         if self._guide is None:
-            return super().oracle_action()
+            return super().expert_action()
         with engine_border(self.name, "expert"):
             return self._styled(self._guide.expert(self.state.engine))
 

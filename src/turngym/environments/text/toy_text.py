@@ -100,7 +100,7 @@ class TableGame(GymnasiumEnv):
         plan = None if self._won else self._plan()
         return 0.0 if plan is None else 1.0 - 0.05 * len(plan)
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the first action of a shortest plan; the first legal one when there is none."""
         plan = self._plan()
         return self.say(plan[0]) if plan else self.legal_actions()[0]

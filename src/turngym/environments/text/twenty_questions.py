@@ -138,7 +138,7 @@ class QuestionGame(TextGame):
         s = self.state
         return f"{s.secret} of {' '.join(s.candidates)} asked {' '.join(sorted(s.asked))}"
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the question that splits the candidates best; the guess when one is left."""
         left = self._left()
         best = min(self._asks, key=lambda question: self._imbalance(question, left))

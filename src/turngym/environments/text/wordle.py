@@ -107,7 +107,7 @@ class WordleEnv(TextGame):
         s = self.state
         return f"{s.secret} {len(s.guesses)} {' '.join(sorted(set(s.guesses)))}"
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the guess that leaves the fewest words on average."""
         s = self.state
         seen = frozenset((guess, feedback(guess, s.secret)) for guess in s.guesses)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from turngym.rollouts.scheduler.staleness import LagCounts
-from turngym.rollouts.simulation.lower_bound import OracleClock
+from turngym.rollouts.simulation.lower_bound import ListSchedule
 
 _RECENT = 4096
 
@@ -24,7 +24,7 @@ class Gauges:
 
     slots: int
     began: float
-    oracle: OracleClock = field(init=False)
+    bound: ListSchedule = field(init=False)
     env_s: float = 0.0
     policy_s: float = 0.0
     learner_s: float = 0.0
@@ -53,13 +53,13 @@ class Gauges:
     """Trained tokens beyond the bound. A bug if it is ever more than 0."""
 
     def __post_init__(self) -> None:
-        self.oracle = OracleClock(self.slots)
+        self.bound = ListSchedule(self.slots)
 
     def ended(self, duration: float) -> None:
         """Count an episode that ended by itself."""
         self.episodes += 1
         self.durations.append(duration)
-        self.oracle.add(duration)
+        self.bound.add(duration)
 
     def kept(self, turns: int) -> None:
         """Count an episode that goes to training."""
@@ -77,14 +77,14 @@ class Gauges:
     def metrics(self, now: float) -> dict[str, float]:
         """Return everything as named numbers.
 
-        ``sched/efficiency`` is the wall time of the work-conserving oracle for the episodes that
+        ``sched/efficiency`` is the wall time of a work-conserving schedule for the episodes that
         ended, divided by the wall time that passed: 1 is perfect. It also falls while admission
         holds slots back, which ``sched/slot_share`` shows.
         """
         wall = max(now - self.began, 1e-9)
         room = self.slots * wall
         found = {
-            "sched/efficiency": min(1.0, self.oracle.wall / wall),
+            "sched/efficiency": min(1.0, self.bound.wall / wall),
             "sched/slot_share": min(1.0, (self.env_s + self.policy_s) / room),
             "sched/env_share": self.env_s / room,
             "sched/policy_share": self.policy_s / room,

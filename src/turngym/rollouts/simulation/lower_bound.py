@@ -16,13 +16,13 @@ def list_schedule(durations: Iterable[float], slots: int) -> float:
         durations: Length of each episode.
         slots: Episodes at once, 1 or more.
     """
-    clock = OracleClock(slots)
+    clock = ListSchedule(slots)
     for duration in durations:
         clock.add(duration)
     return clock.wall
 
 
-class OracleClock:
+class ListSchedule:
     """``list_schedule`` one episode at a time.
 
     Args:

@@ -16,7 +16,7 @@ from turngym.agents.engine.models import (
 )
 from turngym.agents.local import LocalPolicy
 from turngym.agents.rendering import Renderer
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.agents.tokenizers import train_tokenizer
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError
@@ -153,7 +153,7 @@ async def _expert_episodes(
         was_kept = file in folder.manifest
         if was_kept:
             logger.warning("%s: is missing; its episodes are played again", file)
-        expert = OraclePolicy(start.oracle_noise, start.noise_commands)
+        expert = ExpertPolicy(start.expert_noise, start.noise_commands)
         write_trajectories(file, await arena.expert_episodes(expert, count=count))
         if was_kept:
             _check_same_episodes(folder)

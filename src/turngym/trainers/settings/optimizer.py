@@ -46,7 +46,7 @@ class WarmStartConfig(OptimizerConfig):
 
     episodes: int = Field(default=500, ge=0)
     """Expert episodes to imitate, each on a task of its own; 0 for no warm start."""
-    oracle_noise: float = Field(default=0.4, ge=0, le=1)
+    expert_noise: float = Field(default=0.4, ge=0, le=1)
     """Share of the expert's actions that are replaced by random legal ones, so that the policy
     sees how to recover and keeps exploring."""
     noise_commands: tuple[str, ...] = ()

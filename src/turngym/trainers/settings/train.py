@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import ClassVar, Literal, Self
@@ -173,6 +174,9 @@ class TrainConfig(StrictModel):
     """One training run."""
 
     recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
+    renamed: ClassVar[Mapping[str, str]] = {
+        "warm_start.oracle_noise": "warm_start.expert_noise",
+    }
 
     env: EnvConfig
     model: ModelConfig = TinyModelConfig()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from turngym.agents.scripted import OraclePolicy
+from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.core.actions import Action
 from turngym.environments.desktop.android.hierarchy import read_hierarchy
 from turngym.environments.desktop.observation import view_text
@@ -199,7 +199,7 @@ def test_a_device_that_hangs_is_a_fault_in_time(double, monkeypatch):
 async def test_an_episode_is_played_and_judged_on_settings(double):
     env = new_env(double, screenshot="plain", scale=0.5)
     specs = group_specs("android", env.task("test", 0), seed=0, group_size=2)
-    played = await collect(lambda: env, OraclePolicy(), specs, concurrency=1)
+    played = await collect(lambda: env, ExpertPolicy(), specs, concurrency=1)
     assert [(t.error, t.score, len(t.turns)) for t in played] == [(None, 1.0, 5)] * 2
     assert double.phone.files["/sdcard/Documents/turngym/notes/a.txt"] == b"a"
     env = new_env(double)
@@ -216,12 +216,12 @@ async def test_a_device_that_is_unplugged_is_a_fault_without_a_score(double, com
     env = new_env(double)
     double.phone.dies_at = command
     specs = group_specs("android", env.task("test", 0), seed=0, group_size=1)
-    (played,) = await collect(lambda: env, OraclePolicy(), specs, concurrency=1)
+    (played,) = await collect(lambda: env, ExpertPolicy(), specs, concurrency=1)
     assert played.stop_reason.is_error
     assert played.score is None
     assert f"device {SERIAL} is gone (it went away in the middle of a command)" in played.error
     double.phone.plugged, double.phone.dies_at = True, ""
-    (again,) = await collect(lambda: new_env(double), OraclePolicy(), specs, concurrency=1)
+    (again,) = await collect(lambda: new_env(double), ExpertPolicy(), specs, concurrency=1)
     assert again.is_success
 
 

@@ -59,12 +59,12 @@ async def test_a_shorter_list_names_the_target_and_belongs_to_a_split(taken):
             assert marks == sorted(marks)
             wanted = goal.removeprefix("click ")
             assert split_of(" ".join([*names, wanted])) == split
-            assert env.oracle_action() == f"click {marks[names.index(wanted)]}"
+            assert env.expert_action() == f"click {marks[names.index(wanted)]}"
             assert info["legal_actions"] == [f"click {mark}" for mark in marks]
-            _, reward, terminated, _, info = await env.step(env.oracle_action())
+            _, reward, terminated, _, info = await env.step(env.expert_action())
             assert (reward, terminated, info["score"]) == (1.0, True, 1.0)
     await env.reset(seed=0)
-    wrong = next(one for one in env.legal_actions() if one != env.oracle_action())
+    wrong = next(one for one in env.legal_actions() if one != env.expert_action())
     assert (await env.step(wrong))[1] == 0.0
     await env.close()
 

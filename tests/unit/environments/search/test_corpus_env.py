@@ -86,7 +86,7 @@ def test_without_a_plan_there_is_no_expert(place):
     _, info = env.reset(seed=0)
     assert (info["ground_truth"], "potential" in info) == ("Ormouth", False)
     with pytest.raises(ConfigError, match="no plan, so there is no expert"):
-        env.oracle_action()
+        env.expert_action()
     assert env.step("answer ormouth.")[1] == 1.0
 
 
@@ -100,7 +100,7 @@ def test_an_index_of_packages_asks_its_own_questions(tmp_path):
         assert one[1]["task_id"] != other[1]["task_id"]
     over = False
     while not over:
-        _, reward, over, _, _ = env.step(env.oracle_action())
+        _, reward, over, _, _ = env.step(env.expert_action())
     assert reward == 1.0
 
 

@@ -87,7 +87,7 @@ def test_the_expert_needs_as_many_turns_as_the_potential_says():
     potentials = [env.potential()]
     over = False
     while not over:
-        _, reward, over, _, info = env.step(env.oracle_action())
+        _, reward, over, _, info = env.step(env.expert_action())
         potentials.append(info["potential"])
     assert reward == 1.0
     assert potentials == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95, 0.0])
@@ -202,7 +202,7 @@ def test_the_expert_speaks_in_tool_calls():
     env = started(action_style="tools")
     over = False
     while not over:
-        _, reward, over, _, info = env.step(env.oracle_action())
+        _, reward, over, _, info = env.step(env.expert_action())
         assert "invalid_action" not in info
     assert reward == 1.0
 
@@ -236,12 +236,12 @@ def test_the_anchor_tells_states_apart_and_equal_ones_not():
 def test_a_snapshot_is_small_and_goes_anywhere():
     env, other = WorldEnv(kind="2hop", difficulty="hard"), WorldEnv(kind="2hop", difficulty="hard")
     env.reset(seed=0)
-    env.step(env.oracle_action())
+    env.step(env.expert_action())
     data = pickle.dumps(env.snapshot())
     assert len(data) < 10_000
     other.restore(pickle.loads(data))
     while not env._over:
-        action = env.oracle_action()
+        action = env.expert_action()
         assert env.step(action) == other.step(action)
 
 

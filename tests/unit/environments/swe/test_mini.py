@@ -68,7 +68,7 @@ class TestJudged:
         self.reset(seed)
         terminated, turns = False, 0
         while not terminated:
-            _, reward, terminated, _, info = self.env.step(self.env.oracle_action())
+            _, reward, terminated, _, info = self.env.step(self.env.expert_action())
             turns += 1
         assert (reward, info["score"]) == (1.0, 1.0)
         assert turns <= 4
@@ -123,7 +123,7 @@ class TestJudged:
         assert (reward, terminated, info["score"]) == (0.0, True, 0.0)
         self.reset(1)
         while not terminated or not reward:
-            _, reward, terminated, *_ = self.env.step(self.env.oracle_action())
+            _, reward, terminated, *_ = self.env.step(self.env.expert_action())
             assert not terminated or reward == 1.0
 
     def test_calls_give_numbers_names_of_exceptions_or_what_they_are(self, runner):

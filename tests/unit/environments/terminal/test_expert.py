@@ -16,7 +16,7 @@ def test_the_script_of_an_expert_is_known_again(style: str, script: str) -> None
     env = TerminalEnv(action_style=style)  # type: ignore[arg-type]
     job = env._draw(env.task("train", 0))
     env._job = replace(job, expert=script)
-    assert env._is_expert(env.action_format.parse(env.oracle_action()))
+    assert env._is_expert(env.action_format.parse(env.expert_action()))
     assert not env._is_expert(env.action_format.parse(env.say("bash", command="touch c")))
 
 
@@ -24,4 +24,4 @@ def test_a_script_that_cannot_be_said_is_refused_and_not_repeated() -> None:
     env = TerminalEnv()
     env._job = replace(env._draw(env.task("train", 0)), expert="  ")
     with pytest.raises(ConfigError, match="the expert's script cannot be said"):
-        env.oracle_action()
+        env.expert_action()

@@ -127,7 +127,7 @@ def test_black_defends_as_long_as_it_can():
         s = env.state
         left = [int(white[s.king, s.rook, s.enemy])]
         while left[-1] > 1:
-            env.step(env.oracle_action())
+            env.step(env.expert_action())
             s = env.state
             left.append(int(white[s.king, s.rook, s.enemy]))
         assert left == list(range(left[0], 0, -1))

@@ -79,7 +79,7 @@ for index in range(4):
     print(env.reset(options={"task": env.task("test", index)}))
     for turn in range(8):
         legal = env.legal_actions()
-        print(env.step(legal[7 * turn % len(legal)] if turn % 2 else env.oracle_action()))
+        print(env.step(legal[7 * turn % len(legal)] if turn % 2 else env.expert_action()))
         if env._over:
             break
 """
@@ -120,7 +120,7 @@ def test_the_planner_finds_back_after_a_detour() -> None:
         for _ in range(30):
             if terminated:
                 break
-            _, _, terminated, _, info = env.step(env.oracle_action())
+            _, _, terminated, _, info = env.step(env.expert_action())
         assert terminated
         assert info["score"] == 1.0
     env.close()
@@ -139,7 +139,7 @@ def test_two_environments_play_side_by_side_and_libraries_are_lent_again() -> No
     while len(score) < 2:
         for env in (left, right):
             if id(env) not in score:
-                _, _, terminated, _, info = env.step(env.oracle_action())
+                _, _, terminated, _, info = env.step(env.expert_action())
                 if terminated:
                     score[id(env)] = info["score"]
     assert list(score.values()) == [1.0, 1.0]

@@ -66,7 +66,7 @@ def test_every_level_is_solved_in_the_number_of_moves_that_it_declares(level: st
         env.reset(options={"task": env.task("test", index)})
         made, terminated = 0, False
         while not terminated and made < most:
-            _, reward, terminated, _, info = env.step(env.oracle_action())
+            _, reward, terminated, _, info = env.step(env.expert_action())
             made += 1
         assert (reward, info["score"]) == (1.0, 1.0)
         assert fewest <= made <= most
@@ -75,11 +75,11 @@ def test_every_level_is_solved_in_the_number_of_moves_that_it_declares(level: st
 def test_the_bot_finds_back_after_a_detour() -> None:
     env = BabyAIEnv(difficulty="PickupLoc")
     env.reset(options={"task": env.task("test", 2)})
-    env.oracle_action()
+    env.expert_action()
     for move in ("turn left", "go forward", "turn left", "go forward"):
         env.step(move)
     for _ in range(40):
-        _, _, terminated, _, info = env.step(env.oracle_action())
+        _, _, terminated, _, info = env.step(env.expert_action())
         if terminated:
             break
     assert info["score"] == 1.0
@@ -90,23 +90,23 @@ def test_an_expert_that_gives_up_is_no_fault_of_the_environment() -> None:
     from minigrid.core.world_object import Box
 
     env = room()
-    env.oracle_action()
+    env.expert_action()
     env.state.world.grid.set(2, 4, Box("green"))
     _, _, _, _, info = env.step("toggle")
     assert "invalid_action" not in info
-    assert env.oracle_action() in MOVES
+    assert env.expert_action() in MOVES
 
 
 def test_a_snapshot_holds_the_world_and_the_bot_together() -> None:
     env = BabyAIEnv(difficulty="UnlockLocal")
     env.reset(options={"task": env.task("test", 0)})
     for _ in range(4):
-        env.step(env.oracle_action())
+        env.step(env.expert_action())
     child = env.fork(1)[0]
     assert child.state.bot.mission is child.state.world
     assert child.state.world is not env.state.world
     before = _key(env.state.world)
-    while not child.step(child.oracle_action())[2]:
+    while not child.step(child.expert_action())[2]:
         pass
     assert _key(env.state.world) == before
 

@@ -109,7 +109,7 @@ def test_errors_of_ours_pass_the_border_as_they_are() -> None:
 def test_legal_and_expert_actions_follow_the_action_style() -> None:
     env = started(action_style="tools")
     press = '{"name": "press", "arguments": {"thing": "switch"}}'
-    assert env.oracle_action() == env.legal_actions()[0] == press
+    assert env.expert_action() == env.legal_actions()[0] == press
     assert env.step(press)[2]
 
 

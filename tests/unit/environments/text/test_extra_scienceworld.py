@@ -112,13 +112,13 @@ def test_the_expert_may_be_asked_late_and_goes_on_after_a_look_around(
     for _ in range(3):
         env.step("look around")
     before = env.anchor()
-    env.oracle_action()
+    env.expert_action()
     assert env.anchor() == before, "finding the gold path must come back to the same place"
     total = 0.0
     for turn in range(40):
         if turn == 1:
             env.step("inventory")
-        _, reward, terminated, _, info = env.step(env.oracle_action())
+        _, reward, terminated, _, info = env.step(env.expert_action())
         total += reward
         if terminated:
             break

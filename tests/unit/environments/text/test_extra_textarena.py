@@ -197,8 +197,8 @@ def test_a_game_without_guide_has_neither_legal_moves_nor_expert() -> None:
     env = from_textarena("TowerOfHanoi-v0", split_by_content=False)
     _, info = env.reset(seed=0)
     assert "legal_actions" not in info
-    with pytest.raises(ConfigError, match="has no oracle"):
-        env.oracle_action()
+    with pytest.raises(ConfigError, match="has no expert"):
+        env.expert_action()
 
 
 @needs_textarena
@@ -217,7 +217,7 @@ def test_an_end_by_invalid_moves_pays_nothing(game: str) -> None:
     paid = []
     for seed in range(6):  # guesses that come near, then nonsense
         env.reset(seed=seed)
-        env.step(env.oracle_action())
+        env.step(env.expert_action())
         env.step("[nonsense]")
         _, reward, terminated, _, info = env.step("[nonsense]")
         assert terminated
@@ -232,7 +232,7 @@ def test_the_second_invalid_move_in_a_row_ends_the_game_as_textarena_says() -> N
     observation, _, terminated, _, info = env.step("[1 1 1 1]")
     assert "Duplicate numbers are not allowed" in info["invalid_action"]
     assert not terminated
-    env.step(env.oracle_action())
+    env.step(env.expert_action())
     env.step("[9 9 9 9]")
     observation, _, terminated, _, info = env.step("[9 9 9 9]")
     assert terminated

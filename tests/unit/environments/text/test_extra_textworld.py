@@ -116,7 +116,7 @@ env = {game}(difficulty="medium")
 for index in range(3):
     print(env.reset(options={{"task": env.task("test", index)}}))
     for _ in range(4):
-        print(env.step(env.oracle_action()))
+        print(env.step(env.expert_action()))
         if env._over:
             break
 """
@@ -170,20 +170,20 @@ def test_the_meal_cannot_be_prepared_before_its_ingredients_are() -> None:
             break
         refused.append(observation["text"])
         assert not terminated
-        env.step(env.oracle_action())
+        env.step(env.expert_action())
     assert "Something still needs to be cooked." in refused
-    assert env.oracle_action() == "eat meal"
+    assert env.expert_action() == "eat meal"
 
 
 @needs_textworld
 def test_the_cook_reads_the_recipe_first_and_is_told_it() -> None:
     env = CookingEnv()
     env.reset(options={"task": env.task("test", 0)})
-    assert env.oracle_action() == "examine cookbook"
+    assert env.expert_action() == "examine cookbook"
     text = env.step("examine cookbook")[0]["text"]
     assert "Ingredients:" in text
     assert "Directions:" in text
-    assert env.oracle_action() != "examine cookbook"
+    assert env.expert_action() != "examine cookbook"
 
 
 @needs_textworld
@@ -193,7 +193,7 @@ def test_points_add_up_to_one_and_a_spoilt_meal_loses() -> None:
     rewards = []
     terminated = False
     while not terminated:
-        _, reward, terminated, _, info = env.step(env.oracle_action())
+        _, reward, terminated, _, info = env.step(env.expert_action())
         rewards.append(reward)
     assert sum(rewards) == pytest.approx(1.0)
     assert info["score"] == 1.0
@@ -201,7 +201,7 @@ def test_points_add_up_to_one_and_a_spoilt_meal_loses() -> None:
     env.reset(options={"task": env.task("test", 1)})
     for _ in range(30):
         cooking = [action for action in env.legal_actions() if action.startswith("cook ")]
-        action = cooking[0] if cooking else env.oracle_action()
+        action = cooking[0] if cooking else env.expert_action()
         observation, _, terminated, _, info = env.step(action)
         if terminated:
             break
@@ -230,11 +230,11 @@ def test_the_trap_of_a_treasure_hunt_loses() -> None:
 def test_a_pickled_snapshot_goes_on_in_another_environment() -> None:
     env, other = TreasureEnv(difficulty="medium"), TreasureEnv(difficulty="medium")
     env.reset(options={"task": env.task("test", 3)})
-    env.step(env.oracle_action())
+    env.step(env.expert_action())
     other.restore(pickle.loads(pickle.dumps(env.snapshot())))
     while True:
-        action = env.oracle_action()
-        assert other.oracle_action() == action
+        action = env.expert_action()
+        assert other.expert_action() == action
         ours, theirs = env.step(action), other.step(action)
         assert ours[:4] == theirs[:4]
         if ours[2]:

@@ -165,7 +165,7 @@ def test_expert_replans_after_a_detour():
     for move in ("north", "west", "south"):
         env.step(f"go {move}")
     for _ in range(10):
-        observation, *_, info = env.step(env.oracle_action())
+        observation, *_, info = env.step(env.expert_action())
         if observation["text"] == "solved.":
             break
     assert info["score"] == 1.0
@@ -173,4 +173,4 @@ def test_expert_replans_after_a_detour():
 
 def test_expert_of_a_lost_level_still_moves():
     env = env_at("#######\n#@ $$.#\n#    .#\n#######")
-    assert env.oracle_action() in env.legal_actions()
+    assert env.expert_action() in env.legal_actions()

@@ -49,7 +49,7 @@ def test_legal_actions_and_expert_speak_tool_calls():
     env = maze_at(OPEN, action_style="tools")
     call = '{"name": "go", "arguments": {"direction": "south"}}'
     assert env.legal_actions() == [call]
-    assert env.oracle_action() == call
+    assert env.expert_action() == call
 
 
 def test_about_a_fifth_of_all_problems_is_for_testing():

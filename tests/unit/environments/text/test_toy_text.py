@@ -48,7 +48,7 @@ def test_a_passenger_who_left_early_is_fetched_again():
     for action in ("south", "south", "east", "east", "east", "east", "north", "north", "drop off"):
         observation = env.step(action)[0]
     assert observation["text"] == "fetch green here. open south west."
-    assert env.oracle_action() == "pick up"
+    assert env.expert_action() == "pick up"
 
 
 def test_the_bare_taxi_has_the_map_in_its_rules():
@@ -131,6 +131,6 @@ def test_nothing_here_needs_pygame():
         "for name in ('text/taxi', 'text/frozenlake'):\n"
         "    env = turngym.make(name)\n"
         "    env.reset(seed=0)\n"
-        "    env.step(env.unwrapped.oracle_action())\n"
+        "    env.step(env.unwrapped.expert_action())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

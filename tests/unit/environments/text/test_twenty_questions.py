@@ -91,7 +91,7 @@ def test_the_expert_finds_everything_in_the_hard_game_within_twenty_turns(game):
         env.reset(seed=0)
         env.state = QuestionState(names, secret)
         for _ in range(20):
-            _, reward, terminated, _, _ = env.step(env.oracle_action())
+            _, reward, terminated, _, _ = env.step(env.expert_action())
             if terminated:
                 break
         assert (reward, terminated) == (1.0, True), secret
@@ -139,5 +139,5 @@ def test_the_game_plays_over_any_table():
     assert "You may ask: metal, teeth." in info["instructions"]
     over = False
     while not over:
-        _, reward, over, _, _ = env.step(env.oracle_action())
+        _, reward, over, _, _ = env.step(env.expert_action())
     assert reward == 1.0

@@ -55,7 +55,7 @@ def test_expert_finds_every_word_within_six_guesses(difficulty):
     for secret in words_up_to(env.settings["rarity"])[::3]:
         env.state = WordleState(secret)
         for _ in range(6):
-            guess = env.oracle_action().removeprefix("guess ")
+            guess = env.expert_action().removeprefix("guess ")
             env.state = WordleState(secret, (*env.state.guesses, guess))
         assert env.score() == 1.0, secret
 

@@ -129,7 +129,7 @@ class AndroidEnv(DeviceEnv):
         """Return 1 when the goal was reached."""
         return self._score
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next action of the job's script; lost, it stops."""
         if self.turns >= len(self.job.script):
             truth = self.job.truth

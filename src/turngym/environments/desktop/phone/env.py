@@ -99,7 +99,7 @@ class PhoneEnv(DeviceEnv):
         """Return 1 when the goal was reached."""
         return self._score
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the next step of the problem's script, or a scroll where it is not in view."""
         if self._done_steps >= len(self.job.script):
             truth = self.job.truth

@@ -156,7 +156,7 @@ class MiniEnv(TextGame):
         ]
         return [*menu, self.say("submit")]
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Read from the function that is named to the file that is wrong, mend it, submit."""
         problem, files = self.state.problem, dict(self.state.files)
         for path in problem.reading:

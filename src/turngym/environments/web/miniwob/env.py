@@ -199,7 +199,7 @@ class MiniWobEnv(WebEnv):
         """Return a digest of the problem that was drawn."""
         return f"{self._miniwob_task} {self._key}"
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the expert's action.
 
         Raises:

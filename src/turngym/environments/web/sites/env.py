@@ -182,7 +182,7 @@ class SiteEnv(WebEnv):
         """Return the goal, which holds all that was drawn."""
         return self.goal
 
-    def oracle_action(self) -> str:
+    def expert_action(self) -> str:
         """Return the expert's action."""
         name, arguments = self.job.expert(Scene(self.goal, self.view, tuple(self._done_actions)))
         return self.say(name, **arguments)
