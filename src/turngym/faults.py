@@ -1,8 +1,9 @@
 """Errors of foreign code: who asked for them, what is said of them, and where they were raised.
 
-Environments, policies, judges and tools are written by others and may raise anything. A ``Border``
-stands around each call of such code: whatever comes out is one typed fault of one episode. Only
-what the user or the scheduler asked for passes: a cancellation of this task, Ctrl-C, SIGTERM.
+Environments, policies, judges and tools are written by others and may raise anything. A
+``Boundary`` stands around each call of such code: whatever comes out is one typed fault of one
+episode. Only what the user or the scheduler asked for passes: a cancellation of this task, Ctrl-C,
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LONGEST_CHAIN = 10
 _PLACE = "_turngym_place"
 
 
-class Border:
+class Boundary:
     """Attributes to foreign code what is raised inside the block.
 
     ``StopIteration``, exits and cancellations that nobody asked for become faults, too: none of
@@ -71,7 +72,7 @@ class Border:
         return isinstance(error, self._passing)
 
 
-class ExitBorder(Border):
+class ExitBoundary(Boundary):
     """Lets errors pass as they are, but not what would end a thread, a loop or the program."""
 
     def _passes(self, error: BaseException) -> bool:

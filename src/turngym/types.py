@@ -1,4 +1,4 @@
-"""The data that crosses package borders, and its invariants.
+"""The data that crosses package boundaries, and its invariants.
 
     Message, ToolCall        what is said
     TokenSpan                tokens that share one source, with log-probs when they were sampled

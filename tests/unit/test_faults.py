@@ -19,11 +19,11 @@ import pytest
 
 from turngym.environments.gym.workers import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault
-from turngym.faults import Border, ExitBorder, Tolerated, describe, message_of, place_of
+from turngym.faults import Boundary, ExitBoundary, Tolerated, describe, message_of, place_of
 
 
-def border() -> Border:
-    return Border("step", EnvironmentFault, ConfigError)
+def boundary() -> Boundary:
+    return Boundary("step", EnvironmentFault, ConfigError)
 
 
 def interrupt() -> None:
@@ -45,7 +45,7 @@ def second_time(number: int, frame: FrameType | None) -> None:
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, second_time])
-@pytest.mark.parametrize("kind", [border, partial(Tolerated, "closing")])
+@pytest.mark.parametrize("kind", [boundary, partial(Tolerated, "closing")])
 def test_the_users_own_interrupt_passes(handler: Any, kind: Callable[[], Any]) -> None:
     with handled(handler), pytest.raises(KeyboardInterrupt), kind():
         interrupt()
@@ -54,9 +54,9 @@ def test_the_users_own_interrupt_passes(handler: Any, kind: Callable[[], Any]) -
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration])
 def test_an_exit_that_foreign_code_raises_is_a_fault(error: type[BaseException]) -> None:
     said = rf"^step: {error.__name__} \(test_faults\.py:\d+"
-    with pytest.raises(EnvironmentFault, match=said), border():
+    with pytest.raises(EnvironmentFault, match=said), boundary():
         raise error
-    with pytest.raises(EnvironmentFault, match=r"^call: "), ExitBorder("call", EnvironmentFault):
+    with pytest.raises(EnvironmentFault, match=r"^call: "), ExitBoundary("call", EnvironmentFault):
         raise error
     with Tolerated("closing") as closing:
         raise error
@@ -68,7 +68,7 @@ def test_an_exit_in_another_thread_is_never_the_users() -> None:
 
     def work() -> None:
         try:
-            with border():
+            with boundary():
                 sys.exit(1)
         except EnvironmentFault as error:
             found.append(error)
@@ -81,11 +81,11 @@ def test_an_exit_in_another_thread_is_never_the_users() -> None:
 
 async def test_a_cancellation_passes_only_when_the_task_was_cancelled() -> None:
     async def wait() -> None:
-        with border():
+        with boundary():
             await asyncio.sleep(1e6)
 
     async def leak() -> None:
-        with border():
+        with boundary():
             raise asyncio.CancelledError
 
     asked = asyncio.create_task(wait())
@@ -99,7 +99,7 @@ async def test_a_cancellation_passes_only_when_the_task_was_cancelled() -> None:
 
 async def test_a_coroutine_that_is_closed_ends_without_a_fault() -> None:
     async def wait() -> None:
-        with border():
+        with boundary():
             await asyncio.sleep(1e6)
 
     work = wait()

@@ -14,7 +14,7 @@ import gymnasium
 from turngym.agents.policy import Policy
 from turngym.environments.gym.adapters import as_async, waits
 from turngym.errors import ConfigError, EnvironmentFault
-from turngym.faults import Border, Tolerated, cancellations, message_of
+from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.rollouts.episode import SELF_CANCELLED, AnyEnv, EpisodeSpec, faulted, rollout
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -96,7 +96,7 @@ async def collect(
         try:
             for index, spec in todo:
                 try:
-                    with Border("make", EnvironmentFault, ConfigError):
+                    with Boundary("make", EnvironmentFault, ConfigError):
                         env = env if env is not None else _beside_others(make_env(), turns)
                     trajectory = await wanted.unless_cancelled(play(env, policy, spec), spec)
                 except EnvironmentFault as fault:

@@ -22,7 +22,7 @@ from turngym.agents.policy import (
 )
 from turngym.environments.core.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
-from turngym.faults import Border, Tolerated, message_of
+from turngym.faults import Boundary, Tolerated, message_of
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
 
@@ -137,7 +137,7 @@ async def rollout(
         record.stop, record.error = StopReason.ERROR_POLICY, message_of(fault)
     if record.stop.is_truncated and record.score is None:
         try:
-            with Border("score", EnvironmentFault):
+            with Boundary("score", EnvironmentFault):
                 record.score = _checked_score(_attribute(env, "score", lambda: None)())
         except EnvironmentFault as fault:  # an episode without a judge has no reward
             record.stop, record.error = StopReason.ERROR_REWARD, message_of(fault)
@@ -187,7 +187,7 @@ class _Record:
     def see(self, observation: Any) -> None:
         self.last_picture = None
         if self.keep_picture is not None:
-            with Border("image", EnvironmentFault, OSError):  # a full disk is not its fault
+            with Boundary("image", EnvironmentFault, OSError):  # a full disk is not its fault
                 if (image := observation.get("image")) is not None:
                     self.last_picture = self.keep_picture(image)
 
@@ -267,7 +267,7 @@ async def _play(
     played: Sequence[Played],
 ) -> None:
     spec = record.spec
-    with _env_border("reset"):
+    with _env_boundary("reset"):
         observation, info = await _awaited(
             env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
@@ -280,7 +280,7 @@ async def _play(
             expert=_attribute(env, "expert_action", None),
         )
     record.see(observation)
-    with _policy_border("start"):
+    with _policy_boundary("start"):
         session = policy.start(context)
     try:
         over = False
@@ -288,7 +288,7 @@ async def _play(
             if over:
                 raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
             _take_up(session, observation, info, before, number)
-            with _env_border("step"):
+            with _env_boundary("step"):
                 answer = _Answer(*await _awaited(env.step(before.turn.action.content)))
                 record.add(_as_policy_turn(before.turn), info, answer)
             record.see(answer.observation)
@@ -296,13 +296,13 @@ async def _play(
         while not over:
             if watch is not None and (hold := watch.before_act(len(record.turns))) is not None:
                 await hold
-            with _policy_border("act"):
+            with _policy_boundary("act"):
                 turn = await _acted(session.act(observation, info), act_timeout_s)
                 if turn.action.role != "assistant":
                     raise ValueError(f"the action is a message of role {turn.action.role!r}")
             if watch is not None and (hold := watch.drawn(turn)) is not None:
                 await hold
-            with _env_border("step"):
+            with _env_boundary("step"):
                 answer = _Answer(*await _awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)
             record.see(answer.observation)
@@ -354,7 +354,7 @@ def _take_up(
     replay = getattr(session, "replay", None)
     if replay is None:
         raise NoReplay(f"sessions of {type(session).__name__} have no replay")
-    with _policy_border("replay"):
+    with _policy_boundary("replay"):
         replay(observation, info, before.turn)
 
 
@@ -367,18 +367,18 @@ def _as_policy_turn(turn: Turn) -> PolicyTurn:
     )
 
 
-def _env_border(phase: str) -> Border:
+def _env_boundary(phase: str) -> Boundary:
     """Attribute to the environment what is raised inside, a timeout of its own included.
 
     The time limit of the episode does not come this way: it arrives as a cancellation.
     """
-    return Border(phase, EnvironmentFault, ConfigError, EnvironmentFault)
+    return Boundary(phase, EnvironmentFault, ConfigError, EnvironmentFault)
 
 
-def _policy_border(phase: str) -> Border:
+def _policy_boundary(phase: str) -> Boundary:
     """Attribute to the policy what is raised inside."""
     passing = (ConfigError, ContextOverflow, EnvironmentFault, PolicyFault)
-    return Border(phase, PolicyFault, *passing)
+    return Boundary(phase, PolicyFault, *passing)
 
 
 async def _awaited(result: Any) -> Any:

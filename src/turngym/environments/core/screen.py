@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -14,6 +12,7 @@ from turngym.environments.core.actions import InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
+from turngym.faults import Boundary
 from turngym.tasks.base import Task
 
 ActionStyle = Literal["commands", "tools"]
@@ -96,14 +95,6 @@ class ScreenEnv(AsyncTurnEnv):
 
             save(outcome.image, self._kept / f"{name}.png")
 
-    @contextmanager
-    def _border(self, phase: str) -> Iterator[None]:
+    def _boundary(self, phase: str) -> Boundary:
         """Attribute what the screen's programs raise to the environment."""
-        try:
-            yield
-        except TurnGymError:
-            raise
-        except Exception as error:
-            raise EnvironmentFault(
-                f"{self.name}: {phase}: {type(error).__name__}: {error}"
-            ) from error
+        return Boundary(f"{self.name}: {phase}", EnvironmentFault, TurnGymError)

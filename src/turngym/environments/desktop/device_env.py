@@ -243,12 +243,12 @@ class DeviceEnv(ScreenEnv):
     async def _run(self, phase: str, work: Callable[[], T]) -> T:
         """Run ``work`` in the device's thread. Cancelled, it is let finish there."""
         if not self.in_thread:
-            with self._border(phase):
+            with self._boundary(phase):
                 return work()
         if self._thread is None:
             if phase not in ("reset", "close"):
                 raise EnvironmentFault(f"{self.name}: the environment is closed")
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="turngym-device")
         loop = asyncio.get_running_loop()
-        with self._border(phase):
+        with self._boundary(phase):
             return await loop.run_in_executor(self._thread, work)

@@ -95,7 +95,7 @@ class Screen:
     def __init__(self, root: Path, width: int, height: int, *, hold: Callable[[], None]) -> None:
         self._hold = hold
         self.width, self.height = width, height
-        with self._border():
+        with self._boundary():
             self._display = _connect(root / "tmp/.X11-unix/X0")
             self._root = self._display.screen().root
             self._pixels = _map_pixels(root / "run/screen/Xvfb_screen0", width, height)
@@ -121,13 +121,13 @@ class Screen:
 
     def move(self, x: int, y: int) -> None:
         """Put the pointer at ``x``, ``y``."""
-        with self._border():
+        with self._boundary():
             self._fake(X.MotionNotify, x=x, y=y)
             self._display.sync()
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> None:
         """Click at ``x``, ``y``."""
-        with self._border():
+        with self._boundary():
             self._fake(X.MotionNotify, x=x, y=y)
             self._display.sync()
             self._hold()
@@ -143,7 +143,7 @@ class Screen:
 
     def drag(self, start: tuple[int, int], end: tuple[int, int], *, steps: int = 12) -> None:
         """Press at ``start``, move to ``end`` and let go."""
-        with self._border():
+        with self._boundary():
             self._fake(X.MotionNotify, x=start[0], y=start[1])
             self._fake(X.ButtonPress, 1)
             self._display.sync()
@@ -158,7 +158,7 @@ class Screen:
 
     def scroll(self, x: int, y: int, *, up: bool, notches: int) -> None:
         """Turn the wheel over ``x``, ``y``."""
-        with self._border():
+        with self._boundary():
             self._fake(X.MotionNotify, x=x, y=y)
             for _ in range(notches):
                 self._fake(X.ButtonPress, 4 if up else 5)
@@ -167,7 +167,7 @@ class Screen:
 
     def press(self, keysyms: Sequence[int]) -> None:
         """Press the keys in order, and let go in reverse order."""
-        with self._border():
+        with self._boundary():
             codes = [self._keycode(keysym) for keysym in keysyms]
             held = [code for code, needs_shift in codes]
             if len(codes) == 1 and codes[0][1]:
@@ -180,7 +180,7 @@ class Screen:
 
     def type(self, text: str) -> None:
         """Type ``text``, key by key. Every character must have a keysym."""
-        with self._border():
+        with self._boundary():
             for char in text:
                 code, needs_shift = self._keycode(_keysym_of_char(char))
                 if needs_shift:
@@ -195,12 +195,12 @@ class Screen:
 
     def is_managed(self) -> bool:
         """Say whether a window manager is there."""
-        with self._border():
+        with self._boundary():
             return len(self._property(self._root, "_NET_SUPPORTING_WM_CHECK")) > 0
 
     def windows(self) -> list[Window]:
         """Return the windows of applications, the topmost last."""
-        with self._border():
+        with self._boundary():
             active = self._property(self._root, "_NET_ACTIVE_WINDOW")
             ids = self._property(self._root, "_NET_CLIENT_LIST_STACKING")
             found = [self._window(int(one), list(active)[:1]) for one in ids]
@@ -211,7 +211,7 @@ class Screen:
 
         The question travels behind the input, so the answer comes after it was handled.
         """
-        with self._border():
+        with self._boundary():
             self._pings += 1
             target = self._display.create_resource_object("window", window)
             try:
@@ -237,7 +237,7 @@ class Screen:
         Waits until it has, but no longer than ``timeout_s``: a window that is just closing never
         gets it, and whoever looks next sees so.
         """
-        with self._border():
+        with self._boundary():
             target = self._display.create_resource_object("window", window)
             kind, from_pager = self._atoms["_NET_ACTIVE_WINDOW"], 2
             data = (32, [from_pager, X.CurrentTime, 0, 0, 0])
@@ -253,7 +253,7 @@ class Screen:
 
     def place(self, window: int, x: int, y: int, width: int, height: int) -> None:
         """Move and size ``window``, frame not counted."""
-        with self._border():
+        with self._boundary():
             target = self._display.create_resource_object("window", window)
             target.configure(x=x, y=y, width=width, height=height, onerror=_ignore)
             self._display.sync()
@@ -266,7 +266,7 @@ class Screen:
         Raises:
             TimeoutError: Its owner is silent.
         """
-        with self._border():
+        with self._boundary():
             target, utf8 = self._atoms["_TURNGYM_CLIP"], self._atoms["UTF8_STRING"]
             self._own.delete_property(target)
             self._own.convert_selection(self._atoms["CLIPBOARD"], utf8, target, X.CurrentTime)
@@ -351,7 +351,7 @@ class Screen:
             select.select([self._display], [], [], left)
 
     @contextmanager
-    def _border(self) -> Iterator[None]:
+    def _boundary(self) -> Iterator[None]:
         try:
             yield
         except (error.ConnectionClosedError, error.DisplayError, OSError) as problem:

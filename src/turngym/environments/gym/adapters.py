@@ -40,7 +40,7 @@ from turngym.environments.gym.workers import (
     ShortThreads,
 )
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
-from turngym.faults import ExitBorder
+from turngym.faults import ExitBoundary
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -406,7 +406,7 @@ class SyncAdapter(gymnasium.Env[Observation, str]):
         """Do ``work`` where ``interrupt_call`` finds it."""
         task = self._task = asyncio.current_task()
         try:
-            with ExitBorder(_name(work), EnvironmentFault):  # or this loop would end with it
+            with ExitBoundary(_name(work), EnvironmentFault):  # or this loop would end with it
                 return await work
         finally:
             if self._task is task:

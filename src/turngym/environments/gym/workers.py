@@ -27,7 +27,7 @@ import gymnasium
 from turngym import registry
 from turngym.environments.core.snapshot import fork, restore, snapshot
 from turngym.errors import EnvironmentFault
-from turngym.faults import ExitBorder, describe, keep_place
+from turngym.faults import ExitBoundary, describe, keep_place
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 Call = Callable[[], Any]
@@ -97,7 +97,7 @@ class LocalHome:
         Raises:
             EnvironmentFault: In place of what would end the thread or the program.
         """
-        with ExitBorder(name, EnvironmentFault):
+        with ExitBoundary(name, EnvironmentFault):
             if self._env is None:
                 self._env = self._make()
             return perform(self._env, name, args, kwargs)
@@ -114,7 +114,7 @@ class LocalHome:
         """Close the environment."""
         env, self._env = self._env, None
         if env is not None:
-            with ExitBorder("close", EnvironmentFault):
+            with ExitBoundary("close", EnvironmentFault):
                 env.close()
 
 
@@ -225,7 +225,7 @@ def open_reply(name: str, reply: bytes) -> Any:
         ) from error
     if fine:
         return value
-    with ExitBorder(name, EnvironmentFault):
+    with ExitBoundary(name, EnvironmentFault):
         raise value
 
 

@@ -1,4 +1,4 @@
-"""What the games on foreign engines share: their names, their commands, and the border of faults.
+"""What the games on foreign engines share: their names, their commands, and the boundary of faults.
 
 An engine is imported when its first environment is made. Whatever it raises afterwards becomes an
 ``EnvironmentFault``, so a broken engine ends an episode without a score and is never a reward of 0.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 from turngym.environments.core.actions import Action, Commands, JsonTools
 from turngym.environments.core.env import Outcome, TurnEnv
 from turngym.errors import EnvironmentFault, TurnGymError, missing_extra, unknown_name
+from turngym.faults import Boundary
 from turngym.tasks.base import Split, Task
 
 ActionStyle = Literal["commands", "tools"]
@@ -30,20 +29,14 @@ def split_of(key: str) -> Split:
     return "test" if digest[0] % TEST_SHARE == 0 else "train"
 
 
-@contextmanager
-def engine_border(name: str, phase: str) -> Iterator[None]:
-    """Turn whatever an engine raises inside the block into an ``EnvironmentFault``.
+def engine_boundary(name: str, phase: str) -> Boundary:
+    """Return a context manager that turns what an engine raises into an ``EnvironmentFault``.
 
     Args:
         name: The environment, for the message.
         phase: What was being done, for the message.
     """
-    try:
-        yield
-    except TurnGymError:
-        raise
-    except Exception as error:  # the border where faults are attributed
-        raise EnvironmentFault(f"{name}: {phase}: {type(error).__name__}: {error}") from error
+    return Boundary(f"{name}: {phase}", EnvironmentFault, TurnGymError)
 
 
 class EngineGame(TurnEnv):
@@ -114,7 +107,7 @@ class EngineGame(TurnEnv):
 
     def begin(self, task: Task) -> Outcome:
         """Make the problem of ``task``."""
-        with engine_border(self.name, f"reset to {task.id}"):
+        with engine_boundary(self.name, f"reset to {task.id}"):
             return Outcome(text=self.start(task))
 
     def turn(self, action: Action) -> Outcome:
@@ -124,7 +117,7 @@ class EngineGame(TurnEnv):
         if exact is None:
             text = self.refusal(command)
             return Outcome(text=text, invalid_action=text)
-        with engine_border(self.name, f"step {command!r}"):
+        with engine_boundary(self.name, f"step {command!r}"):
             return self.play(exact)
 
     def legal_actions(self) -> list[str]:
@@ -133,7 +126,7 @@ class EngineGame(TurnEnv):
 
     def expert_action(self) -> str:
         """Return the expert's next action in the action style of this environment."""
-        with engine_border(self.name, "expert"):
+        with engine_boundary(self.name, "expert"):
             return self.styled(self.expert_command())
 
     def styled(self, command: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.extras_base import EngineGame, engine_border
+from turngym.environments.text.extras_base import EngineGame, engine_boundary
 from turngym.environments.text.scienceworld_jvm import process_of, start_engine, stop_engine
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
@@ -162,7 +162,7 @@ class ScienceWorldEnv(EngineGame):
         if len(command) > _MAX_CHARS or not command.isprintable():
             text = f"A command is one line of at most {_MAX_CHARS} characters."
             return Outcome(text=text, invalid_action=text)
-        with engine_border(self.name, f"step {command[:60]!r}"):
+        with engine_boundary(self.name, f"step {command[:60]!r}"):
             return self.play(command)
 
     def play(self, command: str) -> Outcome:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, InvalidAction, JsonTools, function_tool
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.text.extras_base import ActionStyle, engine_border, split_of
+from turngym.environments.text.extras_base import ActionStyle, engine_boundary, split_of
 from turngym.environments.text.textarena_guides import guide_for
 from turngym.environments.text.textarena_random import OwnRandom
 from turngym.errors import ConfigError, missing_extra, unknown_name
@@ -136,7 +136,7 @@ class TextArenaEnv(TurnEnv):
 
     def begin(self, task: Task) -> Outcome:
         """Draw games from the task's seed until one belongs to the task's split."""
-        with engine_border(self.name, f"reset to {task.id}"):
+        with engine_boundary(self.name, f"reset to {task.id}"):
             for number in range(_DRAWS):
                 self._draw(derive_seed(task.seed, "game", number))
                 if not self.split_by_content or split_of(self._key()) == task.split:
@@ -151,7 +151,7 @@ class TextArenaEnv(TurnEnv):
         """Say something to the game."""
         text = str(action.arguments["text"]).strip()
         state = self.state
-        with engine_border(self.name, f"step {text[:40]!r}"):
+        with engine_boundary(self.name, f"step {text[:40]!r}"):
             errors = state.engine.state.error_count
             with self._engine_at_work():
                 is_over, _ = state.engine.step(text)
@@ -184,7 +184,7 @@ class TextArenaEnv(TurnEnv):
         """Return the guide's move."""
         if self._guide is None:
             return super().expert_action()
-        with engine_border(self.name, "expert"):
+        with engine_boundary(self.name, "expert"):
             return self._styled(self._guide.expert(self.state.engine))
 
     def anchor(self) -> str:

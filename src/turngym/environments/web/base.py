@@ -195,7 +195,7 @@ class WebEnv(ScreenEnv):
     # In the browser's loop.
 
     async def _begin(self, task: Task) -> Outcome:
-        with self._border("reset"):
+        with self._boundary("reset"):
             for attempt in range(_RECOVERIES):
                 try:
                     await self._enter(task)
@@ -207,7 +207,7 @@ class WebEnv(ScreenEnv):
             return await self._seen(Outcome(text=self.page()))
 
     async def _turn(self, action: Action) -> Outcome:
-        with self._border(action.name):
+        with self._boundary(action.name):
             for attempt in range(_RECOVERIES):
                 try:
                     outcome = await self._step(action)

@@ -15,7 +15,7 @@ import gymnasium
 
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.errors import ConfigError, EnvironmentFault
-from turngym.faults import Border
+from turngym.faults import Boundary
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 
@@ -74,7 +74,7 @@ class HostedEnv:
 
     async def reset(self, task: Task, *, seed: int) -> None:
         """Begin an episode; ``observation`` is then what the agent should be told."""
-        with Border("reset", EnvironmentFault, ConfigError):
+        with Boundary("reset", EnvironmentFault, ConfigError):
             found = await _awaited(self._env.reset(seed=seed, options={"task": task}))
         self.observation = found[0]["text"]
         self._over = False
@@ -90,7 +90,7 @@ class HostedEnv:
         if self._over:
             return ToolAnswer(text=OVER)
         try:
-            with Border("step", EnvironmentFault):
+            with Boundary("step", EnvironmentFault):
                 step = await _awaited(self._env.step(self._action(name, arguments)))
                 observation, reward, terminated, truncated, info = step
         except EnvironmentFault:
@@ -121,7 +121,7 @@ class HostedEnv:
         Raises:
             EnvironmentFault: The environment's judge broke.
         """
-        with Border("score", EnvironmentFault):
+        with Boundary("score", EnvironmentFault):
             score = _attribute(self._env, "score")()
             return None if score is None else float(score)
 

@@ -14,7 +14,7 @@ import gymnasium
 
 from turngym.environments.gym.adapters import AsyncAdapter, as_async, waits
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
-from turngym.faults import Border, ExitBorder, Tolerated
+from turngym.faults import Boundary, ExitBoundary, Tolerated
 from turngym.rollouts.scheduler.config import DeadlineConfig
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class EnvPool:
         self._idle.append(env)
 
     async def _make(self) -> Any:
-        with Border("make", EnvironmentFault, ConfigError, EnvironmentFault):
+        with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):
             if self.isolation == "inline" and not self._waits:
                 env = self._make_env()
                 if waits(env):
@@ -288,5 +288,5 @@ class Lease:
 
 async def _guarded(phase: str, call: Awaitable[Any]) -> Any:
     """Await ``call`` in a task of its own, which must not end the loop with an exit."""
-    with ExitBorder(phase, EnvironmentFault):
+    with ExitBoundary(phase, EnvironmentFault):
         return await call

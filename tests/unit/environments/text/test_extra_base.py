@@ -1,4 +1,4 @@
-"""The border around foreign engines, with an engine that breaks on demand."""
+"""The boundary around foreign engines, with an engine that breaks on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turngym.agents.functions import FunctionPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text import extras_base
-from turngym.environments.text.extras_base import EngineGame, engine_border, split_of
+from turngym.environments.text.extras_base import EngineGame, engine_boundary, split_of
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.tasks.base import Task, procedural_task
@@ -101,8 +101,8 @@ def test_a_broken_engine_has_no_score_rather_than_0() -> None:
     assert "glass everywhere" in str(episode.error)
 
 
-def test_errors_of_ours_pass_the_border_as_they_are() -> None:
-    with pytest.raises(ConfigError, match="settings"), engine_border("lamp", "step"):
+def test_errors_of_ours_pass_the_boundary_as_they_are() -> None:
+    with pytest.raises(ConfigError, match="settings"), engine_boundary("lamp", "step"):
         raise ConfigError("settings")
 
 

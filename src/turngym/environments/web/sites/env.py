@@ -245,7 +245,7 @@ class SiteEnv(WebEnv):
         )
 
     async def _set_state(self, state: SiteState) -> None:
-        with self._border("restore"):
+        with self._boundary("restore"):
             if not await self._open_again(state):
                 await self._play_again(state)
             self._done_actions = list(state.done)
