@@ -40,7 +40,7 @@ class Ours:
     """An episode of `swe/bugs-sample`, reset, stepped and forked again and again."""
 
     def __init__(self) -> None:
-        self.host = WorkHost.lease()
+        self.host = WorkHost.lease("bubblewrap")
         self.env = SweEnv(tasks="sample")
 
     async def reset(self) -> float:

@@ -37,7 +37,7 @@ async def play(arguments: argparse.Namespace) -> Counter[str]:
     tasks = [(file, one) for file in open_tasks(arguments.tasks).files for one in file.tasks]
     exams: dict[str, Exam] = {}
     total: Counter[str] = Counter()
-    host = WorkHost.lease()
+    host = WorkHost.lease("bubblewrap")
     gate = asyncio.Semaphore(arguments.parallel)
 
     async def submit(file: Any, record: Any, is_new: bool) -> None:

@@ -12,7 +12,7 @@ from turngym.environments.workspace.host import WorkHost
 @contextmanager
 def shared_host() -> Iterator[WorkHost]:
     """Hold a lease; the back end may be used from the event loop of every test."""
-    host = WorkHost.lease()
+    host = WorkHost.lease("bubblewrap")
     try:
         yield host
     finally:

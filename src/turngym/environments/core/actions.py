@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from turngym.environments.core.leniency import (
     LEAD,
@@ -21,7 +21,10 @@ from turngym.environments.core.leniency import (
     unquoted,
     without_full_stop,
 )
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, unknown_name
+
+ActionStyle = Literal["commands", "tools"]
+"""How actions are written: in words, or as JSON tool calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +295,24 @@ class JsonTools:
             except SchemaError as error:
                 raise ConfigError(f"tool {name!r}: bad JSON Schema: {error.message}") from error
         return {name: Draft202012Validator(schema) for name, schema in self._schemas.items()}
+
+
+def in_style(
+    style: ActionStyle, commands: ActionFormat, tools: ActionFormat | None = None
+) -> ActionFormat:
+    """Return the action format of a style.
+
+    Args:
+        style: ``"commands"`` or ``"tools"``.
+        commands: The actions in words.
+        tools: The same as JSON tool calls; made of ``commands.tools()`` where it is None.
+
+    Raises:
+        UnknownNameError: There is no such style.
+    """
+    if style not in ("commands", "tools"):
+        raise unknown_name("action_style", style, ("commands", "tools"))
+    return commands if style == "commands" else tools or JsonTools(commands.tools())
 
 
 def _compile(name: str, template: str) -> re.Pattern[str]:

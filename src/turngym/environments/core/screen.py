@@ -8,14 +8,13 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from turngym.environments.core.actions import InvalidAction
+from turngym.environments.core.actions import ActionStyle, InvalidAction
 from turngym.environments.core.env import AsyncTurnEnv, Outcome
 from turngym.environments.core.spaces import Image, text_observation_space
 from turngym.errors import EnvironmentFault, TurnGymError, unknown_name
 from turngym.faults import Boundary
 from turngym.tasks.base import Task
 
-ActionStyle = Literal["commands", "tools"]
 Screenshot = Literal["none", "plain", "marks"]
 
 
@@ -40,8 +39,6 @@ class ScreenEnv(AsyncTurnEnv):
         render_mode: str | None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         if screenshot not in ("none", "plain", "marks"):
             raise unknown_name("screenshot", screenshot, ("none", "plain", "marks"))
         if screenshot != "none":

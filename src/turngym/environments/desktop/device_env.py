@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
-from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
-from turngym.environments.core.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
@@ -82,10 +82,8 @@ class DeviceEnv(ScreenEnv):
             keep=options.get("keep"),
             render_mode=options.get("render_mode"),
         )
-        self.action_format: ActionFormat = (
-            device_commands(self.actions)
-            if action_style == "commands"
-            else device_tools(self.actions)
+        self.action_format = in_style(
+            action_style, device_commands(self.actions), device_tools(self.actions)
         )
         self._max_chars = options.get("max_chars", 6_000)
         self._thread: ThreadPoolExecutor | None = None

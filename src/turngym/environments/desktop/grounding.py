@@ -22,9 +22,9 @@ from turngym.environments.desktop.pointing import (
     is_hit,
 )
 from turngym.environments.desktop.stills import APPS, Scene, Still, known_still, take_still
-from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.tasks.base import Split, Task
+from turngym.tasks.splits import split_of
 
 PointReward = Literal["hit", "box_size", "distance"]
 _DRAWS = 200

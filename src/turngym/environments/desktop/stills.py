@@ -15,8 +15,8 @@ from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.kinds.words import NOUNS
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.environments.text.base import split_of
 from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 APPS: Mapping[str, tuple[str, ...]] = {
     "calculator": ("galculator",),

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import (
@@ -27,7 +27,6 @@ from turngym.environments.search.tools import COMMANDS, search_tools
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Task
 
-ActionStyle = Literal["commands", "tools"]
 Reward = Literal["exact", "f1"]
 
 _MAX_QUERY_CHARS = 1_000
@@ -72,17 +71,13 @@ class SearchEnv(TurnEnv):
         super().__init__(render_mode=render_mode)
         if reward not in ("exact", "f1"):
             raise unknown_name("reward", reward, ("exact", "f1"))
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         self.limits = limits or Limits()
         self.rules = (
             f"{self.rules} You can search {self.limits.max_searches} times and read "
             f"{self.limits.max_opened_words} words."
         )
         self._reward = reward
-        self.action_format: ActionFormat = (
-            COMMANDS if action_style == "commands" else search_tools()
-        )
+        self.action_format = in_style(action_style, COMMANDS, search_tools())
 
     # What a subclass gives.
 

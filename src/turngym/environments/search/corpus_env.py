@@ -9,10 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.backends.http import HttpBackend
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.base import ActionStyle, Reward, SearchEnv
+from turngym.environments.search.base import Reward, SearchEnv
 from turngym.environments.search.engines import live_backend
 from turngym.environments.search.index import documents_of, open_index
 from turngym.environments.search.manifest import DATABASE

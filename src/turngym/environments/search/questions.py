@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,9 +13,7 @@ from turngym.environments.search.documents import snippet, terms
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
-
-_TEST_SHARE = 5
-"""One question in so many belongs to the test split."""
+from turngym.tasks.splits import split_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +64,7 @@ class Question:
         """The split that the question belongs to, by its own content unless it is fixed."""
         if self.fixed_split is not None:
             return self.fixed_split
-        digest = hashlib.sha256(self.key.encode()).digest()
-        return "test" if digest[0] % _TEST_SHARE == 0 else "train"
+        return split_of(self.key)
 
     def to_json(self) -> dict[str, Any]:
         """Return the question as JSON values."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.base import ActionStyle, Reward, SearchEnv
+from turngym.environments.search.base import Reward, SearchEnv
 from turngym.environments.search.factories import FACTORIES, draw_question
 from turngym.environments.search.questions import Question
 from turngym.environments.search.state import Limits

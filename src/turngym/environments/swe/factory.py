@@ -227,7 +227,7 @@ class Factory:
         Raises:
             ConfigError: The tests of the project cannot be used.
         """
-        host = WorkHost.lease()
+        host = WorkHost.lease("bubblewrap")
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(

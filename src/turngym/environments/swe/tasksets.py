@@ -12,6 +12,7 @@ from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 _DATA = Path(__file__).with_name("data")
 SAMPLE = "sample"
@@ -71,8 +72,7 @@ class TaskSet:
         """Return the project's split; of a single project one task in four is for test."""
         if len(self.files) > 1:
             return file.split
-        digest = hashlib.sha256(record.id.encode()).digest()
-        return "test" if digest[0] % 4 == 0 else "train"
+        return split_of(record.id, one_in=4)
 
 
 @lru_cache(maxsize=16)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from turngym.tasks.base import SPLITS, Split
+from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 Files = dict[str, str]
 
@@ -45,7 +45,7 @@ class Job:
     def split(self) -> Split:
         """Where the problem belongs: a hash of its content, so that no problem is in both."""
         content = repr([self.goal, sorted(self.files.items()), self.prepare])
-        return SPLITS[hashlib.sha256(content.encode()).digest()[0] % 2]
+        return split_of(content, one_in=2, remainder=1)
 
 
 Template = Callable[[Random], Job]

@@ -12,9 +12,10 @@ from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.alfworld_engine import Household, borrow_library, return_library
 from turngym.environments.text.alfworld_problems import Problem, draw_problem
-from turngym.environments.text.extras_base import EngineGame, split_of
+from turngym.environments.text.extras_base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
+from turngym.tasks.splits import split_of
 
 
 class HouseholdEnv(EngineGame):

@@ -16,9 +16,10 @@ import numpy as np
 
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.text.extras_base import EngineGame, split_of
+from turngym.environments.text.extras_base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
+from turngym.tasks.splits import split_of
 
 MOVES = {
     "turn left": 0,

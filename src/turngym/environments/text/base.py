@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.errors import ConfigError, unknown_name
-from turngym.tasks.base import Split, Task
-
-ActionStyle = Literal["commands", "tools"]
-
-_TEST_SHARE = 5
-"""One problem in so many belongs to the test split."""
+from turngym.tasks.base import Task
+from turngym.tasks.splits import split_of
 
 
 class TextGame(TurnEnv):
@@ -46,13 +41,9 @@ class TextGame(TurnEnv):
         super().__init__(render_mode=render_mode)
         if difficulty not in self.difficulties:
             raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         self.settings = self.difficulties[difficulty]
         self.name = f"{self.name}-{difficulty}"
-        self.action_format = (
-            self.commands if action_style == "commands" else JsonTools(self.commands.tools())
-        )
+        self.action_format = in_style(action_style, self.commands)
         self.state: Any = None
 
     @abstractmethod
@@ -95,9 +86,3 @@ class TextGame(TurnEnv):
     def set_state(self, state: Any) -> None:
         """Take a deep copy of ``state``."""
         self.state = copy.deepcopy(state)
-
-
-def split_of(key: str) -> Split:
-    """Return the split that a problem with the content ``key`` belongs to."""
-    digest = hashlib.sha256(key.encode()).digest()
-    return "test" if digest[0] % _TEST_SHARE == 0 else "train"

@@ -6,27 +6,15 @@ An engine is imported when its first environment is made. Whatever it raises aft
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, TurnEnv
 from turngym.errors import EnvironmentFault, TurnGymError, missing_extra, unknown_name
 from turngym.faults import Boundary
-from turngym.tasks.base import Split, Task
-
-ActionStyle = Literal["commands", "tools"]
-
-TEST_SHARE = 5
-"""One problem in so many belongs to the test split."""
-
-
-def split_of(key: str) -> Split:
-    """Return the split of the problem that ``key`` describes; equal problems, equal splits."""
-    digest = hashlib.sha256(key.encode()).digest()
-    return "test" if digest[0] % TEST_SHARE == 0 else "train"
+from turngym.tasks.base import Task
 
 
 def engine_boundary(name: str, phase: str) -> Boundary:
@@ -71,16 +59,12 @@ class EngineGame(TurnEnv):
         super().__init__(render_mode=render_mode)
         if difficulty not in self.difficulties:
             raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         if any(importlib.util.find_spec(module) is None for module in self.modules):
             raise missing_extra(f"environment {self.name!r}", self.extra)
         self.settings = self.difficulties[difficulty]
         self.name = f"{self.name}-{difficulty}"
         self.action_style = action_style
-        self.action_format = (
-            self.commands if action_style == "commands" else JsonTools(self.commands.tools())
-        )
+        self.action_format = in_style(action_style, self.commands)
 
     @abstractmethod
     def start(self, task: Task) -> str:

@@ -11,11 +11,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from turngym.environments.core.actions import Action, Commands, JsonTools
+from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.core.info import Info
-from turngym.environments.text.base import ActionStyle
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 
 InnerEnv = gymnasium.Env[Any, Any]
@@ -82,15 +81,12 @@ class GymnasiumEnv(TurnEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         self.inner = _made(env_or_id)
         self.name = name or _name_of(self.inner)
         self.rules = rules
         self._first = _first_action(self.inner, actions, self.name)
         self._names = {_identifier(text): text for text in actions}
-        commands = Commands(self._names)
-        self.action_format = commands if action_style == "commands" else JsonTools(commands.tools())
+        self.action_format = in_style(action_style, Commands(self._names))
         self._describe = describe or readable
         self._success = success
         self._total = 0.0

@@ -18,14 +18,22 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from turngym.environments.core.actions import Action, InvalidAction, JsonTools, function_tool
+from turngym.environments.core.actions import (
+    Action,
+    ActionStyle,
+    InvalidAction,
+    JsonTools,
+    function_tool,
+    in_style,
+)
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.text.extras_base import ActionStyle, engine_boundary, split_of
+from turngym.environments.text.extras_base import engine_boundary
 from turngym.environments.text.textarena_guides import guide_for
 from turngym.environments.text.textarena_random import OwnRandom
 from turngym.errors import ConfigError, missing_extra, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
+from turngym.tasks.splits import split_of
 
 _DRAWS = 200
 _SAY = function_tool(
@@ -122,13 +130,11 @@ class TextArenaEnv(TurnEnv):
     ) -> None:
         super().__init__(render_mode=render_mode)
         self.name = name or f"textarena-{game}"
-        if action_style not in ("commands", "tools"):
-            raise unknown_name("action_style", action_style, ("commands", "tools"))
         if importlib.util.find_spec("textarena") is None:
             raise missing_extra(f"environment {self.name!r}", "textarena")
         self.game, self.options = game, dict(options or {})
         self.split_by_content = split_by_content
-        self.action_format = Bracketed() if action_style == "commands" else JsonTools([_SAY])
+        self.action_format = in_style(action_style, Bracketed(), JsonTools([_SAY]))
         self.rules = f"You play {re.split(r'-v[0-9]', game)[0]} alone."
         self._guide = guide_for(game)
         self._legal: list[str] | None = None

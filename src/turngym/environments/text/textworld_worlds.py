@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from turngym.environments.text.extras_base import split_of
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 Family = Literal["coin", "treasure", "cooking"]
 Settings = tuple[tuple[str, Any], ...]

@@ -11,12 +11,13 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as InnerFrozenLake
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.info import Info
-from turngym.environments.text.base import ActionStyle, split_of
 from turngym.environments.text.compass import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
 from turngym.errors import unknown_name
 from turngym.tasks.base import Task
+from turngym.tasks.splits import split_of
 
 Table = Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
 """State, action -> (probability, next state, reward, terminated), as in ``toy_text``."""

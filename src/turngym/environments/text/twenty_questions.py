@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.actions import Action, ActionStyle, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import ActionStyle, TextGame
+from turngym.environments.text.base import TextGame
 
 Facts = Mapping[str, frozenset[str]]
 """What is true of each thing; a question asks for one trait."""

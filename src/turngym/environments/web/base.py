@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from turngym.environments.core.actions import Action, ActionFormat
+from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
-from turngym.environments.core.screen import ActionStyle, ScreenEnv, Screenshot
+from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
 from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
@@ -84,8 +84,8 @@ class WebEnv(ScreenEnv):
             render_mode=render_mode,
         )
         require_browser()
-        self.action_format: ActionFormat = (
-            web_commands(self.actions) if action_style == "commands" else web_tools(self.actions)
+        self.action_format = in_style(
+            action_style, web_commands(self.actions), web_tools(self.actions)
         )
         self._max_chars = max_chars
         self._host: BrowserHost | None = None

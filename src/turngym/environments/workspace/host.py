@@ -14,12 +14,13 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.docker import DockerBackend
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
+from turngym.shared_resource import SharedResource
 
 T = TypeVar("T")
 BackendName = Literal["bubblewrap", "docker"]
@@ -46,39 +47,23 @@ class _StoppedError(Exception):
     """Who made what others wait for was cancelled."""
 
 
-class WorkHost:
-    """One back end of this process and what was imported into it."""
+class WorkHost(SharedResource):
+    """One back end of this process and what was imported into it.
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _current: ClassVar[dict[BackendName, WorkHost]] = {}
+    Raises:
+        MissingExtraError: The back end needs what is not installed.
+    """
 
     def __init__(self, name: BackendName) -> None:
-        self.name = name
-        self._leases = 0
         self._backend = BubblewrapBackend() if name == "bubblewrap" else DockerBackend()
-        self._shared: dict[str, Future[Any]] = {}
+        self._claims = threading.Lock()
+        self._made: dict[str, Future[Any]] = {}
         self._mounts: dict[str, Path] = {}
-
-    @classmethod
-    def lease(cls, name: BackendName = "bubblewrap") -> WorkHost:
-        """Return the host, made when there is none; every lease needs one ``release``.
-
-        Raises:
-            MissingExtraError: The back end needs what is not installed.
-        """
-        with cls._lock:
-            if name not in cls._current:
-                cls._current[name] = cls(name)
-            cls._current[name]._leases += 1
-            return cls._current[name]
 
     async def release(self) -> None:
         """Give a lease back; the last one ends everything."""
-        with WorkHost._lock:
-            self._leases -= 1
-            if self._leases:
-                return
-            del WorkHost._current[self.name]
+        if not self._end_lease():
+            return
         try:
             await self._backend.close()
         finally:
@@ -141,8 +126,8 @@ class WorkHost:
         try:
             result = await make()
         except BaseException as error:
-            with WorkHost._lock:
-                self._shared.pop(key, None)
+            with self._claims:
+                self._made.pop(key, None)
             made.set_exception(error if isinstance(error, Exception) else _StoppedError(key))
             made.exception()  # looked at, should nobody else wait
             raise
@@ -151,8 +136,8 @@ class WorkHost:
 
     def _claim(self, key: str, made: Future[Any]) -> Future[Any] | None:
         """Return what is made for ``key`` already; None where ``made`` takes the place."""
-        with WorkHost._lock:
-            found = self._shared.setdefault(key, made)
+        with self._claims:
+            found = self._made.setdefault(key, made)
         return None if found is made else found
 
     async def drop(self, layer: LayerRef) -> None:
@@ -166,7 +151,7 @@ class WorkHost:
 
     def _mountable(self, folder: Path) -> Path:
         """Return a copy of ``folder`` that the sandbox's user can reach: a home may be closed."""
-        with WorkHost._lock:
+        with self._claims:
             if str(folder) not in self._mounts:
                 copy = Path(tempfile.mkdtemp(prefix="turngym-tools-"))
                 shutil.copytree(folder, copy, dirs_exist_ok=True)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from turngym.environments.desktop.observation import Element, View, marked
-from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError, UnknownNameError
 
 pytest.importorskip("Xlib", reason="needs Xlib: make extras")
@@ -15,6 +14,7 @@ pytest.importorskip("jeepney", reason="needs jeepney: make extras")
 from turngym.environments.desktop import grounding, stills
 from turngym.environments.desktop.grounding import GroundingEnv
 from turngym.environments.desktop.stills import FOLDERS, Scene, Still, folder_names
+from turngym.tasks.splits import split_of
 
 
 @pytest.fixture

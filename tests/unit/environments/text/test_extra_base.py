@@ -16,10 +16,11 @@ from turngym.agents.functions import FunctionPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text import extras_base
-from turngym.environments.text.extras_base import EngineGame, engine_boundary, split_of
+from turngym.environments.text.extras_base import EngineGame, engine_boundary
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.tasks.base import Task, procedural_task
+from turngym.tasks.splits import split_of
 from turngym.types import StopReason
 
 

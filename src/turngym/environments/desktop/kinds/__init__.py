@@ -12,9 +12,9 @@ from turngym.environments.desktop.kinds.folders import FOLDERS
 from turngym.environments.desktop.kinds.notes import NOTES
 from turngym.environments.desktop.kinds.settings import SETTINGS
 from turngym.environments.desktop.kinds.sheets import SHEETS
-from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 TEMPLATES: dict[str, Callable[[Random], Job]] = {
     **NOTES,

@@ -12,9 +12,9 @@ from turngym.environments.desktop.kinds.words import NOUNS, TOPICS, lines, sente
 from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.phone.site import State
 from turngym.environments.desktop.scripts import Step, click, find, key, typed
-from turngym.environments.text.base import split_of
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split
+from turngym.tasks.splits import split_of
 
 _NAMES = (
     "Ada", "Bela", "Carla", "Dana", "Edgar", "Fay", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lena",

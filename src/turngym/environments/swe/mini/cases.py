@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from turngym.environments.swe.mini.problems import Call
 from turngym.environments.workspace.host import WorkHost
@@ -22,6 +22,7 @@ from turngym.errors import EnvironmentFault, TurnGymError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import Limits
 from turngym.sandbox.processes import Process
+from turngym.shared_resource import SharedResource
 
 LIMITS = Limits(
     memory_bytes=256 << 20,
@@ -42,17 +43,13 @@ Value = int | str | None
 T = TypeVar("T")
 
 
-class CaseRunner:
+class CaseRunner(SharedResource):
     """The one supervisor of this process; ``lease`` gives it, ``release`` gives it back.
 
     It has a thread with an event loop, so that environments may ask from wherever they run.
     """
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _current: ClassVar[CaseRunner | None] = None
-
     def __init__(self) -> None:
-        self._leases = 0
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host: WorkHost | None = None
@@ -60,22 +57,10 @@ class CaseRunner:
         self._process: Process | None = None
         self._known = lru_cache(maxsize=4096)(self._ask)
 
-    @classmethod
-    def lease(cls) -> CaseRunner:
-        """Return the runner, made when there is none; every lease needs one ``release``."""
-        with cls._lock:
-            if cls._current is None:
-                cls._current = cls()
-            cls._current._leases += 1
-            return cls._current
-
     def release(self) -> None:
         """Give a lease back; the last one ends sandbox and thread."""
-        with CaseRunner._lock:
-            self._leases -= 1
-            if self._leases:
-                return
-            CaseRunner._current = None
+        if not self._end_lease():
+            return
         with self._turn:
             if self._loop is not None:
                 self._wait(self._stop())
@@ -123,7 +108,7 @@ class CaseRunner:
         return (None,) * count
 
     async def _start(self) -> None:
-        self._host = WorkHost.lease()
+        self._host = WorkHost.lease("bubblewrap")
         try:
             self._box = await self._host.start(None, limits=LIMITS)
             source = Path(__file__).with_name("guest.py").read_text(encoding="utf-8")

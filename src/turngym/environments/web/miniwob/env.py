@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.core.actions import Action
+from turngym.environments.core.actions import Action, ActionStyle
 from turngym.environments.core.env import Outcome
-from turngym.environments.core.screen import ActionStyle
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.gate import Folder, Site

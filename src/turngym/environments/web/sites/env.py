@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Literal
 
-from turngym.environments.core.actions import Action
+from turngym.environments.core.actions import Action, ActionStyle
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.core.screen import ActionStyle
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.gate import Site
