@@ -15,14 +15,15 @@ class SharedResource:
     """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _shared: ClassVar[dict[tuple[Hashable, ...], SharedResource]] = {}
-    _key: tuple[Hashable, ...]
+    _shared: ClassVar[dict[tuple[object, ...], SharedResource]] = {}
+    _key: tuple[object, ...]
     _leases: int
 
     @classmethod
     def lease(cls, *arguments: Hashable) -> Self:
         """Return the object of these arguments, made when there is none; ``release`` it once."""
-        key = (os.getpid(), cls, *arguments)  # a forked process has none of its parent's
+        # By process: a forked one must not end what its parent holds.
+        key: tuple[object, ...] = (os.getpid(), cls, *arguments)
         with SharedResource._lock:
             found = SharedResource._shared.get(key)
             if not isinstance(found, cls):
