@@ -36,12 +36,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from harness import machine
 from turngym.agents.policy import EpisodeContext
 from turngym.rollouts.scheduler.config import Capacity, InOrder, Mode, SchedulerConfig
-from turngym.rollouts.scheduler.groups import Member, ReadyGroup
+from turngym.rollouts.scheduler.groups import (
+    GroupRequest,
+    Member,
+    ReadyGroup,
+    UniformSelection,
+    member_policy_seed,
+)
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import GroupOrder, UniformSelection, member_policy_seed
+from turngym.rollouts.scheduler.metrics import list_schedule
 from turngym.rollouts.scheduler.stored import store
 from turngym.rollouts.scheduler.timeline import Timeline
-from turngym.rollouts.simulation.lower_bound import list_schedule
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,
@@ -326,7 +331,7 @@ def growth(episodes: int) -> Numbers:
                 watcher = Watcher(task, group_size=GROUP)
                 await play_scenario(scenario, ledger=ledger, selection=watcher)
 
-    from turngym.rollouts.simulation.virtual_clock import run_virtually
+    from turngym.rollouts.simulation.simulate import run_virtually
 
     run_virtually(play())
     early, last = seen[len(seen) // 5], seen[-1]
@@ -349,15 +354,15 @@ def waiting_group(index: int) -> ReadyGroup:
     )
     member = Member(
         number=0,
-        attempt=0,
+        retry=0,
         trajectory=trajectory,
         first_turn=0,
         end_turn=1,
         versions=(0,),
-        born=0,
+        start_version=0,
     )
-    order = GroupOrder(task=SHARED_TASK, size=1)
-    return ReadyGroup(index=index, order=order, members=(member,), born=0)
+    request = GroupRequest(task=SHARED_TASK, size=1)
+    return ReadyGroup(index=index, request=request, members=(member,), start_version=0)
 
 
 SHARED_TASK = procedural_task("simulated", "train", 0)

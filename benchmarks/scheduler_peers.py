@@ -291,7 +291,7 @@ def play_peer(peer: str, plan: Plan, trouble: str) -> dict[str, Any]:
 def measure(quick: bool) -> dict[str, Any]:
     """Play the plan on every peer that is installed and on our scheduler."""
     from harness import child_environment, peer_python
-    from turngym.rollouts.simulation.lower_bound import list_schedule
+    from turngym.rollouts.scheduler.metrics import list_schedule
 
     plan = make_plan()
     best = list_schedule([sum(steps) + POLICY_S * len(steps) for steps in plan], SLOTS)
@@ -339,7 +339,7 @@ def profile(trouble: str) -> Any:
 
 def make_plan() -> Plan:
     """Return the steps of the simulated episodes, in order of begin."""
-    from turngym.rollouts.scheduler.orders import member_policy_seed
+    from turngym.rollouts.scheduler.groups import member_policy_seed
     from turngym.rollouts.simulation.simulate import SimEngine, SimSession
 
     plan: Plan = []

@@ -19,7 +19,7 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.tokenizers import train_tokenizer
 from turngym.environments.gym.registration import make
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
-from turngym.rollouts.scheduler.orders import UniformSelection
+from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 

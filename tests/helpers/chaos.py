@@ -27,7 +27,7 @@ from turngym.environments.core.spaces import Unicode, text_observation_space
 from turngym.environments.gym.adapters import as_sync
 from turngym.errors import PolicyFault
 from turngym.rollouts.episode import CannotReplay
-from turngym.rollouts.scheduler.running import BrokenOff
+from turngym.rollouts.scheduler.running import Preempted
 from turngym.tasks.base import Task
 from turngym.types import Message, TokenSpan, Turn
 
@@ -102,7 +102,7 @@ KINDS: Mapping[str, Callable[[], object]] = {
     "surrogate": lambda: _raise(ValueError("\ud800 \0 " + "long " * 5000)),
     "circle": _in_circles,
     "overflow": lambda: _raise(ContextOverflow("not mine to raise")),
-    "broken-off": lambda: _raise(BrokenOff("nor this")),
+    "broken-off": lambda: _raise(Preempted("nor this")),
     "replay": lambda: _raise(CannotReplay("nor this")),
     "policy-fault": lambda: _raise(PolicyFault("not mine")),
 }

@@ -34,8 +34,8 @@ from turngym.rollouts.scheduler.config import (
     RetryConfig,
     SchedulerConfig,
 )
+from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.scheduler.orders import UniformSelection
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.simulation.simulate import (
@@ -63,7 +63,7 @@ CONFIG = SchedulerConfig(
     groups_per_step=2,
     admission=Capacity(staleness=1),
     deadlines=DeadlineConfig(step_s=1.0),
-    retry=RetryConfig(max_attempts=8, quarantine_after=40),
+    retry=RetryConfig(max_tries=8, quarantine_after=40),
     failures=FailureConfig(fraction=0.5),
     watchdog_s=None,
 )
@@ -195,7 +195,7 @@ async def train(folder: Path, steps: int, isolation: Any) -> None:
             digest = hashlib.sha256(weights.encode())
             for group in [*batch.groups, *batch.extra]:
                 for member in group.members:
-                    digest.update(repr((member.number, member.attempt, member.trained)).encode())
+                    digest.update(repr((member.number, member.retry, member.trained)).encode())
             weights = digest.hexdigest()[:16]
             await asyncio.sleep(0.02)
             updates.write(version, weights)
@@ -203,7 +203,7 @@ async def train(folder: Path, steps: int, isolation: Any) -> None:
             await scheduler.publish(version, load=partial(engine.load, version))
             if version % CHECKPOINT_EVERY == 0 or version == steps:
                 save_checkpoint(folder, version, weights)
-                scheduler.seal(version)
+                scheduler.mark_checkpointed(version)
 
 
 if __name__ == "__main__":

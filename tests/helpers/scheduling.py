@@ -7,11 +7,9 @@ from typing import Any
 
 from turngym.config import load_config
 from turngym.rollouts.scheduler.audit import AuditReport, audit
-from turngym.rollouts.scheduler.groups import Member, OpenGroup
+from turngym.rollouts.scheduler.groups import GroupRequest, Member, OpenGroup, Selection
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import GroupOrder, Selection
-from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario
-from turngym.rollouts.simulation.virtual_clock import run_virtually
+from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario, run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
@@ -56,12 +54,12 @@ def member_of(number: int, *rewards: float) -> Member:
     trajectory = trajectory_of(*(rewards or (1.0,)), seed=number)
     return Member(
         number=number,
-        attempt=0,
+        retry=0,
         trajectory=trajectory,
         first_turn=0,
         end_turn=len(trajectory.turns),
         versions=(0,) * len(trajectory.turns),
-        born=0,
+        start_version=0,
     )
 
 
@@ -69,8 +67,8 @@ def open_group(*, size: int, index: int = 0, opened_at: float = 0.0) -> OpenGrou
     """Return a group that is being played."""
     return OpenGroup(
         index=index,
-        order=GroupOrder(task=procedural_task("simulated", "train", index), size=size),
-        born=0,
+        request=GroupRequest(task=procedural_task("simulated", "train", index), size=size),
+        start_version=0,
         target=None,
         env_seed=7,
         opened_at=opened_at,

@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers.trajectories import episode, turn
 from turngym.records import write_trajectories
-from turngym.rollouts.pictures import PictureFolder
+from turngym.rollouts.evaluation.folder import PictureFolder
 from turngym.types import Message, StopReason, Trajectory
 
 HOSTILE = (

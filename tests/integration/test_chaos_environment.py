@@ -23,11 +23,11 @@ from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec
 from turngym.rollouts.scheduler.audit import AuditReport, audit
 from turngym.rollouts.scheduler.config import Interruption, Mode, SchedulerConfig
+from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.scheduler.orders import UniformSelection
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
-from turngym.rollouts.simulation.virtual_clock import run_virtually
+from turngym.rollouts.simulation.simulate import run_virtually
 from turngym.tasks.base import Task
 
 FULL = os.environ.get("TURNGYM_DRILL") == "full"
@@ -123,7 +123,7 @@ async def train(
             await asyncio.sleep(0)
             policy.version = batch.step + 1
             await scheduler.publish(batch.step + 1)
-            scheduler.seal(batch.step + 1)
+            scheduler.mark_checkpointed(batch.step + 1)
         return scheduler.metrics()
 
 

@@ -23,9 +23,9 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     """Draw the settings of a run."""
     group_size = draw(st.integers(1, 3))
     rule = draw(st.sampled_from(RULES))
-    stale = draw(st.sampled_from(("mask_head", "drop", "harvest")))
-    if rule == "in_order" and stale == "harvest":
-        stale = "mask_head"
+    stale = draw(st.sampled_from(("mask_stale", "drop", "train_partial")))
+    if rule == "in_order" and stale == "train_partial":
+        stale = "mask_stale"
     redundancy = draw(st.integers(0, 1))
     quorum = draw(st.none() | st.integers(1, group_size))
     return {
@@ -104,7 +104,7 @@ def harvested_and_broken() -> dict[str, Any]:
             "concurrency": 2,
             "groups_per_step": 2,
             "admission": {"type": "ready_first", "staleness": 1},
-            "stale": "harvest",
+            "stale": "train_partial",
             "keep_packed": 1,
             "deadlines": {"step_s": 40.0},
             "failures": {"fraction": 1.0},
@@ -115,8 +115,8 @@ def harvested_and_broken() -> dict[str, Any]:
 
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
-@example(straggling("ready_first", stale="harvest"))
-@example(straggling("windowed", stale="harvest"))
+@example(straggling("ready_first", stale="train_partial"))
+@example(straggling("windowed", stale="train_partial"))
 @example(straggling("capacity", stale="drop"))
 @example(straggling("ready_first", interruption="abort_requeue"))
 @example(straggling("in_order"))

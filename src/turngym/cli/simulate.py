@@ -31,8 +31,12 @@ def simulate(
     from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
     from turngym.rollouts.scheduler.timeline import Timeline
-    from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario
-    from turngym.rollouts.simulation.virtual_clock import run_virtually
+    from turngym.rollouts.simulation.simulate import (
+        Scenario,
+        SimResult,
+        play_scenario,
+        run_virtually,
+    )
 
     config = load_config(Scenario, scenario)
     trace = Timeline() if timeline is not None else None

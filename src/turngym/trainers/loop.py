@@ -136,7 +136,7 @@ async def _reinforce(run: Run, progress: Progress) -> None:
             is_kept = run.keep()
             await run.folder.outbox.settle()
             if is_kept:
-                feed.seal(run.state.step)
+                feed.mark_checkpointed(run.state.step)
             progress.advance(run.state.step, metrics)
     run.begin("after")
     await run.folder.outbox.settle()

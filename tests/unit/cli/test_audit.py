@@ -50,7 +50,7 @@ def test_a_clean_run_is_said_to_be_clean(account: Path, capsys: pytest.CaptureFi
     ("statements", "words"),
     [
         (
-            ["INSERT INTO uses SELECT 2, 99, kind, grp, member, attempt, first, last, tokens "
+            ["INSERT INTO uses SELECT 2, 99, kind, grp, member, retry, first, last, tokens "
              "FROM uses WHERE step = 0 AND place = 0"],
             "was consumed by 2 updates",
         ),
@@ -62,7 +62,7 @@ def test_a_clean_run_is_said_to_be_clean(account: Path, capsys: pytest.CaptureFi
         (["DELETE FROM steps WHERE step = 1"], "not numbered without a gap"),
         (["UPDATE samples SET state = 'ready' WHERE state = 'sealed'"], "but its state is 'ready'"),
         (
-            ["UPDATE attempts SET outcome = 'error_env' WHERE outcome = 'terminated'"],
+            ["UPDATE tries SET outcome = 'error_env' WHERE outcome = 'terminated'"],
             "was trained on although it ended by error_env",
         ),
     ],

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from turngym.rollouts.scheduler.admission import Admitted, Candidate, Load, capacity, make_admission
+from turngym.rollouts.scheduler.admission import (
+    Admitted,
+    Candidate,
+    SchedulerLoad,
+    capacity,
+    make_admission,
+)
 from turngym.rollouts.scheduler.config import (
     Capacity,
     InOrder,
@@ -20,15 +26,15 @@ def config(admission: object, **options: object) -> SchedulerConfig:
 
 def load(
     version: int = 0, running: int = 0, ready: int = 0, taken: int = 0, **targets: int
-) -> Load:
+) -> SchedulerLoad:
     steps = {int(name[1:]): count for name, count in targets.items()}
-    return Load(version=version, running=running, ready=ready, taken=taken, targets=steps)
+    return SchedulerLoad(version=version, running=running, ready=ready, taken=taken, targets=steps)
 
 
 def candidate(
-    index: int, *, closed: int = 0, born: int = 0, target: int | None = None
+    index: int, *, closed: int = 0, start_version: int = 0, target: int | None = None
 ) -> Candidate:
-    return Candidate(index=index, closed=closed, born=born, target=target)
+    return Candidate(index=index, closed=closed, start_version=start_version, target=target)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +122,8 @@ def test_windowed_takes_the_oldest_or_the_freshest(freshest: bool) -> None:
 
 def test_windowed_evicts_what_was_begun_before_the_window() -> None:
     rule = make_admission(config(Windowed(staleness=2)))
-    assert not rule.expired(candidate(0, born=3), 5)
-    assert rule.expired(candidate(0, born=2), 5)
+    assert not rule.expired(candidate(0, start_version=3), 5)
+    assert rule.expired(candidate(0, start_version=2), 5)
 
 
 def test_pacing_begins_no_more_than_the_window_consumes() -> None:

@@ -11,8 +11,8 @@ import pytest
 from helpers.scheduling import make_turn, open_group
 from turngym.errors import ConfigError, RecordError
 from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.groups import SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import SampleKey
 from turngym.rollouts.scheduler.packing import pack_turn
 
 KEY = SampleKey(0, 1)
@@ -25,7 +25,7 @@ def commit(ledger: Ledger, turn: int, *, attempt: int = 0) -> int:
 
 def opened(ledger: Ledger) -> None:
     ledger.open_group(open_group(size=2), "turngym/Simulated-v0", None)
-    ledger.start(KEY, 0, born=0, seed=1, carry_from=None)
+    ledger.start(KEY, 0, start_version=0, seed=1, carry_from=None)
 
 
 def rows(path: Path, query: str) -> list[Any]:
@@ -61,12 +61,12 @@ async def test_a_try_that_was_given_up_cannot_write_any_more(tmp_path: Path) -> 
     async with Ledger(path, threaded=False) as ledger:
         opened(ledger)
         commit(ledger, 0)
-        ledger.start(KEY, 1, born=0, seed=2, carry_from=None)
+        ledger.start(KEY, 1, start_version=0, seed=2, carry_from=None)
         commit(ledger, 1, attempt=0)  # a zombie
-        ledger.end(KEY, 0, "terminated", error=None, loose_tokens=0, tail=b"{}")
+        ledger.end(KEY, 0, "terminated", error=None, uncommitted_tokens=0, tail=b"{}")
         commit(ledger, 0, attempt=1)
-    assert rows(path, "SELECT attempt, turn FROM turns ORDER BY 1") == [(0, 0), (1, 0)]
-    assert rows(path, "SELECT state, attempt FROM samples WHERE member = 1") == [("running", 1)]
+    assert rows(path, "SELECT retry, turn FROM turns ORDER BY 1") == [(0, 0), (1, 0)]
+    assert rows(path, "SELECT state, retry FROM samples WHERE member = 1") == [("running", 1)]
     assert audit(path).tokens["lost"] + audit(path).tokens["retried"] == 2
 
 
@@ -75,9 +75,9 @@ async def test_a_try_may_take_over_the_turns_of_the_one_before(tmp_path: Path) -
     async with Ledger(path, threaded=False) as ledger:
         opened(ledger)
         commit(ledger, 0)
-        ledger.start(KEY, 1, born=0, seed=1, carry_from=0)
+        ledger.start(KEY, 1, start_version=0, seed=1, carry_from=0)
         commit(ledger, 1, attempt=1)
-    assert rows(path, "SELECT attempt, turn FROM turns ORDER BY 2") == [(1, 0), (1, 1)]
+    assert rows(path, "SELECT retry, turn FROM turns ORDER BY 2") == [(1, 0), (1, 1)]
 
 
 async def test_two_processes_cannot_have_it_open(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from helpers.scheduling import make_turn, open_group
 from turngym.errors import RecordError
 from turngym.manifest import Manifest
 from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.groups import SampleKey
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
-from turngym.rollouts.scheduler.orders import SampleKey
 from turngym.rollouts.scheduler.packing import pack_turn
 from turngym.rollouts.scheduler.recovery import recover
 
@@ -25,8 +25,8 @@ async def killed(tmp_path: Path) -> Path:
     path = tmp_path / "run" / LEDGER_FILE
     async with Ledger(path, threaded=False, manifest=Manifest(path.parent)) as ledger:
         ledger.open_group(open_group(size=2), "turngym/Simulated-v0", None)
-        ledger.start(SampleKey(0, 1), 0, born=0, seed=1, carry_from=None)
-        ledger.seal(0)
+        ledger.start(SampleKey(0, 1), 0, start_version=0, seed=1, carry_from=None)
+        ledger.mark_checkpointed(0)
         await ledger.flush()
         for turn in range(6):
             packed = pack_turn(make_turn())

@@ -6,7 +6,7 @@ import pytest
 from helpers.envs import LadderEnv
 from turngym.agents.scripted import ExpertPolicy
 from turngym.rollouts.episode import EpisodeSpec, rollout
-from turngym.rollouts.pictures import PictureFolder, png
+from turngym.rollouts.evaluation.folder import PictureFolder, png
 
 
 def noise(seed: int, height: int = 5, width: int = 7) -> np.ndarray:

@@ -17,13 +17,12 @@ from turngym.agents.policy import Policy
 from turngym.agents.scripted import RandomPolicy
 from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, rollout
 from turngym.rollouts.scheduler.audit import audit
+from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import UniformSelection
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import recover
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
-from turngym.rollouts.simulation.simulate import SimEngine, SimEnv, SimPolicy
-from turngym.rollouts.simulation.virtual_clock import run_virtually
+from turngym.rollouts.simulation.simulate import SimEngine, SimEnv, SimPolicy, run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.types import Trajectory
 
@@ -148,7 +147,7 @@ def play(path: Path, run: Any, stops: list[float]) -> list[Any]:
                         await scheduler.publish(version, load=partial(engine.load, version))
                         if version % 2 == 0:
                             await ledger.flush()
-                            scheduler.seal(version)
+                            scheduler.mark_checkpointed(version)
                             saved = version
             except TimeoutError:
                 await asyncio.sleep(0)  # what was written in this breath; the rest is lost

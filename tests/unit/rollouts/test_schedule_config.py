@@ -39,7 +39,10 @@ def test_the_defaults_make_progress() -> None:
         ),
         ({"group": {"quorum": 5}}, "group.quorum <= group_size, got 5 > 4"),
         ({"group": {"patience": 2.0}}, "group.patience needs group.quorum"),
-        ({"stale": "harvest"}, "stale='harvest' does nothing with admission.type='in_order'"),
+        (
+            {"stale": "train_partial"},
+            "stale='train_partial' does nothing with admission.type='in_order'",
+        ),
         ({"budget": {"extra_turns": 2}}, "budget.extra_turns extends budget.max_turns"),
     ],
 )

@@ -19,15 +19,20 @@ from turngym.agents.policy import EpisodeContext
 from turngym.errors import ConfigError
 from turngym.rollouts.scheduler.config import InOrder, SchedulerConfig
 from turngym.rollouts.scheduler.dispatch import Dispatcher
-from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup
+from turngym.rollouts.scheduler.groups import (
+    FilterDecision,
+    GroupRequest,
+    OpenGroup,
+    ReadyGroup,
+    UniformSelection,
+)
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import GroupOrder, UniformSelection, Verdict
+from turngym.rollouts.scheduler.metrics import list_schedule
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.retry import TooManyFaults
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.rollouts.scheduler.watchdog import Stuck
-from turngym.rollouts.simulation.lower_bound import list_schedule
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,
@@ -35,9 +40,9 @@ from turngym.rollouts.simulation.simulate import (
     SimPolicy,
     SimProfile,
     play_scenario,
+    run_virtually,
     simulate,
 )
-from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import Task, procedural_task
 
 
@@ -56,8 +61,10 @@ class Chosen(UniformSelection):
     def observe(self, group: ReadyGroup) -> None:
         self.seen.append(group)
 
-    def admit(self, group: ReadyGroup) -> Verdict:
-        return Verdict.drop("dull") if group.index in self.drop else Verdict.keep(group)
+    def admit(self, group: ReadyGroup) -> FilterDecision:
+        return (
+            FilterDecision.drop("dull") if group.index in self.drop else FilterDecision.keep(group)
+        )
 
 
 def scheduler_for(
@@ -179,8 +186,8 @@ def test_filtered_groups_are_replaced_and_accounted_for(tmp_path: Path) -> None:
 
 def test_the_condition_is_part_of_the_key_of_a_group() -> None:
     class Hinted(Chosen):
-        def allocate(self, index: int, task: Task) -> GroupOrder:
-            return GroupOrder(task=task, size=2, condition="hint" if index % 2 else "")
+        def allocate(self, index: int, task: Task) -> GroupRequest:
+            return GroupRequest(task=task, size=2, condition="hint" if index % 2 else "")
 
     selection = Hinted()
     run_virtually(play_scenario(scenario(steps=2), selection=selection))
@@ -196,11 +203,11 @@ def test_a_prefix_is_carried_out_and_never_trained_on(tmp_path: Path) -> None:
     success = source.seen[0]
 
     class Prefixed(Chosen):
-        def allocate(self, index: int, task: Task) -> GroupOrder:
+        def allocate(self, index: int, task: Task) -> GroupRequest:
             prefix = success.trajectories[0].turns[:2]
             seed = success.trajectories[0].env_seed
-            return GroupOrder(
-                task=success.order.task, size=2, condition="prefix2", env_seed=seed, prefix=prefix
+            return GroupRequest(
+                task=success.request.task, size=2, condition="prefix2", env_seed=seed, prefix=prefix
             )
 
     selection = Prefixed()
@@ -222,8 +229,8 @@ def test_a_prefix_that_leads_elsewhere_is_not_played(tmp_path: Path) -> None:
     run_virtually(play_scenario(run, selection=source))
 
     class Wrong(Chosen):
-        def allocate(self, index: int, task: Task) -> GroupOrder:
-            return GroupOrder(task=task, size=2, prefix=source.seen[0].trajectories[0].turns[:2])
+        def allocate(self, index: int, task: Task) -> GroupRequest:
+            return GroupRequest(task=task, size=2, prefix=source.seen[0].trajectories[0].turns[:2])
 
     with pytest.raises(TooManyFaults, match="prefix: turn 0 saw"):
         run_audited(scenario(), tmp_path / "l", selection=Wrong())
@@ -260,7 +267,7 @@ def test_faults_cost_little_more_than_the_work_they_destroy() -> None:
             "concurrency": 16,
             "groups_per_step": 60,
             "deadlines": {"step_s": 3.0},
-            "retry": {"max_attempts": 9, "quarantine_after": 99},
+            "retry": {"max_tries": 9, "quarantine_after": 99},
             "failures": {"fraction": 1.0},
         },
     )
@@ -394,7 +401,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 
 def test_a_hook_that_raises_stops_the_run_with_its_error() -> None:
     class Broken(Chosen):
-        def admit(self, group: ReadyGroup) -> Verdict:
+        def admit(self, group: ReadyGroup) -> FilterDecision:
             raise ZeroDivisionError("in my filter")
 
     with pytest.raises(ZeroDivisionError, match="in my filter"):
@@ -405,11 +412,11 @@ def test_evaluation_in_between_has_the_machine_for_itself() -> None:
     async def play() -> None:
         scheduler, _ = scheduler_for(scenario())
         async with scheduler:
-            await scheduler.quiet()
+            await scheduler.pause()
             assert scheduler.metrics()["sched/running"] == 0
             await asyncio.sleep(9)
             assert scheduler.metrics()["sched/running"] == 0
-            scheduler.go_on()
+            scheduler.resume()
             assert await scheduler.take() is not None
 
     run_virtually(play())
@@ -426,9 +433,9 @@ def test_a_full_disk_pauses_admission_and_says_so(tmp_path: Path) -> None:
                 await asyncio.sleep(60.0)
                 assert ledger.trouble is not None
                 assert "full" in ledger.trouble
-                episodes = scheduler.gauges.episodes
+                episodes = scheduler.stats.episodes
                 await asyncio.sleep(60.0)
-                assert scheduler.gauges.episodes == episodes
+                assert scheduler.stats.episodes == episodes
                 ledger.connection.execute("PRAGMA max_page_count = 1000000")
                 assert await scheduler.take() is not None
                 assert ledger.trouble is None
@@ -503,7 +510,7 @@ def test_an_admission_that_lets_nothing_begin_ends_the_take(admission: str) -> N
 
 def test_the_watchdog_ends_a_take_that_nobody_lets_go_on() -> None:
     run = scenario(scheduler={"watchdog_s": 30.0})
-    with pytest.raises(Stuck, match=r"held up by 1 quiet\(\) without go_on\(\)"):
+    with pytest.raises(Stuck, match=r"held up by 1 pause\(\) without resume\(\)"):
         take_all(run, lambda scheduler: setattr(scheduler, "_held", 1))
 
 
@@ -620,8 +627,8 @@ def test_new_weights_cut_into_an_action_only_where_that_is_wanted(
 
 def test_a_group_that_never_fits_is_refused_when_it_is_ordered() -> None:
     class Greedy(Chosen):
-        def allocate(self, index: int, task: Task) -> GroupOrder:
-            return GroupOrder(task=task, size=4 if index < 2 else 99)
+        def allocate(self, index: int, task: Task) -> GroupRequest:
+            return GroupRequest(task=task, size=4 if index < 2 else 99)
 
     with pytest.raises(ConfigError, match=r"<= concurrency, got 99 \+ 0 > 12"):
         run_virtually(play_scenario(scenario(), selection=Greedy()))

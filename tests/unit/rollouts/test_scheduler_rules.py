@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from helpers.scheduling import make_turn, member_of, open_group, trajectory_of
-from turngym.rollouts.scheduler.budget import Allowance
 from turngym.rollouts.scheduler.config import (
     BudgetConfig,
     FailureConfig,
@@ -13,14 +12,16 @@ from turngym.rollouts.scheduler.config import (
     RetryConfig,
 )
 from turngym.rollouts.scheduler.groups import GroupStatistics, closes, is_usable, patience_left
+from turngym.rollouts.scheduler.metrics import list_schedule
 from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
-from turngym.rollouts.scheduler.staleness import harvest_end, trained_turns, turn_version
-from turngym.rollouts.simulation.lower_bound import list_schedule
+from turngym.rollouts.scheduler.running import Allowance
+from turngym.rollouts.scheduler.staleness import partial_end, trained_turns, turn_version
 from turngym.types import StopReason
 
 
 @pytest.mark.parametrize(
-    ("action", "found"), [("mask_head", range(2, 4)), ("drop", range(4, 4)), ("train", range(2, 4))]
+    ("action", "found"),
+    [("mask_stale", range(2, 4)), ("drop", range(4, 4)), ("train", range(2, 4))],
 )
 def test_stale_turns_are_the_head_of_an_episode(action: str, found: range) -> None:
     versions = (3, 4, 5, 6)
@@ -36,9 +37,9 @@ def test_what_was_trained_or_given_is_not_trained_again() -> None:
 
 
 def test_turns_are_harvested_at_the_last_version_that_may_train_them() -> None:
-    assert harvest_end((3, 3, 4, 5), start=0, version=5, bound=2) == 2
-    assert harvest_end((3, 3, 4, 5), start=0, version=5, bound=3) == 0
-    assert harvest_end((3, 3, 4, 5), start=2, version=6, bound=2) == 3
+    assert partial_end((3, 3, 4, 5), start=0, version=5, bound=2) == 2
+    assert partial_end((3, 3, 4, 5), start=0, version=5, bound=3) == 0
+    assert partial_end((3, 3, 4, 5), start=2, version=6, bound=2) == 3
 
 
 def test_a_turn_is_as_old_as_its_oldest_token() -> None:
@@ -94,7 +95,7 @@ def test_statistics_of_a_closed_group() -> None:
 
 
 def test_faults_are_retried_up_to_the_limit() -> None:
-    config, quarantine = RetryConfig(max_attempts=2), Quarantine(9)
+    config, quarantine = RetryConfig(max_tries=2), Quarantine(9)
     stop = StopReason.ERROR_ENV
     assert may_retry(config, quarantine, stop=stop, tries=1, task_id="a")
     assert not may_retry(config, quarantine, stop=stop, tries=2, task_id="a")

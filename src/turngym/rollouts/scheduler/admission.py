@@ -1,6 +1,7 @@
 """When a group may begin and which finished groups a step takes: pure decisions.
 
-The scheduler asks, and keeps the counts in ``Load``. Nothing here waits, draws or remembers.
+The scheduler asks, and keeps the counts in ``SchedulerLoad``. Nothing here waits, samples or
+remembers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def capacity(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SchedulerLoad:
     """What there is at one moment, in groups."""
 
     version: int
@@ -78,7 +79,7 @@ class Candidate:
     """Order in which groups began."""
     closed: int
     """Order in which groups closed."""
-    born: int
+    start_version: int
     """Version when it began."""
     target: int | None
 
@@ -91,12 +92,12 @@ class Admission(ABC):
         self.batch = config.groups_started
         self.buffer = config.buffer
 
-    def admit(self, load: Load) -> Admitted | None:
+    def admit(self, load: SchedulerLoad) -> Admitted | None:
         """Return leave to begin one more group, or None: wait for an event."""
         return self._admit(load) if load.held < self.buffer else None
 
     @abstractmethod
-    def _admit(self, load: Load) -> Admitted | None: ...
+    def _admit(self, load: SchedulerLoad) -> Admitted | None: ...
 
     @abstractmethod
     def select(
@@ -111,7 +112,7 @@ class Admission(ABC):
         """Return whether ``candidate`` can be selected no more from ``version`` on."""
         return False
 
-    def _is_in_pace(self, load: Load) -> bool:
+    def _is_in_pace(self, load: SchedulerLoad) -> bool:
         """Return whether one more group can be consumed within the bound."""
         return load.held + load.taken < (self.staleness + 1) * self.batch
 
@@ -119,7 +120,7 @@ class Admission(ABC):
 class InOrderAdmission(Admission):
     """Groups are stamped with the first step that lacks one, and a step takes its own."""
 
-    def _admit(self, load: Load) -> Admitted | None:
+    def _admit(self, load: SchedulerLoad) -> Admitted | None:
         first = load.version + (1 if load.taken else 0)
         for target in range(first, load.version + self.staleness + 1):
             if load.targets.get(target, 0) < self.batch:
@@ -140,7 +141,7 @@ class InOrderAdmission(Admission):
 class ReadyFirstAdmission(Admission):
     """Bounded ahead like ``in_order``, but a step takes what closed first."""
 
-    def _admit(self, load: Load) -> Admitted | None:
+    def _admit(self, load: SchedulerLoad) -> Admitted | None:
         return Admitted() if self._is_in_pace(load) else None
 
     def select(
@@ -159,7 +160,7 @@ class WindowedAdmission(Admission):
         self.pace = config.admission.pace
         self.freshest = config.admission.freshest
 
-    def _admit(self, load: Load) -> Admitted | None:
+    def _admit(self, load: SchedulerLoad) -> Admitted | None:
         return Admitted() if not self.pace or self._is_in_pace(load) else None
 
     def select(
@@ -171,13 +172,13 @@ class WindowedAdmission(Admission):
 
     def expired(self, candidate: Candidate, version: int) -> bool:
         """Return whether it was begun before the window."""
-        return candidate.born < version - self.staleness
+        return candidate.start_version < version - self.staleness
 
 
 class CapacityAdmission(Admission):
     """What begins is bounded by what can be consumed in time; the oldest are taken first."""
 
-    def _admit(self, load: Load) -> Admitted | None:
+    def _admit(self, load: SchedulerLoad) -> Admitted | None:
         room = capacity(
             max_concurrent=self.buffer,
             staleness=self.staleness,

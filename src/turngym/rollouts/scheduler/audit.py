@@ -142,7 +142,7 @@ def _audit(db: sqlite3.Connection, report: AuditReport) -> AuditReport:
     report.episodes = _counted(db, "SELECT state, COUNT(*) FROM samples GROUP BY 1")
     query = "SELECT reason, COUNT(*) FROM samples WHERE state = 'dropped' GROUP BY 1"
     report.drops = _counted(db, query)
-    query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM attempts GROUP BY 1"
+    query = "SELECT COALESCE(outcome, 'running'), COUNT(*) FROM tries GROUP BY 1"
     report.tries = _counted(db, query)
     _check_steps(db, report)
     _check_uses(db, report)
@@ -173,12 +173,12 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
     """Check that no turn is trained on twice."""
     last: dict[tuple[int, int, int], tuple[int, int]] = {}
     rows = db.execute(
-        "SELECT grp, member, attempt, first, last, step FROM uses WHERE kind <> 'replay' "
-        "ORDER BY grp, member, attempt, first, step"
+        "SELECT grp, member, retry, first, last, step FROM uses WHERE kind <> 'replay' "
+        "ORDER BY grp, member, retry, first, step"
     )
     whole: Counter[tuple[int, int]] = Counter()
-    for grp, member, attempt, first, end, step in rows:
-        key = (grp, member, attempt)  # another try has other turns
+    for grp, member, retry, first, end, step in rows:
+        key = (grp, member, retry)  # another try has other turns
         before = last.get(key)
         if before is not None and first < before[0] and first < end:
             report.blame(
@@ -217,34 +217,34 @@ def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
     ):
         report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
     for grp, member, outcome in db.execute(
-        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN attempts a USING (grp, member, attempt)"
+        "SELECT u.grp, u.member, a.outcome FROM uses u JOIN tries a USING (grp, member, retry)"
         " WHERE u.kind IN ('group', 'late') AND (a.outcome IS NULL OR a.outcome LIKE 'error_%')"
     ):
         report.blame(
             f"episode {grp}.{member} was trained on although it ended by {outcome or 'nothing'}"
         )
-    for grp, member, attempt in db.execute(
-        "SELECT a.grp, a.member, a.attempt FROM attempts a JOIN samples s USING (grp, member) "
-        "WHERE a.attempt > s.attempt"
+    for grp, member, retry in db.execute(
+        "SELECT a.grp, a.member, a.retry FROM tries a JOIN samples s USING (grp, member) "
+        "WHERE a.retry > s.retry"
     ):
-        report.blame(f"episode {grp}.{member}: try {attempt} began without shutting out others")
+        report.blame(f"episode {grp}.{member}: try {retry} began without shutting out others")
 
 
 def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
     """Check every packed turn and place its tokens."""
     states: dict[tuple[int, int], tuple[int, str, str]] = {
-        (grp, member): (attempt, state, reason or "")
-        for grp, member, attempt, state, reason in db.execute(
-            "SELECT grp, member, attempt, state, reason FROM samples"
+        (grp, member): (retry, state, reason or "")
+        for grp, member, retry, state, reason in db.execute(
+            "SELECT grp, member, retry, state, reason FROM samples"
         )
     }
     outcomes: dict[tuple[int, int, int], str] = {}
-    for grp, member, attempt, outcome, loose in db.execute(
-        "SELECT grp, member, attempt, outcome, loose_tokens FROM attempts"
+    for grp, member, retry, outcome, loose in db.execute(
+        "SELECT grp, member, retry, outcome, uncommitted_tokens FROM tries"
     ):
-        outcomes[grp, member, attempt] = outcome or "running"
+        outcomes[grp, member, retry] = outcome or "running"
         report.generated += loose
-        place = _place_of_try(states[grp, member], attempt, outcome or "running")
+        place = _place_of_try(states[grp, member], retry, outcome or "running")
         reason = states[grp, member][2]
         if outcome is None:  # broken off by the end of a process
             place = "lost"
@@ -255,17 +255,17 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.tokens[place] += loose
     used = _used_turns(db)
     expected: dict[tuple[int, int, int], int] = {}
-    for grp, member, attempt, turn, tokens, crc, packed in _turn_rows(db):
-        key = (grp, member, attempt)
+    for grp, member, retry, turn, tokens, crc, packed in _turn_rows(db):
+        key = (grp, member, retry)
         if turn != expected.get(key, 0):
-            report.blame(f"episode {grp}.{member}, try {attempt}: no turn before turn {turn}")
+            report.blame(f"episode {grp}.{member}, try {retry}: no turn before turn {turn}")
         expected[key] = turn + 1
-        drawn = _checked_tokens(packed, crc, f"{grp}.{member}, try {attempt}, turn {turn}", report)
+        drawn = _checked_tokens(packed, crc, f"{grp}.{member}, try {retry}, turn {turn}", report)
         if drawn != tokens:
             report.blame(f"episode {grp}.{member}: turn {turn} holds {drawn} tokens, not {tokens}")
         report.generated += drawn
         state = states[grp, member]
-        place = _place_of_try(state, attempt, outcomes.get(key, "running"))
+        place = _place_of_try(state, retry, outcomes.get(key, "running"))
         if any(first <= turn < end for first, end in used.get(key, ())):
             place = "trained"
         elif place == "trained":
@@ -277,8 +277,8 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
 
 def _turn_rows(db: sqlite3.Connection) -> Iterator[tuple[int, int, int, int, int, int, bytes]]:
     yield from db.execute(
-        "SELECT grp, member, attempt, turn, tokens, crc, packed FROM turns "
-        "ORDER BY grp, member, attempt, turn"
+        "SELECT grp, member, retry, turn, tokens, crc, packed FROM turns "
+        "ORDER BY grp, member, retry, turn"
     )
 
 
@@ -294,18 +294,18 @@ def _checked_tokens(packed: bytes, crc: int, where: str, report: AuditReport) ->
 
 def _used_turns(db: sqlite3.Connection) -> Mapping[tuple[int, int, int], list[tuple[int, int]]]:
     used: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-    for grp, member, attempt, first, last in db.execute(
-        "SELECT grp, member, attempt, first, last FROM uses WHERE kind <> 'replay'"
+    for grp, member, retry, first, last in db.execute(
+        "SELECT grp, member, retry, first, last FROM uses WHERE kind <> 'replay'"
     ):
-        used.setdefault((grp, member, attempt), []).append((first, last))
+        used.setdefault((grp, member, retry), []).append((first, last))
     return used
 
 
-def _place_of_try(sample: tuple[int, str, str], attempt: int, outcome: str) -> str:
+def _place_of_try(sample: tuple[int, str, str], retry: int, outcome: str) -> str:
     """Return where the tokens of a try went, those that no update used."""
     newest, state, _ = sample
-    ended_badly = outcome.startswith("error") or outcome in ("cannot_replay", "broken_off")
-    if attempt < newest or (state == "running" and ended_badly):
+    ended_badly = outcome.startswith("error") or outcome in ("cannot_replay", "preempted")
+    if retry < newest or (state == "running" and ended_badly):
         return "lost" if outcome in ("running", "cannot_replay") else "retried"
     if state in _USED_STATES or state == "reserved":
         return "trained"

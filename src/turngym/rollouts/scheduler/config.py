@@ -11,7 +11,7 @@ from turngym.config import StrictModel
 from turngym.errors import ConfigError
 
 Mode = Literal["rollout", "batch", "lockstep"]
-StaleAction = Literal["mask_head", "drop", "harvest", "train"]
+StaleAction = Literal["mask_stale", "drop", "train_partial", "train"]
 Interruption = Literal["continue_partial", "drain", "abort_requeue"]
 LateAction = Literal["carry", "drop"]
 
@@ -29,7 +29,7 @@ class InOrder(StrictModel):
 
 
 class ReadyFirst(StrictModel):
-    """The gate of ``in_order``, but a step takes whatever is ready first, stragglers included."""
+    """The bound of ``in_order``, but a step takes whatever is ready first, stragglers included."""
 
     type: Literal["ready_first"] = "ready_first"
     staleness: int = Field(default=1, ge=0)
@@ -37,7 +37,7 @@ class ReadyFirst(StrictModel):
 
 
 class Windowed(StrictModel):
-    """No gate but the buffer; a step takes what is ready and was begun inside the window."""
+    """No bound but the buffer; a step takes what is ready and was begun inside the window."""
 
     type: Literal["windowed"] = "windowed"
     staleness: int = Field(default=2, ge=0)
@@ -82,7 +82,7 @@ class GroupConfig(StrictModel):
 class RetryConfig(StrictModel):
     """What is done about faults of infrastructure."""
 
-    max_attempts: int = Field(default=3, ge=1)
+    max_tries: int = Field(default=3, ge=1)
     """Tries of one episode before it is dropped."""
     quarantine_after: int = Field(default=6, ge=1)
     """Faults of the environment on one task, after which the task is not played again."""
@@ -133,10 +133,10 @@ class SchedulerConfig(StrictModel):
     groups_per_step: int = Field(default=16, ge=1)
     """Groups that one update consumes."""
     admission: AdmissionConfig = InOrder()
-    stale: StaleAction = "mask_head"
+    stale: StaleAction = "mask_stale"
     """What becomes of tokens older than the bound: the turns before the last stale one are context
-    only, or the episode is dropped; ``harvest`` trains the finished turns of a running episode just
-    before they get too old; ``train`` lifts the bound."""
+    only, or the episode is dropped; ``train_partial`` trains the finished turns of a running
+    episode just before they get too old; ``train`` lifts the bound."""
     interruption: Interruption = "continue_partial"
     """What new weights do to running episodes: they go on and their tokens carry two versions; they
     are waited for; or they are broken off, and begun again where they stood."""
@@ -213,10 +213,10 @@ def check_schedule(config: SchedulerConfig, group_size: int) -> None:
             else f"scheduler: a step needs buffer_groups >= groups_per_step * oversampling = "
             f"{needed}, got {config.buffer_groups}"
         )
-    if config.stale == "harvest" and config.admission.type == "in_order":
+    if config.stale == "train_partial" and config.admission.type == "in_order":
         raise ConfigError(
-            "scheduler: stale='harvest' does nothing with admission.type='in_order', under which "
-            "no token gets stale; use 'ready_first', 'windowed' or 'capacity'"
+            "scheduler: stale='train_partial' does nothing with admission.type='in_order', under "
+            "which no token gets stale; use 'ready_first', 'windowed' or 'capacity'"
         )
     if config.budget.extra_turns and config.budget.max_turns is None:
         raise ConfigError("scheduler: budget.extra_turns extends budget.max_turns, which is None")

@@ -23,13 +23,17 @@ from turngym.rollouts.episode import (
     faulted,
     rollout,
 )
-from turngym.rollouts.scheduler.assembly import Assembly
-from turngym.rollouts.scheduler.groups import Member, OpenGroup
-from turngym.rollouts.scheduler.orders import SampleKey, member_policy_seed
+from turngym.rollouts.scheduler.group_buffer import GroupBuffer
+from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, member_policy_seed
 from turngym.rollouts.scheduler.packing import pack_tail
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, may_retry
-from turngym.rollouts.scheduler.running import BrokenOff, Job, RunningEpisode, Surroundings
+from turngym.rollouts.scheduler.running import (
+    Preempted,
+    QueuedEpisode,
+    RunningEpisode,
+    SchedulerContext,
+)
 from turngym.rollouts.scheduler.timeline import Slots
 from turngym.rollouts.scheduler.watchdog import describe_tasks
 from turngym.types import StopReason, Trajectory
@@ -47,7 +51,7 @@ class Owner(Protocol):
 
     env_id: str
 
-    def pump(self) -> None:
+    def schedule(self) -> None:
         """Begin whatever may begin now."""
         ...
 
@@ -67,21 +71,21 @@ class Dispatcher:
         self,
         pool: EnvPool,
         policy: Policy,
-        around: Surroundings,
-        assembly: Assembly,
+        context: SchedulerContext,
+        buffer: GroupBuffer,
         owner: Owner,
         *,
         seed: int,
     ) -> None:
-        self.quarantine = Quarantine(around.config.retry.quarantine_after)
-        self.failures = FailureBudget(around.config.failures)
+        self.quarantine = Quarantine(context.config.retry.quarantine_after)
+        self.failures = FailureBudget(context.config.failures)
         self._pool = pool
         self._policy = policy
-        self._around = around
-        self._assembly = assembly
+        self._context = context
+        self._buffer = buffer
         self._owner = owner
-        self._config = around.config
-        self._jobs: deque[Job] = deque()
+        self._config = context.config
+        self._jobs: deque[QueuedEpisode] = deque()
         self._running: dict[int, tuple[RunningEpisode, asyncio.Task[None]]] = {}
         self._slots = Slots()
         self._round_open = True
@@ -138,20 +142,20 @@ class Dispatcher:
 
     def add_group(self, group: OpenGroup) -> None:
         """Queue the members of a new group."""
-        prefix = group.order.prefix
+        prefix = group.request.prefix
         for number in range(group.members):
             self._jobs.append(
-                Job(
+                QueuedEpisode(
                     group=group,
                     key=SampleKey(group.index, number),
                     policy_seed=member_policy_seed(self._seed, group.index, number, 0),
                     played=prefix_of(group),
-                    versions=[group.born] * len(prefix),
+                    versions=[group.start_version] * len(prefix),
                     trained_to=len(prefix),
                 )
             )
 
-    def add(self, jobs: Iterable[Job]) -> None:
+    def add(self, jobs: Iterable[QueuedEpisode]) -> None:
         """Queue episodes of an earlier process."""
         self._jobs.extend(jobs)
 
@@ -161,16 +165,16 @@ class Dispatcher:
             return False
         job = self._jobs.popleft()
         slot = self._slots.take()
-        episode = RunningEpisode(job, self._around, slot)
-        if self._around.gate is not None:
-            self._around.gate.join()
+        episode = RunningEpisode(job, self._context, slot)
+        if self._context.barrier is not None:
+            self._context.barrier.join()
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._play(episode, self._freed), name=f"episode {job.key}")
         self._running[slot] = (episode, task)
         task.add_done_callback(partial(self._task_ended, episode))
         return True
 
-    def seal_round(self) -> None:
+    def close_round(self) -> None:
         """In the modes with barriers: let nobody in until all who run have ended."""
         if self._config.mode != "rollout" and self._running:
             self._round_open = False
@@ -196,7 +200,7 @@ class Dispatcher:
             if own and version - min(own) > bound:
                 self._drop_running(episode, task, "stale")
 
-    def break_off(self) -> None:
+    def preempt_all(self) -> None:
         """Stop everything that runs between two turns, to be taken up again first of all."""
         for episode, task in list(self._running.values()):
             episode.stop_asked = True
@@ -222,13 +226,13 @@ class Dispatcher:
         self._running.clear()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call ``function`` in the event loop and pump, unless everything is closed before."""
+        """Call ``function`` in the event loop and schedule, unless everything is closed before."""
 
         def ring() -> None:
             self._timers.discard(timer)
             function()
             self._owner.changed()
-            self._owner.pump()
+            self._owner.schedule()
 
         timer = asyncio.get_running_loop().call_later(seconds, ring)
         self._timers.add(timer)
@@ -243,7 +247,7 @@ class Dispatcher:
 
     async def _play(self, episode: RunningEpisode, freed: float | None) -> None:
         episode.entered = True
-        around, job, config = self._around, episode.job, self._config
+        context, job, config = self._context, episode.job, self._config
         lease: Lease | None = None
         ended: Trajectory | CannotReplay | None = None
         broken = False
@@ -252,7 +256,7 @@ class Dispatcher:
                 episode.enter()
                 lease = await self._pool.lease()
                 if freed is not None:
-                    around.gauges.refills.append(around.clock() - freed)
+                    context.stats.refills.append(context.clock() - freed)
                 ended = await rollout(
                     lease,
                     self._policy,
@@ -266,13 +270,13 @@ class Dispatcher:
                 broken = stop.is_error or stop is StopReason.TRUNCATED_TIME
         except CannotReplay as error:
             ended = error
-        except BrokenOff:
+        except Preempted:
             pass
         except asyncio.CancelledError:
             broken = episode.phase != "act"
             if self._is_ending:
-                if around.ledger is not None and episode.loose_tokens:
-                    around.ledger.lose(job.key, episode.attempt, episode.loose_tokens)
+                if context.ledger is not None and episode.uncommitted_tokens:
+                    context.ledger.lose(job.key, episode.retry, episode.uncommitted_tokens)
                 raise
             if episode.drop_reason is None and not episode.stop_asked:  # nobody of ours asked
                 ended, broken = faulted(self._spec(job), SELF_CANCELLED), True
@@ -300,8 +304,8 @@ class Dispatcher:
     def _leave(self, episode: RunningEpisode) -> None:
         self._running.pop(episode.slot, None)
         self._slots.give_back(episode.slot)
-        if self._around.gate is not None:
-            self._around.gate.leave()
+        if self._context.barrier is not None:
+            self._context.barrier.leave()
         if not self._running:
             self._round_open = True
             waiters, self._idle_waiters = self._idle_waiters, []
@@ -311,10 +315,10 @@ class Dispatcher:
 
     def _conclude(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
         """Account for what ended, and begin what that allows in the same breath."""
-        around = self._around
+        context = self._context
         episode.concluded = True
-        around.alive()
-        now = around.clock()
+        context.alive()
+        now = context.clock()
         try:
             if isinstance(ended, Trajectory) and not ended.stop_reason.is_error:
                 self._finished(episode, ended, now)
@@ -325,7 +329,7 @@ class Dispatcher:
             self._owner.fail(error)
             return
         self._freed = now
-        self._owner.pump()
+        self._owner.schedule()
         self._freed = None
         self._owner.changed()
 
@@ -340,44 +344,44 @@ class Dispatcher:
         else:
             self._requeue(episode)
 
-    def _spec(self, job: Job) -> EpisodeSpec:
+    def _spec(self, job: QueuedEpisode) -> EpisodeSpec:
         return EpisodeSpec(
             env_id=self._owner.env_id,
-            task=job.group.order.task,
+            task=job.group.request.task,
             env_seed=job.group.env_seed,
             policy_seed=job.policy_seed,
             attempt=job.key.member,
         )
 
     def _finished(self, episode: RunningEpisode, trajectory: Trajectory, now: float) -> None:
-        job, around = episode.job, self._around
+        job, context = episode.job, self._context
         self.failures.good()
-        around.gauges.ended(now - episode.began)
-        if around.ledger is not None:
-            around.ledger.end(
+        context.stats.ended(now - episode.began)
+        if context.ledger is not None:
+            context.ledger.end(
                 job.key,
-                episode.attempt,
+                episode.retry,
                 trajectory.stop_reason.value,
                 error=None,
-                loose_tokens=episode.loose_tokens,
+                uncommitted_tokens=episode.uncommitted_tokens,
                 tail=pack_tail(trajectory),
             )
-        around.gauges.waste["cut_off"] += episode.loose_tokens
+        context.stats.waste["cut_off"] += episode.uncommitted_tokens
         member = Member(
             number=job.key.member,
-            attempt=episode.attempt,
+            retry=episode.retry,
             trajectory=trajectory,
             first_turn=job.trained_to,
             end_turn=len(trajectory.turns),
             versions=tuple(episode.versions),
-            born=episode.born if job.born is None else job.born,
+            start_version=episode.start_version if job.start_version is None else job.start_version,
             packed=None if episode.packed is None else tuple(episode.packed),
         )
-        self._assembly.finished(job.group, member, now)
+        self._buffer.finished(job.group, member, now)
 
     def _faulted(self, episode: RunningEpisode, trajectory: Trajectory) -> None:
         job, stop, error = episode.job, trajectory.stop_reason, trajectory.error or ""
-        task_id = job.group.order.task.id
+        task_id = job.group.request.task.id
         self._end_try(episode, stop.value, error)
         if stop is not StopReason.ERROR_POLICY:
             self.quarantine.blame(task_id)
@@ -402,34 +406,36 @@ class Dispatcher:
                 "use 'continue_partial' or 'drain'"
             )
         self._end_try(episode, "cannot_replay", str(error))
-        if len(job.played) > len(job.group.order.prefix):
+        if len(job.played) > len(job.group.request.prefix):
             self._begin_again(episode, "lost")
         else:
             self._report_dropped(job, "cannot_replay", tokens=0, turns=0)
-            self.failures.fault(StopReason.ERROR_ENV, f"prefix: {error}", job.group.order.task.id)
+            self.failures.fault(StopReason.ERROR_ENV, f"prefix: {error}", job.group.request.task.id)
 
     def _begin_again(self, episode: RunningEpisode, waste: str) -> None:
         """Queue a fresh try, ahead of what has not begun."""
         job = episode.job
-        self._around.gauges.waste[waste] += _lost(episode)
-        prefix = job.group.order.prefix
-        job.attempt = episode.attempt + 1
+        self._context.stats.waste[waste] += _lost(episode)
+        prefix = job.group.request.prefix
+        job.retry = episode.retry + 1
         job.carry_from = None
-        job.born = None
+        job.start_version = None
         job.played = prefix_of(job.group)
-        job.versions = [job.group.born] * len(prefix)
+        job.versions = [job.group.start_version] * len(prefix)
         job.trained_to = len(prefix)
-        job.policy_seed = member_policy_seed(self._seed, job.key.group, job.key.member, job.attempt)
+        job.policy_seed = member_policy_seed(self._seed, job.key.group, job.key.member, job.retry)
         self._jobs.appendleft(job)
 
     def _requeue(self, episode: RunningEpisode) -> None:
         """Queue an episode that was broken off, to go on where it stood."""
         job = episode.job
-        self._end_try(episode, "broken_off", None)
-        self._around.gauges.waste["retried"] += episode.loose_tokens
-        job.born = episode.born if job.born is None else job.born
-        job.carry_from = episode.attempt
-        job.attempt = episode.attempt + 1
+        self._end_try(episode, "preempted", None)
+        self._context.stats.waste["retried"] += episode.uncommitted_tokens
+        job.start_version = (
+            episode.start_version if job.start_version is None else job.start_version
+        )
+        job.carry_from = episode.retry
+        job.retry = episode.retry + 1
         job.played, job.versions = episode.carried(), list(episode.versions)
         self._jobs.appendleft(job)
 
@@ -439,28 +445,28 @@ class Dispatcher:
         self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
     def _end_try(self, episode: RunningEpisode, outcome: str, error: str | None) -> None:
-        if self._around.ledger is not None:
-            self._around.ledger.end(
+        if self._context.ledger is not None:
+            self._context.ledger.end(
                 episode.job.key,
-                episode.attempt,
+                episode.retry,
                 outcome,
                 error=error,
-                loose_tokens=episode.loose_tokens,
+                uncommitted_tokens=episode.uncommitted_tokens,
                 tail=None,
             )
 
-    def _report_dropped(self, job: Job, reason: str, *, tokens: int, turns: int) -> None:
-        gauges, ledger = self._around.gauges, self._around.ledger
-        gauges.dropped(reason, tokens=tokens, turns=turns, slow=reason in _SLOW)
+    def _report_dropped(self, job: QueuedEpisode, reason: str, *, tokens: int, turns: int) -> None:
+        stats, ledger = self._context.stats, self._context.ledger
+        stats.dropped(reason, tokens=tokens, turns=turns, slow=reason in _SLOW)
         if ledger is not None:
             ledger.drop(job.key.group, [job.key.member], reason)
-        self._assembly.lost(job.group, job.key.member, self._around.clock())
+        self._buffer.lost(job.group, job.key.member, self._context.clock())
 
 
 def prefix_of(group: OpenGroup) -> list[Played]:
-    """Return the prefix of a group's order, with its drawn tokens turned into context."""
+    """Return the prefix of a group's request, with its drawn tokens turned into context."""
     found = []
-    for turn in group.order.prefix:
+    for turn in group.request.prefix:
         spans = tuple(
             replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
         )
@@ -469,11 +475,11 @@ def prefix_of(group: OpenGroup) -> list[Played]:
     return found
 
 
-def _own_tokens(job: Job) -> int:
+def _own_tokens(job: QueuedEpisode) -> int:
     return sum(p.turn.num_sampled_tokens for p in job.played[job.trained_to :])
 
 
 def _lost(episode: RunningEpisode) -> int:
     """Return the drawn tokens of a try that nobody trains on, those of an unfinished turn too."""
     own = episode.turns[episode.job.trained_to :]
-    return episode.loose_tokens + sum(turn.num_sampled_tokens for turn in own)
+    return episode.uncommitted_tokens + sum(turn.num_sampled_tokens for turn in own)

@@ -1,18 +1,52 @@
-"""Groups while they are played, when they are complete, and what a trainer gets."""
+"""Groups of episodes: requested, played, closed, and the selection that chooses and judges them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, Self
+from typing import Any, Literal, Protocol, Self
 
+from turngym.errors import ConfigError
 from turngym.rollouts.scheduler.config import GroupConfig
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
 from turngym.types import Trajectory, TrajectoryGroup, Turn
 
-GroupKind = Literal["group", "late", "harvest", "replay"]
+GroupKind = Literal["group", "late", "partial", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """One group that is to be played."""
+
+    task: Task
+    size: int
+    """Attempts that make the group complete, 1 or more."""
+    condition: str = ""
+    """How its episodes differ from plain ones (a hint, a prefix). Part of the group's key: attempts
+    under two conditions are never compared."""
+    env_seed: int | None = None
+    """Seed of the environment; None to draw one for this group."""
+    prefix: tuple[Turn, ...] = ()
+    """Turns that are carried out before the policy acts. They are context, never trained on."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"group of {self.task.id!r}: size must be at least 1: {self.size}")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKey:
+    """Names one retry of one group: what a ledger accounts for."""
+
+    group: int
+    """Running number of the group in the run."""
+    member: int
+
+    def __str__(self) -> str:
+        return f"{self.group}.{self.member}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +80,7 @@ class Member:
     """One episode of a group, with the turns of it that are trained on."""
 
     number: int
-    attempt: int
+    retry: int
     trajectory: Trajectory
     first_turn: int
     """Turns before this one are context: a prefix, a stale head, or trained before."""
@@ -54,7 +88,7 @@ class Member:
     """Turns from this one on are not trained now."""
     versions: tuple[int, ...]
     """Version of the oldest token of each turn, shape [number of turns]."""
-    born: int
+    start_version: int
     """Version when the episode began."""
     packed: tuple[bytes, ...] | None = field(default=None, repr=False, compare=False)
     """The turns as ``pack_turn`` gives them, where they were packed already."""
@@ -76,15 +110,15 @@ class ReadyGroup:
 
     index: int
     """Running number in the run; of a replayed group, what its owner chose."""
-    order: GroupOrder
+    request: GroupRequest
     members: tuple[Member, ...]
-    born: int
+    start_version: int
     """Version when it began."""
     target: int | None = None
     """The step it was begun for, where admission stamps groups."""
     kind: GroupKind = "group"
-    """``late``: one member that ended after its group closed. ``harvest``: the first turns of an
-    episode that still runs. ``replay``: from the hook of that name."""
+    """``late``: one member that ended after its group closed. ``partial``: the first turns
+    of an episode that still runs. ``replay``: from the hook of that name."""
     statistics: GroupStatistics | None = None
     """Of the group as it closed, for a late member."""
 
@@ -92,7 +126,7 @@ class ReadyGroup:
     def group_id(self) -> str:
         """Task, environment seed and condition; equal only for what may be compared."""
         first = self.members[0].trajectory
-        tail = f"+{self.order.condition}" if self.order.condition else ""
+        tail = f"+{self.request.condition}" if self.request.condition else ""
         return f"{first.task_id}@{first.env_seed:x}#{self.index}{tail}"
 
     @property
@@ -121,8 +155,8 @@ class OpenGroup:
     """A group that is being played."""
 
     index: int
-    order: GroupOrder
-    born: int
+    request: GroupRequest
+    start_version: int
     target: int | None
     env_seed: int
     opened_at: float
@@ -138,7 +172,7 @@ class OpenGroup:
     @property
     def enough(self) -> int:
         """Finished members that complete it."""
-        return self.order.size
+        return self.request.size
 
 
 def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
@@ -181,3 +215,114 @@ def patience_left(
     if len(group.finished) < config.quorum:
         return None
     return max(0.0, group.opened_at + config.patience * median(durations) - now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterDecision:
+    """What becomes of a finished group."""
+
+    group: ReadyGroup | None
+    """What goes on to training; None to drop it."""
+    reason: str = ""
+    """Why it is dropped, one word for the table of waste."""
+
+    @classmethod
+    def keep(cls, group: ReadyGroup) -> Self:
+        """Train on ``group``, which may be a changed copy of what was judged."""
+        return cls(group=group)
+
+    @classmethod
+    def drop(cls, reason: str) -> Self:
+        """Do not train on it; another group takes its place."""
+        return cls(group=None, reason=reason)
+
+
+class Selection(Protocol):
+    """Chooses tasks and judges groups. Deterministic in its own state and its arguments."""
+
+    def propose(self, index: int) -> Task | None:
+        """Return the task of group number ``index``, or None when there is none left.
+
+        Should be a function of ``index`` and of what was observed, so that a resumed run goes on
+        where it stood without any loader's position.
+        """
+        ...
+
+    def allocate(self, index: int, task: Task) -> GroupRequest:
+        """Return how ``task`` is to be played."""
+        ...
+
+    def observe(self, group: ReadyGroup) -> None:
+        """See every group that closed, before ``admit``; the dropped ones teach difficulty too."""
+        ...
+
+    def admit(self, group: ReadyGroup) -> FilterDecision:
+        """Return whether ``group`` is trained on."""
+        ...
+
+    def replay(self, step: int, groups: Sequence[ReadyGroup]) -> Sequence[ReadyGroup]:
+        """Return groups of the past to train on besides ``groups``."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as JSON values."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+        ...
+
+
+class UniformSelection:
+    """Every task in turn, groups of one size, everything is kept. Base class for others.
+
+    Args:
+        task: Task number ``index``.
+        group_size: Attempts at each task.
+        count: Number of groups; None for no end.
+    """
+
+    def __init__(
+        self, task: Callable[[int], Task], *, group_size: int, count: int | None = None
+    ) -> None:
+        self.task = task
+        self.group_size = group_size
+        self.count = count
+
+    def propose(self, index: int) -> Task | None:
+        """Return task number ``index``."""
+        return None if self.count is not None and index >= self.count else self.task(index)
+
+    def allocate(self, index: int, task: Task) -> GroupRequest:
+        """Return a plain group."""
+        return GroupRequest(task=task, size=self.group_size)
+
+    def observe(self, group: ReadyGroup) -> None:
+        """Learn nothing."""
+
+    def admit(self, group: ReadyGroup) -> FilterDecision:
+        """Keep every group."""
+        return FilterDecision.keep(group)
+
+    def replay(self, step: int, groups: Sequence[ReadyGroup]) -> Sequence[ReadyGroup]:
+        """Return nothing of the past."""
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: there is nothing to remember."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over nothing."""
+
+
+def group_env_seed(seed: int, index: int, request: GroupRequest) -> int:
+    """Return the environment seed that all members of a group share."""
+    if request.env_seed is not None:
+        return request.env_seed
+    return derive_seed(seed, "group", index, "env")
+
+
+def member_policy_seed(seed: int, index: int, member: int, retry: int) -> int:
+    """Return the policy seed of one try at one member; no two members or tries share one."""
+    return derive_seed(seed, "group", index, "policy", member, retry)

@@ -23,9 +23,8 @@ from typing import Any, Self
 from turngym.errors import ConfigError, RecordError, TrainingError
 from turngym.manifest import Manifest
 from turngym.rollouts.scheduler import ledger_schema as sql
-from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup
+from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
 from turngym.rollouts.scheduler.ledger_files import LedgerSeal, log_damage
-from turngym.rollouts.scheduler.orders import SampleKey
 from turngym.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -108,60 +107,62 @@ class Ledger:
 
     def open_group(self, group: OpenGroup, env_id: str, prefix: bytes | None) -> None:
         """Enter a new group and its members."""
-        order = group.order
-        ordered = (group.index, task_to_json(order.task), order.size, order.condition, env_id)
-        row = (*ordered, group.env_seed, prefix, group.born, group.target, self.lineage)
+        request = group.request
+        ordered = (group.index, task_to_json(request.task), request.size, request.condition, env_id)
+        row = (*ordered, group.env_seed, prefix, group.start_version, group.target, self.lineage)
         self._add(
             (sql.OPEN_GROUP, row),
             *((sql.CREATE_SAMPLE, (group.index, number)) for number in range(group.members)),
         )
 
     def start(
-        self, key: SampleKey, attempt: int, *, born: int, seed: int, carry_from: int | None
+        self, key: SampleKey, retry: int, *, start_version: int, seed: int, carry_from: int | None
     ) -> None:
         """Enter a try, which shuts out all earlier ones; it may take over their turns."""
-        place = (key.group, key.member, attempt)
-        operations = [(sql.START, (*place, born, seed)), (sql.FENCE, place)]
+        place = (key.group, key.member, retry)
+        operations = [(sql.START, (*place, start_version, seed)), (sql.FENCE, place)]
         if carry_from is not None:
             operations.append((sql.CARRY_TURNS, (*place, carry_from)))
             operations.append((sql.CARRY_USES, (*place, carry_from)))
         self._add(*operations)
 
     def commit_turn(
-        self, key: SampleKey, attempt: int, turn: int, packed: bytes, *, facts: tuple[int, int, str]
+        self, key: SampleKey, retry: int, turn: int, packed: bytes, *, facts: tuple[int, int, str]
     ) -> int:
         """Enter a finished turn and return the number to wait for with ``durable``.
 
         Args:
             key: The episode.
-            attempt: The try; the turn is refused when there is a newer one.
+            retry: The try; the turn is refused when there is a newer one.
             turn: Place of the turn in the episode.
             packed: The turn, as ``pack_turn`` gives it.
             facts: Drawn tokens, oldest version, digest of the observation that it answered.
         """
-        row = (key.group, key.member, attempt, turn, *facts, zlib.crc32(packed), packed)
+        row = (key.group, key.member, retry, turn, *facts, zlib.crc32(packed), packed)
         return self._add((sql.COMMIT_TURN, row))
 
     def end(
         self,
         key: SampleKey,
-        attempt: int,
+        retry: int,
         outcome: str,
         *,
         error: str | None,
-        loose_tokens: int,
+        uncommitted_tokens: int,
         tail: bytes | None,
     ) -> None:
         """Enter how a try ended; with ``tail`` the episode is finished."""
-        place = (key.group, key.member, attempt)
-        operations: list[Operation] = [(sql.END, (*place, outcome, error, loose_tokens, tail))]
+        place = (key.group, key.member, retry)
+        operations: list[Operation] = [
+            (sql.END, (*place, outcome, error, uncommitted_tokens, tail))
+        ]
         if tail is not None:
             operations.append((sql.FINISH, place))
         self._add(*operations)
 
-    def lose(self, key: SampleKey, attempt: int, tokens: int) -> None:
+    def lose(self, key: SampleKey, retry: int, tokens: int) -> None:
         """Enter tokens of a turn that the end of this process breaks off."""
-        self._add((sql.LOSE, (key.group, key.member, attempt, tokens)))
+        self._add((sql.LOSE, (key.group, key.member, retry, tokens)))
 
     def ready(self, index: int, members: Iterable[int], *, late: bool) -> None:
         """Enter that finished members of a group wait to be trained on."""
@@ -184,7 +185,7 @@ class Ledger:
         place = 0
         for group in groups:
             for m in group.members:
-                which = (step, place, group.kind, group.index, m.number, m.attempt)
+                which = (step, place, group.kind, group.index, m.number, m.retry)
                 used = (m.first_turn, m.end_turn, m.trained_tokens)
                 operations.append((sql.USE, (*which, *used)))
                 if group.kind in ("group", "late"):
@@ -196,7 +197,7 @@ class Ledger:
         """Enter that the update of ``step`` is in the weights."""
         self._add((sql.APPLY_SAMPLES, (step,)), (sql.APPLY, (step,)))
 
-    def seal(self, version: int) -> None:
+    def mark_checkpointed(self, version: int) -> None:
         """Enter that the weights of ``version`` are in a checkpoint: earlier steps are for good."""
         self._add((sql.SEAL_SAMPLES, (version,)), (sql.SEAL, (version,)))
 

@@ -20,15 +20,17 @@ from turngym.rollouts.scheduler import ledger_schema as sql
 from turngym.rollouts.scheduler.dispatch import prefix_of
 from turngym.rollouts.scheduler.groups import (
     GroupKind,
+    GroupRequest,
     GroupStatistics,
     Member,
     OpenGroup,
     ReadyGroup,
+    SampleKey,
+    member_policy_seed,
 )
 from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
-from turngym.rollouts.scheduler.orders import GroupOrder, SampleKey, member_policy_seed
 from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
-from turngym.rollouts.scheduler.running import Job
+from turngym.rollouts.scheduler.running import QueuedEpisode
 from turngym.rollouts.scheduler.stored import StoredGroup, StoredMember, read_episode, read_turns
 
 
@@ -41,7 +43,7 @@ class Recovery:
     batches: dict[int, tuple[ReadyGroup, ...]] = field(default_factory=dict)
     """Steps that are trained again, with what they trained on."""
     ready: list[StoredGroup] = field(default_factory=list)
-    open: list[tuple[OpenGroup, list[Job]]] = field(default_factory=list)
+    open: list[tuple[OpenGroup, list[QueuedEpisode]]] = field(default_factory=list)
 
 
 def recover(ledger: Ledger, version: int, *, seed: int) -> Recovery:
@@ -79,10 +81,10 @@ def _recover(ledger: Ledger, version: int, seed: int) -> Recovery:
     db = ledger.connection
     if db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None:
         return Recovery()
-    last, born = db.execute(
-        "SELECT COALESCE(MAX(step), -1), (SELECT MIN(born) FROM groups) FROM steps"
+    last, start_version = db.execute(
+        "SELECT COALESCE(MAX(step), -1), (SELECT MIN(start_version) FROM groups) FROM steps"
     ).fetchone()
-    if born < version and last < version - 1:  # a group of older weights: their updates are here
+    if start_version < version and last < version - 1:  # their updates are here
         raise RecordError(f"ends before update {version - 1}, which the checkpoint has")
     with_transaction(db, _roll, version)
     ledger.lineage = int(read_meta(db, "lineage", "0"))
@@ -128,7 +130,10 @@ def _roll(db: sqlite3.Connection, version: int) -> None:
         "(SELECT grp, member FROM samples WHERE state IN ('running', 'finished', 'ready'))",
         (version,),
     )
-    db.execute("UPDATE groups SET born = 2 * ?1 - born WHERE born > ?1", (version,))
+    db.execute(
+        "UPDATE groups SET start_version = 2 * ?1 - start_version WHERE start_version > ?1",
+        (version,),
+    )
     db.execute(
         "UPDATE samples SET state = 'dropped', reason = 'group_failed' WHERE grp IN "
         "(SELECT id FROM groups WHERE state = 'dropped') AND state <> 'dropped'"
@@ -147,26 +152,25 @@ class _Reader:
     def batch(self, step: int) -> tuple[ReadyGroup, ...]:
         """Return what a step trained on, in the recorded order."""
         rows = self._db.execute(
-            "SELECT kind, grp, member, attempt, first, last FROM uses WHERE step = ? "
-            "ORDER BY place",
+            "SELECT kind, grp, member, retry, first, last FROM uses WHERE step = ? ORDER BY place",
             (step,),
         ).fetchall()
         found = []
         for (kind, index), uses in groupby(rows, key=lambda row: (row[0], row[1])):
-            harvest = kind == "harvest"
-            members = tuple(self._member(index, *use[2:], harvest=harvest) for use in uses)
+            partial = kind == "partial"
+            members = tuple(self._member(index, *use[2:], partial=partial) for use in uses)
             found.append(self._ready(index, cast("GroupKind", kind), members))
         return tuple(found)
 
-    def open_group(self, index: int) -> tuple[OpenGroup, list[Job]]:
+    def open_group(self, index: int) -> tuple[OpenGroup, list[QueuedEpisode]]:
         """Return a group that was being played, and the episodes of it that did not end."""
         group = self._group(index)
         rows = self._samples(index)
-        for member, attempt, state, _ in rows:
+        for member, retry, state, _ in rows:
             if state in ("created", "running"):
                 group.waiting.add(member)
             elif state == "finished":
-                group.finished.append(self._member(index, member, attempt))
+                group.finished.append(self._member(index, member, retry))
         jobs = [self._job(group, *row[:2]) for row in rows if row[0] in group.waiting]
         return group, jobs
 
@@ -183,7 +187,7 @@ class _Reader:
                 found.append(_stored(self._ready(index, "late", single)))
         return found
 
-    def late_runners(self, index: int) -> tuple[OpenGroup, list[Job]] | None:
+    def late_runners(self, index: int) -> tuple[OpenGroup, list[QueuedEpisode]] | None:
         """Return a closed group some of whose members still ran."""
         rows = [row for row in self._samples(index) if row[2] in ("created", "running")]
         if not rows:
@@ -196,17 +200,18 @@ class _Reader:
 
     def _samples(self, index: int) -> list[tuple[int, int, str, int]]:
         return self._db.execute(
-            "SELECT member, attempt, state, late FROM samples WHERE grp = ? ORDER BY member",
+            "SELECT member, retry, state, late FROM samples WHERE grp = ? ORDER BY member",
             (index,),
         ).fetchall()
 
     def _group(self, index: int) -> OpenGroup:
         row = self._db.execute(
-            "SELECT task, size, condition, env_seed, prefix, born, target FROM groups WHERE id = ?",
+            "SELECT task, size, condition, env_seed, prefix, start_version, target FROM groups "
+            "WHERE id = ?",
             (index,),
         ).fetchone()
-        task, size, condition, env_seed, prefix, born, target = row
-        order = GroupOrder(
+        task, size, condition, env_seed, prefix, start_version, target = row
+        request = GroupRequest(
             task=task_from_json(task),
             size=size,
             condition=condition,
@@ -215,8 +220,8 @@ class _Reader:
         )
         return OpenGroup(
             index=index,
-            order=order,
-            born=born,
+            request=request,
+            start_version=start_version,
             target=target,
             env_seed=env_seed,
             opened_at=0.0,
@@ -227,9 +232,9 @@ class _Reader:
         group = self._group(index)
         return ReadyGroup(
             index=index,
-            order=group.order,
+            request=group.request,
             members=members,
-            born=group.born,
+            start_version=group.start_version,
             target=group.target if kind == "group" else None,
             kind=kind,
             statistics=self._statistics(index) if kind == "late" else None,
@@ -237,93 +242,94 @@ class _Reader:
 
     def _statistics(self, index: int) -> GroupStatistics | None:
         rows = self._db.execute(
-            "SELECT s.member, s.attempt FROM samples s JOIN attempts a USING (grp, member, attempt)"
+            "SELECT s.member, s.retry FROM samples s JOIN tries a USING (grp, member, retry)"
             " WHERE grp = ? AND NOT late AND a.tail IS NOT NULL",
             (index,),
         ).fetchall()
-        whole = [self._member(index, member, attempt) for member, attempt in rows]
+        whole = [self._member(index, member, retry) for member, retry in rows]
         return GroupStatistics.of([m.trajectory for m in whole]) if whole else None
 
     def _member(
         self,
         index: int,
         member: int,
-        attempt: int,
+        retry: int,
         first: int | None = None,
         last: int | None = None,
         *,
-        harvest: bool = False,
+        partial: bool = False,
     ) -> Member:
         key = SampleKey(index, member)
-        packed = read_episode(self._db, key, attempt, whole=not harvest)
-        if harvest:
+        packed = read_episode(self._db, key, retry, whole=not partial)
+        if partial:
             packed = replace(packed, turns=packed.turns[:last])
         trajectory = unpack_episode(packed)
-        facts = self._turn_facts(key, attempt)[: len(packed.turns)]
-        born = self._db.execute(
-            "SELECT born FROM attempts WHERE grp = ? AND member = ? AND attempt = ?",
-            (index, member, attempt),
+        facts = self._turn_facts(key, retry)[: len(packed.turns)]
+        start_version = self._db.execute(
+            "SELECT start_version FROM tries WHERE grp = ? AND member = ? AND retry = ?",
+            (index, member, retry),
         ).fetchone()[0]
         return Member(
             number=member,
-            attempt=attempt,
+            retry=retry,
             trajectory=trajectory,
-            first_turn=self._trained_to(key, attempt) if first is None else first,
+            first_turn=self._trained_to(key, retry) if first is None else first,
             end_turn=len(trajectory.turns) if last is None else last,
             versions=tuple(version for _, version in facts),
-            born=born,
+            start_version=start_version,
         )
 
-    def _turn_facts(self, key: SampleKey, attempt: int) -> list[tuple[str, int]]:
+    def _turn_facts(self, key: SampleKey, retry: int) -> list[tuple[str, int]]:
         return self._db.execute(
-            "SELECT seen, version FROM turns WHERE grp = ? AND member = ? AND attempt = ? "
+            "SELECT seen, version FROM turns WHERE grp = ? AND member = ? AND retry = ? "
             "ORDER BY turn",
-            (key.group, key.member, attempt),
+            (key.group, key.member, retry),
         ).fetchall()
 
-    def _trained_to(self, key: SampleKey, attempt: int) -> int:
-        """Return the first turn that was neither given nor harvested."""
+    def _trained_to(self, key: SampleKey, retry: int) -> int:
+        """Return the first turn that was neither given nor trained early."""
         blob = self._db.execute("SELECT prefix FROM groups WHERE id = ?", (key.group,)).fetchone()
         used = self._db.execute(
-            "SELECT MAX(last) FROM uses WHERE grp = ? AND member = ? AND attempt = ? "
-            "AND kind = 'harvest'",
-            (key.group, key.member, attempt),
+            "SELECT MAX(last) FROM uses WHERE grp = ? AND member = ? AND retry = ? "
+            "AND kind = 'partial'",
+            (key.group, key.member, retry),
         ).fetchone()
         return max(len(unpack_turns(blob[0])), used[0] or 0)
 
-    def _job(self, group: OpenGroup, member: int, attempt: int) -> Job:
+    def _job(self, group: OpenGroup, member: int, retry: int) -> QueuedEpisode:
         """Return an episode that did not end, to go on after its last recorded turn."""
         key = SampleKey(group.index, member)
-        place = (group.index, member, attempt)
+        place = (group.index, member, retry)
         row = self._db.execute(
-            "SELECT born, policy_seed FROM attempts WHERE grp = ? AND member = ? AND attempt = ?",
+            "SELECT start_version, policy_seed FROM tries "
+            "WHERE grp = ? AND member = ? AND retry = ?",
             place,
         ).fetchone()
         given = prefix_of(group)
         if row is None:  # it never began
-            return Job(
+            return QueuedEpisode(
                 group=group,
                 key=key,
                 policy_seed=member_policy_seed(self._seed, group.index, member, 0),
                 played=given,
-                versions=[group.born] * len(given),
+                versions=[group.start_version] * len(given),
                 trained_to=len(given),
             )
-        facts = self._turn_facts(key, attempt)
+        facts = self._turn_facts(key, retry)
         blobs = [
             (blob, *fact)
-            for blob, fact in zip(read_turns(self._db, key, attempt), facts, strict=True)
+            for blob, fact in zip(read_turns(self._db, key, retry), facts, strict=True)
         ]
-        return Job(
+        return QueuedEpisode(
             group=group,
             key=key,
             policy_seed=row[1],
-            attempt=attempt + 1,
+            retry=retry + 1,
             played=[Played(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
-            versions=[version for _, _, version in blobs] or [group.born] * len(given),
-            trained_to=self._trained_to(key, attempt),
-            carry_from=attempt if blobs else None,
-            born=row[0],
+            versions=[version for _, _, version in blobs] or [group.start_version] * len(given),
+            trained_to=self._trained_to(key, retry),
+            carry_from=retry if blobs else None,
+            start_version=row[0],
         )
 
 
@@ -337,21 +343,21 @@ def _stored(group: ReadyGroup) -> StoredGroup:
     members: Sequence[Member] = group.members
     return StoredGroup(
         index=group.index,
-        order=group.order,
+        request=group.request,
         members=[
             StoredMember(
                 number=m.number,
-                attempt=m.attempt,
+                retry=m.retry,
                 first_turn=m.first_turn,
                 end_turn=m.end_turn,
                 versions=m.versions,
-                born=m.born,
+                start_version=m.start_version,
                 turn_tokens=tuple(turn.num_sampled_tokens for turn in m.trajectory.turns),
                 live=None,
             )
             for m in members
         ],
-        born=group.born,
+        start_version=group.start_version,
         target=group.target,
         kind=group.kind,
         statistics=group.statistics,

@@ -50,7 +50,7 @@ def may_retry(
         tries: Tries so far, the failed one included.
         task_id: The task.
     """
-    return stop.is_error and tries < config.max_attempts and not quarantine.holds(task_id)
+    return stop.is_error and tries < config.max_tries and not quarantine.holds(task_id)
 
 
 class FailureBudget:

@@ -10,12 +10,10 @@ from typing import Any, Literal
 from turngym.agents.policy import PolicyTurn
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import Played, digest_of
-from turngym.rollouts.scheduler.budget import Allowance
-from turngym.rollouts.scheduler.config import SchedulerConfig
-from turngym.rollouts.scheduler.gauges import Gauges
-from turngym.rollouts.scheduler.groups import OpenGroup
+from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
+from turngym.rollouts.scheduler.groups import OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import SampleKey
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import pack_turn
 from turngym.rollouts.scheduler.staleness import turn_version
 from turngym.rollouts.scheduler.timeline import Timeline
@@ -24,34 +22,88 @@ from turngym.types import StopReason, Turn
 Phase = Literal["reset", "act", "step"]
 
 
-class BrokenOff(EpisodeError):
+class Preempted(EpisodeError):
     """The episode was asked to stop between two turns; it is begun again where it stood."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class QueuedEpisode:
     """One episode that is to be played, or to be taken up again."""
 
     group: OpenGroup
     key: SampleKey
     policy_seed: int
-    attempt: int = 0
+    retry: int = 0
     """Number of the next try: the fencing token."""
     faults: int = 0
     """Tries that ended by a fault."""
     played: list[Played] = field(default_factory=list)
-    """Turns to carry out first: the prefix of the order, then turns of an earlier try."""
+    """Turns to carry out first: the prefix of the request, then turns of an earlier try."""
     versions: list[int] = field(default_factory=list)
     """Version of each of them."""
     trained_to: int = 0
-    """First turn that may be trained on: after the prefix, and after what was harvested."""
+    """First turn that may be trained on: after the prefix, and after what was trained early."""
     carry_from: int | None = None
     """Try whose turns in the ledger are taken over."""
-    born: int | None = None
+    start_version: int | None = None
     """Version when its first try that counts began."""
 
 
-class TurnGate:
+class Allowance:
+    """Turns and tokens of one episode.
+
+    At its limit of turns an episode that got ahead since the last grant (its potential rose, or it
+    earned a positive reward) gets ``extra_turns`` more, at most ``max_extensions`` times.
+    """
+
+    def __init__(self, config: BudgetConfig) -> None:
+        self._config = config
+        self._limit = config.max_turns
+        self._grants = 0
+        self._earned = 0.0
+        self._best: float | None = None
+        self._potential: float | None = None
+
+    @property
+    def grants(self) -> int:
+        """How often turns were granted."""
+        return self._grants
+
+    def spend(self, turn: Turn, *, turns: int, tokens: int) -> StopReason | None:
+        """Count a finished turn and return why the episode ends here, or None.
+
+        Args:
+            turn: The turn.
+            turns: Turns so far, this one included.
+            tokens: Drawn tokens so far.
+        """
+        self._earned += max(0.0, turn.reward)
+        self._potential = turn.potential
+        if self._best is None:
+            self._best = turn.potential
+        if self._config.max_tokens is not None and tokens >= self._config.max_tokens:
+            return StopReason.TRUNCATED_TOKENS
+        if self._limit is None or turns < self._limit or self._extend():
+            return None
+        return StopReason.TRUNCATED_TURNS
+
+    def _extend(self) -> bool:
+        config = self._config
+        if not config.extra_turns or self._grants >= config.max_extensions:
+            return False
+        rose = (
+            self._potential is not None and self._best is not None and self._potential > self._best
+        )
+        if not rose and self._earned <= 0:
+            return False
+        assert self._limit is not None
+        self._limit += config.extra_turns
+        self._grants += 1
+        self._earned, self._best = 0.0, self._potential
+        return True
+
+
+class TurnBarrier:
     """Lets episodes take their turns together: nobody acts before all have stepped."""
 
     def __init__(self) -> None:
@@ -83,35 +135,35 @@ class TurnGate:
 
 
 @dataclass(slots=True, kw_only=True)
-class Surroundings:
+class SchedulerContext:
     """What all running episodes share."""
 
     config: SchedulerConfig
-    gauges: Gauges
+    stats: SchedulerMetrics
     clock: Callable[[], float]
     version: Callable[[], int]
     alive: Callable[[], None]
     """Called at every event, for the watchdog."""
     ledger: Ledger | None
     timeline: Timeline | None
-    gate: TurnGate | None
+    barrier: TurnBarrier | None
 
 
 class RunningEpisode:
     """The watch of one try at one episode."""
 
-    def __init__(self, job: Job, around: Surroundings, slot: int) -> None:
+    def __init__(self, job: QueuedEpisode, context: SchedulerContext, slot: int) -> None:
         self.job = job
         self.slot = slot
-        self.attempt = job.attempt
-        self.born = around.version()
+        self.retry = job.retry
+        self.start_version = context.version()
         self.turns: list[Turn] = [played.turn for played in job.played]
         self.seen: list[str | None] = [played.seen for played in job.played]
         self.versions: list[int] = list(job.versions)
         self.packed: list[bytes] | None = None
         """The turns as the ledger has them."""
         self.tokens = sum(turn.num_sampled_tokens for turn in self.turns)
-        self.loose_tokens = 0
+        self.uncommitted_tokens = 0
         """Drawn in a turn that has not ended."""
         self.phase: Phase = "reset"
         self.entered = False
@@ -120,22 +172,22 @@ class RunningEpisode:
         """Whether its end is accounted for."""
         self.stop_asked = False
         self.drop_reason: str | None = None
-        self.began = self.since = around.clock()
-        self._around = around
-        self._allowance = Allowance(around.config.budget)
-        self._own = len(job.group.order.prefix)
+        self.began = self.since = context.clock()
+        self._context = context
+        self._allowance = Allowance(context.config.budget)
+        self._own = len(job.group.request.prefix)
         self._committed = 0
-        self._act_version = self.born
+        self._act_version = self.start_version
 
     def enter(self) -> None:
         """Enter the try and the turns of its prefix into the ledger."""
-        ledger, job = self._around.ledger, self.job
+        ledger, job = self._context.ledger, self.job
         if ledger is None:
             return
         ledger.start(
             job.key,
-            self.attempt,
-            born=self.born if job.born is None else job.born,
+            self.retry,
+            start_version=self.start_version if job.start_version is None else job.start_version,
             seed=job.policy_seed,
             carry_from=job.carry_from,
         )
@@ -143,87 +195,87 @@ class RunningEpisode:
         if job.carry_from is None:
             for number, turn in enumerate(self.turns):
                 facts = (turn.num_sampled_tokens, self.versions[number], self.seen[number] or "")
-                ledger.commit_turn(job.key, self.attempt, number, self.packed[number], facts=facts)
+                ledger.commit_turn(job.key, self.retry, number, self.packed[number], facts=facts)
 
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Begin a turn: the environment answered."""
         if self.stop_asked:
-            raise BrokenOff(f"episode {self.job.key}: broken off after {played} turns")
-        around = self._around
-        now = around.clock()
+            raise Preempted(f"episode {self.job.key}: broken off after {played} turns")
+        context = self._context
+        now = context.clock()
         if self.phase == "reset":
-            around.gauges.env_s += now - self.since
+            context.stats.env_s += now - self.since
             self._draw_span("env", "reset", now)
         self.phase, self.since = "act", now
-        self._act_version = around.version()
-        return self._together() if around.gate is not None else None
+        self._act_version = context.version()
+        return self._together() if context.barrier is not None else None
 
     async def _together(self) -> None:
-        assert self._around.gate is not None
-        await self._around.gate.arrive()
-        self.since = self._around.clock()
-        self._act_version = self._around.version()
+        assert self._context.barrier is not None
+        await self._context.barrier.arrive()
+        self.since = self._context.clock()
+        self._act_version = self._context.version()
 
     def drawn(self, turn: PolicyTurn) -> Awaitable[None] | None:
         """Note what the policy drew; the turn before must be on the disk before the step begins."""
-        around = self._around
-        now = around.clock()
-        around.alive()
-        self.loose_tokens = sum(len(span.token_ids) for span in turn.spans if span.sampled)
-        around.gauges.tokens += self.loose_tokens
-        around.gauges.policy_s += now - self.since
+        context = self._context
+        now = context.clock()
+        context.alive()
+        self.uncommitted_tokens = sum(len(span.token_ids) for span in turn.spans if span.sampled)
+        context.stats.tokens += self.uncommitted_tokens
+        context.stats.policy_s += now - self.since
         self._draw_span("policy", "act", now)
         self.phase, self.since = "step", now
-        ledger = around.ledger
+        ledger = context.ledger
         if ledger is None or ledger.written >= self._committed:
             return None
         return self._on_disk(ledger)
 
     async def _on_disk(self, ledger: Ledger) -> None:
         await ledger.durable(self._committed)
-        self.since = self._around.clock()
+        self.since = self._context.clock()
 
     def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
         """Commit the turn and return why the episode must end here, if it must."""
-        around, number = self._around, len(self.turns)
-        now = around.clock()
-        around.alive()
-        around.gauges.env_s += now - self.since
-        around.gauges.turns += 1
+        context, number = self._context, len(self.turns)
+        now = context.clock()
+        context.alive()
+        context.stats.env_s += now - self.since
+        context.stats.turns += 1
         self._draw_span("env", "step", now)
         self.since = now
         version = turn_version(turn, self._act_version)
         self.turns.append(turn)
         self.versions.append(version)
-        self.tokens += self.loose_tokens
-        if around.ledger is not None:
+        self.tokens += self.uncommitted_tokens
+        if context.ledger is not None:
             assert self.packed is not None
             seen = digest_of(observation)
             self.seen.append(seen)
             self.packed.append(pack_turn(turn))
-            self._committed = around.ledger.commit_turn(
+            self._committed = context.ledger.commit_turn(
                 self.job.key,
-                self.attempt,
+                self.retry,
                 number,
                 self.packed[number],
-                facts=(self.loose_tokens, version, seen),
+                facts=(self.uncommitted_tokens, version, seen),
             )
         else:
             self.seen.append(None)
-        self.loose_tokens = 0
+        self.uncommitted_tokens = 0
         own = len(self.turns) - self._own
         return self._allowance.spend(turn, turns=own, tokens=self.tokens)
 
     def cut(self) -> None:
         """Take down the phase that the try ended in, when it ended before its time."""
-        self._draw_span("fault", self.phase, self._around.clock())
+        self._draw_span("fault", self.phase, self._context.clock())
 
     def carried(self) -> list[Played]:
         """Return the finished turns, to be carried out again by the next try."""
         return [Played(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]
 
     def _draw_span(self, kind: str, name: str, now: float) -> None:
-        timeline = self._around.timeline
+        timeline = self._context.timeline
         if timeline is not None:
             label = f"{name} {self.job.key}"
             timeline.span(kind, label, self.slot, self.since, now, None)

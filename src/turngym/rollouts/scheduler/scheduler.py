@@ -24,23 +24,28 @@ from turngym.agents.policy import Policy
 from turngym.errors import ConfigError, TrainingError
 from turngym.faults import describe, is_from_signal
 from turngym.rollouts.scheduler.admission import make_admission
-from turngym.rollouts.scheduler.assembly import Assembly
 from turngym.rollouts.scheduler.config import SchedulerConfig, check_schedule
 from turngym.rollouts.scheduler.dispatch import Dispatcher
-from turngym.rollouts.scheduler.gauges import Gauges
-from turngym.rollouts.scheduler.groups import Member, OpenGroup, ReadyGroup
+from turngym.rollouts.scheduler.group_buffer import GroupBuffer
+from turngym.rollouts.scheduler.groups import (
+    Member,
+    OpenGroup,
+    ReadyGroup,
+    Selection,
+    group_env_seed,
+)
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import Selection, group_env_seed
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import pack_turns
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import Recovery, recover
-from turngym.rollouts.scheduler.running import Surroundings, TurnGate
-from turngym.rollouts.scheduler.staleness import harvest_end
+from turngym.rollouts.scheduler.running import SchedulerContext, TurnBarrier
+from turngym.rollouts.scheduler.staleness import partial_end
 from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.rollouts.scheduler.watchdog import Stuck, Watchdog, describe_groups
 from turngym.types import StopReason, Trajectory, TrajectoryGroup
 
-Load = Callable[[], Awaitable[None] | None]
+LoadWeights = Callable[[], Awaitable[None] | None]
 """Puts new weights into the engine."""
 
 
@@ -52,7 +57,7 @@ class Batch:
     """Version of the weights that train; afterwards version ``step + 1`` is published."""
     groups: tuple[ReadyGroup, ...]
     extra: tuple[ReadyGroup, ...] = ()
-    """Late members, harvested turns and what the selection replays; not counted as groups."""
+    """Late members, trained early turns and what the selection replays; not counted as groups."""
     replayed: bool = False
     """It was composed before a crash, and is the same to the last token."""
 
@@ -131,36 +136,36 @@ class RolloutScheduler:
     async def __aenter__(self) -> Self:
         """Make the environments, take up what an earlier process left, and begin."""
         loop = asyncio.get_running_loop()
-        self._gauges = Gauges(self.config.concurrency, loop.time())
-        self._assembly = Assembly(
+        self._stats = SchedulerMetrics(self.config.concurrency, loop.time())
+        self._buffer = GroupBuffer(
             self.config,
             self._admission,
             self._selection,
-            self._gauges,
+            self._stats,
             self._ledger,
             version=lambda: self.version,
         )
-        around = Surroundings(
+        context = SchedulerContext(
             config=self.config,
-            gauges=self._gauges,
+            stats=self._stats,
             clock=loop.time,
             version=lambda: self.version,
             alive=self._alive,
             ledger=self._ledger,
             timeline=self.timeline,
-            gate=TurnGate() if self.config.mode == "lockstep" else None,
+            barrier=TurnBarrier() if self.config.mode == "lockstep" else None,
         )
         self._dispatch = Dispatcher(
-            self._pool, self._policy, around, self._assembly, self, seed=self._seed
+            self._pool, self._policy, context, self._buffer, self, seed=self._seed
         )
-        self._assembly.runner = self._dispatch
+        self._buffer.runner = self._dispatch
         await self._pool.open()
         self._is_open = True
         if self.config.watchdog_s is not None:
             self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks, self._on_idle)
         if self._ledger is not None:
             self._take_up(self._ledger)
-        self.pump()
+        self.schedule()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -169,7 +174,7 @@ class RolloutScheduler:
         if self._watchdog is not None:
             self._watchdog.close()
         await self._dispatch.close()
-        self._assembly.close()
+        self._buffer.close()
         await self._pool.close()
         if self._ledger is not None:
             self._ledger.on_trouble = None
@@ -179,11 +184,11 @@ class RolloutScheduler:
         ledger.on_trouble = self._on_trouble
         self._next_index = self._recovery.next_index
         for stored in self._recovery.ready:
-            self._assembly.restore_closed(stored)
+            self._buffer.restore_closed(stored)
         for group, jobs in self._recovery.open:
             self._dispatch.add(jobs)
-            self._assembly.begin_again(group, self._now())
-        self._assembly.evict(self.version)
+            self._buffer.begin_again(group, self._now())
+        self._buffer.evict(self.version)
 
     # For the consumer.
 
@@ -195,7 +200,7 @@ class RolloutScheduler:
             Stuck: Nothing runs and nothing can begin, but the step has not enough.
             RuntimeError: The batch before was not published yet.
         """
-        if self._assembly.taken:
+        if self._buffer.taken:
             raise RuntimeError(f"step {self.version} was taken before; publish version + 1 first")
         since = self._now()
         batch = self._recovered_batch()
@@ -203,13 +208,13 @@ class RolloutScheduler:
             self._raise_failure()
             await self._flush_if_spilled()
             is_over = self._exhausted and not self._dispatch.is_busy
-            found = self._assembly.compose(self.version, final=is_over)
+            found = self._buffer.compose(self.version, final=is_over)
             if found is not None:
                 batch = Batch(step=self.version, groups=found.groups, extra=found.extra)
-            elif is_over and not self._assembly.open:
+            elif is_over and not self._buffer.open:
                 return None
             else:
-                self.pump()
+                self.schedule()
                 if self._is_stuck(is_over):
                     self.fail(Stuck(self._table()))
                 elif self._dispatch.is_busy or not self._exhausted:
@@ -219,12 +224,12 @@ class RolloutScheduler:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()
         self._trained_since = self._now()
-        self._gauges.starved_s += self._trained_since - since
+        self._stats.starved_s += self._trained_since - since
         self._alive()
-        self.pump()
+        self.schedule()
         return batch
 
-    async def publish(self, version: int, load: Load | None = None) -> None:
+    async def publish(self, version: int, load: LoadWeights | None = None) -> None:
         """Give the policy new weights, as ``interruption`` says; the same version twice is nothing.
 
         Args:
@@ -239,7 +244,7 @@ class RolloutScheduler:
         if version != self.version + 1:
             raise ValueError(f"publish: version {version} does not follow {self.version}")
         self._note_training()
-        if self._ledger is not None and self._assembly.taken:
+        if self._ledger is not None and self._buffer.taken:
             self._ledger.apply(self.version)
         if self.config.interruption != "continue_partial":
             self._held += 1
@@ -250,31 +255,31 @@ class RolloutScheduler:
                 self._held -= 1
         else:
             await _done(load)
-        self._assembly.published(self.version)
+        self._buffer.published(self.version)
         self.version = version
         if self.timeline is not None:
             self.timeline.mark(f"version {version}", self._now())
         self._after_publication()
 
-    def seal(self, version: int) -> None:
+    def mark_checkpointed(self, version: int) -> None:
         """Note that the weights of ``version`` are in a checkpoint: earlier steps are for good."""
         if self._ledger is not None:
-            self._ledger.seal(version)
+            self._ledger.mark_checkpointed(version)
 
-    async def quiet(self) -> None:
-        """Begin nothing more and wait until nothing runs, until ``go_on``; for evaluations."""
+    async def pause(self) -> None:
+        """Begin nothing more and wait until nothing runs, until ``resume``; for evaluations."""
         self._held += 1
         await self._dispatch.idle()
 
-    def go_on(self) -> None:
-        """End ``quiet``."""
+    def resume(self) -> None:
+        """End ``pause``."""
         self._held -= 1
-        self.pump()
+        self.schedule()
         self.changed()
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
-        load = self._assembly.load(self.version)
+        load = self._buffer.load(self.version)
         now = {
             "sched/running": float(self._dispatch.running),
             "sched/groups_running": float(load.running),
@@ -285,16 +290,16 @@ class RolloutScheduler:
             "pool/close_faults": float(self._pool.stats.close_faults),
             "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
         }
-        return now | self._gauges.metrics(self._now())
+        return now | self._stats.metrics(self._now())
 
     @property
-    def gauges(self) -> Gauges:
+    def stats(self) -> SchedulerMetrics:
         """The counts behind ``metrics``."""
-        return self._gauges
+        return self._stats
 
     # For the dispatcher.
 
-    def pump(self) -> None:
+    def schedule(self) -> None:
         """Begin whatever may begin now."""
         if not self._is_open or self._failure is not None:
             return
@@ -303,13 +308,13 @@ class RolloutScheduler:
                 continue
             if not self._begin_group():
                 break
-        self._dispatch.seal_round()
+        self._dispatch.close_round()
 
     def changed(self) -> None:
         """Let a waiting consumer look again."""
         waiter = self._waiter
         is_over = self._failure is not None or not self._dispatch.running
-        if waiter is not None and (is_over or self._assembly.may_compose()):
+        if waiter is not None and (is_over or self._buffer.may_compose()):
             self._waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -337,96 +342,96 @@ class RolloutScheduler:
             self.fail(Stuck(self._table()))
 
     def _table(self) -> str:
-        assembly, held = self._assembly, self._held - self._blocked
-        why = f"; held up by {held} quiet() without go_on()" if held else ""
+        buffer, held = self._buffer, self._held - self._blocked
+        why = f"; held up by {held} pause() without resume()" if held else ""
         over = ", and the selection has no task left" if self._exhausted else ""
         return (
             f"scheduler: update {self.version} waits for {self.config.groups_per_step} groups, has "
-            f"{len(assembly.ready)}, and nothing can begin{why}: 0 episodes run, "
+            f"{len(buffer.ready)}, and nothing can begin{why}: 0 episodes run, "
             f"{self._dispatch.queued} are queued{over}. Open groups:\n"
-            f"{describe_groups(assembly.open.values())}"
+            f"{describe_groups(buffer.open.values())}"
         )
 
     def _begin_group(self) -> bool:
-        admitted = self._admission.admit(self._assembly.load(self.version))
+        admitted = self._admission.admit(self._buffer.load(self.version))
         if admitted is None:
             return False
         index = self._next_index
         try:
             task = self._selection.propose(index)
-            order = None if task is None else self._selection.allocate(index, task)
-            if order is not None:
-                check_schedule(self.config, order.size)
+            request = None if task is None else self._selection.allocate(index, task)
+            if request is not None:
+                check_schedule(self.config, request.size)
         except BaseException as error:  # noqa: BLE001 - a hook of the user's; the consumer gets it
             self.fail(error)
             return False
-        if order is None:
+        if request is None:
             self._exhausted = True
             return False
         self._exhausted = False
         self._next_index += 1
-        members = order.size + self.config.group.redundancy
+        members = request.size + self.config.group.redundancy
         group = OpenGroup(
             index=index,
-            order=order,
-            born=self.version,
+            request=request,
+            start_version=self.version,
             target=admitted.target,
-            env_seed=group_env_seed(self._seed, index, order),
+            env_seed=group_env_seed(self._seed, index, request),
             opened_at=self._now(),
             members=members,
             waiting=set(range(members)),
         )
         if self._ledger is not None:
-            self._ledger.open_group(group, self.env_id, pack_turns(order.prefix))
-        self._assembly.begin(group)
+            self._ledger.open_group(group, self.env_id, pack_turns(request.prefix))
+        self._buffer.begin(group)
         self._dispatch.add_group(group)
         return True
 
     def _after_publication(self) -> None:
-        self._assembly.give_up(self.version)
-        self._assembly.evict(self.version)
+        self._buffer.drop_expired(self.version)
+        self._buffer.evict(self.version)
         if self.config.stale == "drop":
             self._dispatch.drop_hopeless(self.version)
-        elif self.config.stale == "harvest":
-            self._harvest()
+        elif self.config.stale == "train_partial":
+            self._train_partial()
         self._alive()
         self.changed()
-        self.pump()
+        self.schedule()
 
-    def _harvest(self) -> None:
+    def _train_partial(self) -> None:
         """Take the turns of running episodes that can be trained at this version or never."""
         for episode in self._dispatch.episodes():
             job, bound = episode.job, self.config.admission.staleness
-            end = harvest_end(
+            end = partial_end(
                 episode.versions, start=job.trained_to, version=self.version, bound=bound
             )
             if end == job.trained_to or job.group.closed:
                 continue
             trajectory = Trajectory(
                 env_id=self.env_id,
-                task_id=job.group.order.task.id,
+                task_id=job.group.request.task.id,
                 env_seed=job.group.env_seed,
                 policy_seed=job.policy_seed,
                 attempt=job.key.member,
                 turns=tuple(episode.turns[:end]),
                 stop_reason=StopReason.TRUNCATED_ENV,
-                metadata={"harvested": True},
+                metadata={"partial": True},
             )
             member = Member(
                 number=job.key.member,
-                attempt=episode.attempt,
+                retry=episode.retry,
                 trajectory=trajectory,
                 first_turn=job.trained_to,
                 end_turn=end,
                 versions=tuple(episode.versions[:end]),
-                born=episode.born,
+                start_version=episode.start_version,
             )
             job.trained_to = end
-            self._assembly.harvest(job.group, member)
+            self._buffer.add_partial(job.group, member)
 
     async def _stop_running(self) -> None:
         if self.config.interruption == "abort_requeue":
-            self._dispatch.break_off()
+            self._dispatch.preempt_all()
         await self._dispatch.idle()
 
     def _recovered_batch(self) -> Batch | None:
@@ -434,7 +439,7 @@ class RolloutScheduler:
             return None
         groups = self._recovery.batches.pop(self.version)
         main = tuple(group for group in groups if group.kind == "group")
-        self._assembly.taken = [(group.index, group.target) for group in main]
+        self._buffer.taken = [(group.index, group.target) for group in main]
         return Batch(
             step=self.version,
             groups=main,
@@ -443,14 +448,14 @@ class RolloutScheduler:
         )
 
     async def _flush_if_spilled(self) -> None:
-        stored = [*self._assembly.ready.values(), *self._assembly.extra]
+        stored = [*self._buffer.ready.values(), *self._buffer.extra]
         if self._ledger is not None and any(group.is_spilled for group in stored):
             await self._ledger.flush()
 
     def _note_training(self) -> None:
         if self._trained_since is not None:
             now = self._now()
-            self._gauges.learner_s += now - self._trained_since
+            self._stats.learner_s += now - self._trained_since
             if self.timeline is not None:
                 self.timeline.span(
                     "learner", f"update {self.version}", 0, self._trained_since, now, None
@@ -460,7 +465,7 @@ class RolloutScheduler:
     def _on_trouble(self, trouble: str | None) -> None:
         was_blocked, self._blocked = self._blocked, trouble is not None
         self._held += self._blocked - was_blocked
-        self.pump()
+        self.schedule()
         self.changed()
 
     def _raise_failure(self) -> None:
@@ -475,7 +480,7 @@ class RolloutScheduler:
         return asyncio.get_running_loop().time()
 
 
-async def _done(load: Load | None) -> None:
+async def _done(load: LoadWeights | None) -> None:
     waiting: Any = None if load is None else load()
     if inspect.isawaitable(waiting):
         await waiting

@@ -48,7 +48,7 @@ def trained_turns(
     return range(last, last) if action == "drop" else range(stale[-1] + 1, last)
 
 
-def harvest_end(versions: Sequence[int], *, start: int, version: int, bound: int) -> int:
+def partial_end(versions: Sequence[int], *, start: int, version: int, bound: int) -> int:
     """Return the end of the turns that must be trained at ``version`` or never.
 
     Those are the turns from ``start`` on that are ``bound`` versions old now; the first of them
@@ -67,21 +67,21 @@ class LagCounts:
 
     tokens: Counter[int] = field(default_factory=Counter)
     """Of each trained token: what the bound is about."""
-    born: Counter[int] = field(default_factory=Counter)
+    start_version: Counter[int] = field(default_factory=Counter)
     """Of each episode: since it began."""
     oldest: Counter[int] = field(default_factory=Counter)
     """Of each episode: of its oldest trained token."""
     newest: Counter[int] = field(default_factory=Counter)
     """Of each episode: of its newest trained token."""
 
-    def add(self, turns: Iterable[Turn], *, step: int, born: int) -> None:
+    def add(self, turns: Iterable[Turn], *, step: int, start_version: int) -> None:
         """Count the trained ``turns`` of one episode."""
         seen = Counter[int]()
         for turn in turns:
             for span in turn.spans:
                 if span.policy_version is not None:
                     seen[step - span.policy_version] += len(span.token_ids)
-        self.born[step - born] += 1
+        self.start_version[step - start_version] += 1
         if seen:
             self.tokens.update(seen)
             self.oldest[max(seen)] += 1
@@ -90,7 +90,7 @@ class LagCounts:
     def metrics(self) -> dict[str, float]:
         """Return means, maxima and the share of tokens at each lag."""
         found: dict[str, float] = {}
-        for name in ("tokens", "born", "oldest", "newest"):
+        for name in ("tokens", "start_version", "oldest", "newest"):
             counts: Counter[int] = getattr(self, name)
             total = counts.total()
             if total:

@@ -10,8 +10,14 @@ from dataclasses import dataclass, replace
 
 from turngym.errors import RecordError
 from turngym.rollouts.scheduler.admission import Candidate
-from turngym.rollouts.scheduler.groups import GroupKind, GroupStatistics, Member, ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder, SampleKey
+from turngym.rollouts.scheduler.groups import (
+    GroupKind,
+    GroupRequest,
+    GroupStatistics,
+    Member,
+    ReadyGroup,
+    SampleKey,
+)
 from turngym.rollouts.scheduler.packing import (
     PackedEpisode,
     pack_episode,
@@ -21,7 +27,7 @@ from turngym.rollouts.scheduler.packing import (
 from turngym.types import StopReason, Trajectory
 
 ReadEpisode = Callable[[SampleKey, int], PackedEpisode]
-"""(episode, attempt) -> what the ledger holds of it."""
+"""(episode, retry) -> what the ledger holds of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,11 +35,11 @@ class StoredMember:
     """A finished episode that waits."""
 
     number: int
-    attempt: int
+    retry: int
     first_turn: int
     end_turn: int
     versions: tuple[int, ...]
-    born: int
+    start_version: int
     turn_tokens: tuple[int, ...]
     """Drawn tokens of each turn."""
     live: Trajectory | None
@@ -49,9 +55,9 @@ class StoredGroup:
     """A closed group that waits to be trained on."""
 
     index: int
-    order: GroupOrder
+    request: GroupRequest
     members: list[StoredMember]
-    born: int
+    start_version: int
     target: int | None
     kind: GroupKind
     statistics: GroupStatistics | None
@@ -62,7 +68,12 @@ class StoredGroup:
 
     def candidate(self) -> Candidate:
         """Return what selection sees of it."""
-        return Candidate(index=self.index, closed=self.closed, born=self.born, target=self.target)
+        return Candidate(
+            index=self.index,
+            closed=self.closed,
+            start_version=self.start_version,
+            target=self.target,
+        )
 
     def pack(self) -> None:
         """Keep the content as bytes, a tenth of the memory."""
@@ -86,9 +97,9 @@ def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGrou
     """Return ``group`` as it waits, not packed yet."""
     return StoredGroup(
         index=group.index,
-        order=group.order,
+        request=group.request,
         members=[_store_member(member) for member in group.members],
-        born=group.born,
+        start_version=group.start_version,
         target=group.target,
         kind=group.kind,
         statistics=group.statistics,
@@ -106,9 +117,9 @@ def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
     """
     return ReadyGroup(
         index=stored.index,
-        order=stored.order,
+        request=stored.request,
         members=tuple(_fetch_member(stored.index, member, read) for member in stored.members),
-        born=stored.born,
+        start_version=stored.start_version,
         target=stored.target,
         kind=stored.kind,
         statistics=stored.statistics,
@@ -118,11 +129,11 @@ def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
 def _store_member(member: Member) -> StoredMember:
     return StoredMember(
         number=member.number,
-        attempt=member.attempt,
+        retry=member.retry,
         first_turn=member.first_turn,
         end_turn=member.end_turn,
         versions=member.versions,
-        born=member.born,
+        start_version=member.start_version,
         turn_tokens=turn_tokens(member),
         live=member.trajectory,
         blobs=member.packed,
@@ -141,17 +152,17 @@ def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) ->
         if packed is None and read is None:
             raise RecordError(f"episode {index}.{member.number}: spilled without a ledger")
         if packed is None and read is not None:
-            packed = read(SampleKey(index, member.number), member.attempt)
+            packed = read(SampleKey(index, member.number), member.retry)
         assert packed is not None
         trajectory = unpack_episode(packed)
     return Member(
         number=member.number,
-        attempt=member.attempt,
+        retry=member.retry,
         trajectory=trajectory,
         first_turn=member.first_turn,
         end_turn=member.end_turn,
         versions=member.versions,
-        born=member.born,
+        start_version=member.start_version,
     )
 
 
@@ -166,50 +177,50 @@ def with_turns(member: Member, turns: range) -> Member:
 
 
 def read_episode(
-    db: sqlite3.Connection, key: SampleKey, attempt: int, *, whole: bool = True
+    db: sqlite3.Connection, key: SampleKey, retry: int, *, whole: bool = True
 ) -> PackedEpisode:
     """Return what the ledger holds of one try.
 
     Args:
         db: The ledger.
         key: The episode.
-        attempt: The try.
+        retry: The try.
         whole: It must have ended; else, if it did not, its turns so far are a truncated episode.
 
     Raises:
         RecordError: It holds no such try.
     """
-    place = (key.group, key.member, attempt)
-    where = "WHERE grp = ? AND member = ? AND attempt = ?"
-    row = db.execute(f"SELECT tail, policy_seed FROM attempts {where}", place).fetchone()
+    place = (key.group, key.member, retry)
+    where = "WHERE grp = ? AND member = ? AND retry = ?"
+    row = db.execute(f"SELECT tail, policy_seed FROM tries {where}", place).fetchone()
     if row is None or (whole and row[0] is None):
-        raise RecordError(f"ledger: holds no finished episode {key}, try {attempt}")
+        raise RecordError(f"ledger: holds no finished episode {key}, try {retry}")
     tail = row[0] or _open_tail(db, key, row[1])
-    return PackedEpisode(read_turns(db, key, attempt), tail)
+    return PackedEpisode(read_turns(db, key, retry), tail)
 
 
-def read_turns(db: sqlite3.Connection, key: SampleKey, attempt: int) -> tuple[bytes, ...]:
+def read_turns(db: sqlite3.Connection, key: SampleKey, retry: int) -> tuple[bytes, ...]:
     """Return the packed turns of one try.
 
     Raises:
         RecordError: One is damaged; the message names it.
     """
     rows = db.execute(
-        "SELECT turn, packed, crc FROM turns WHERE grp = ? AND member = ? AND attempt = ? "
+        "SELECT turn, packed, crc FROM turns WHERE grp = ? AND member = ? AND retry = ? "
         "ORDER BY turn",
-        (key.group, key.member, attempt),
+        (key.group, key.member, retry),
     ).fetchall()
     for turn, packed, crc in rows:
         if zlib.crc32(packed) != crc:
             raise RecordError(
-                f"group {key.group}, episode {key.member}, try {attempt}: the packed turn {turn} "
+                f"group {key.group}, episode {key.member}, try {retry}: the packed turn {turn} "
                 "is damaged"
             )
     return tuple(packed for _, packed, _ in rows)
 
 
 def _open_tail(db: sqlite3.Connection, key: SampleKey, policy_seed: int) -> bytes:
-    """Return what ``pack_tail`` would give for the harvested turns of an episode that runs."""
+    """Return what ``pack_tail`` would give for the trained early turns of an episode that runs."""
     env_id, env_seed, task = db.execute(
         "SELECT env_id, env_seed, task FROM groups WHERE id = ?", (key.group,)
     ).fetchone()
@@ -221,6 +232,6 @@ def _open_tail(db: sqlite3.Connection, key: SampleKey, policy_seed: int) -> byte
         attempt=key.member,
         turns=(),
         stop_reason=StopReason.TRUNCATED_ENV,
-        metadata={"harvested": True},
+        metadata={"partial": True},
     )
     return pack_tail(trajectory)

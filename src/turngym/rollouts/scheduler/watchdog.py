@@ -71,14 +71,14 @@ class Watchdog:
 def describe_groups(groups: Iterable[OpenGroup]) -> str:
     """Return a table of groups: what each waits for."""
     rows = sorted(groups, key=lambda group: group.index)
-    lines = [" group  for update  born  finished  missing members  task"]
+    lines = [" group  for update  start_version  finished  missing members  task"]
     for group in rows[:_MOST_GROUPS]:
         target = "any" if group.target is None else str(group.target)
         missing = ", ".join(map(str, sorted(group.waiting))) or "none"
         state = " (closed)" if group.closed else ""
         lines.append(
-            f"{group.index:6d}  {target:>10}  {group.born:4d}  {len(group.finished):8d}  "
-            f"{missing:<15}  {group.order.task.id}{state}"
+            f"{group.index:6d}  {target:>10}  {group.start_version:4d}  {len(group.finished):8d}  "
+            f"{missing:<15}  {group.request.task.id}{state}"
         )
     if len(rows) > _MOST_GROUPS:
         lines.append(f"and {len(rows) - _MOST_GROUPS} more")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import selectors
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -25,12 +26,11 @@ from turngym.agents.policy import EpisodeContext, PolicyTurn
 from turngym.config import StrictModel
 from turngym.errors import EnvironmentFault, PolicyFault
 from turngym.rollouts.scheduler.config import SchedulerConfig
+from turngym.rollouts.scheduler.groups import Selection, UniformSelection
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import Selection, UniformSelection
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import Batch, RolloutScheduler
 from turngym.rollouts.scheduler.timeline import Timeline
-from turngym.rollouts.simulation.virtual_clock import run_virtually
 from turngym.tasks.base import procedural_task
 from turngym.types import Message, TokenSpan, Turn
 
@@ -236,6 +236,54 @@ class SimEnv:
         """Release nothing."""
 
 
+T = TypeVar("T")
+
+_THREADS_S = 5.0
+"""Real seconds that a thread gets to answer before the loop is called stuck."""
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Turns waiting for a time into setting the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is there to be read; if nothing is, let ``timeout`` pass at once."""
+        if timeout is not None and timeout <= 0:
+            return super().select(0)
+        ready = super().select(0 if timeout is not None else _THREADS_S)
+        if ready:
+            return ready
+        if timeout is None:
+            raise RuntimeError("virtual clock: every task waits, and nothing is going to happen")
+        self.now += timeout
+        return []
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """Runs tasks in virtual time, which passes only when all of them wait.
+
+    ``asyncio.sleep`` and timeouts work as ever and take no real time. Two runs of the same
+    coroutine take the same course as long as it uses no thread and no real clock.
+    """
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return the virtual time in seconds, from 0."""
+        return self._jumping.now
+
+
+def run_virtually(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns, in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
+        return runner.run(work)
+
+
 @dataclass(slots=True)
 class SimResult:
     """What a simulated run did."""
@@ -309,7 +357,7 @@ async def play_scenario(
             await asyncio.sleep(scenario.update_s * rng.uniform(0.5, 1.5))
             version = batch.step + 1
             await scheduler.publish(version, load=partial(engine.load, version))
-            scheduler.seal(version)
+            scheduler.mark_checkpointed(version)
             result.steps += 1
         result.metrics = scheduler.metrics()
     result.wall_s = clock() - began
@@ -326,7 +374,7 @@ def simulate(scenario: Scenario, *, ledger: Ledger | None = None) -> SimResult:
 def _take_down(batch: Batch, result: SimResult, digest: Any) -> None:
     for group in [*batch.groups, *batch.extra]:
         for member in group.members:
-            digest.update(f"{batch.step} {group.index} {member.number} {member.attempt} ".encode())
+            digest.update(f"{batch.step} {group.index} {member.number} {member.retry} ".encode())
             for turn in member.trained:
                 digest.update(turn.action.content.encode())
                 for span in turn.spans:

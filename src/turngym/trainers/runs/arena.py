@@ -25,8 +25,7 @@ from turngym.registry import find
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.episode import EpisodeSpec
 from turngym.rollouts.evaluation.evaluate import evaluate
-from turngym.rollouts.scheduler.groups import ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.trainers.selection.past import as_ready_group
@@ -84,7 +83,7 @@ class Arena:
             size=None if size is None else size - reserved,
         )
 
-    async def groups(self, policy: Policy, orders: Mapping[int, GroupOrder]) -> list[ReadyGroup]:
+    async def groups(self, policy: Policy, orders: Mapping[int, GroupRequest]) -> list[ReadyGroup]:
         """Play groups, all of them at once.
 
         Args:
@@ -110,7 +109,7 @@ class Arena:
             for index, order in orders.items()
         ]
 
-    def _group_specs(self, index: int, order: GroupOrder) -> list[EpisodeSpec]:
+    def _group_specs(self, index: int, order: GroupRequest) -> list[EpisodeSpec]:
         step, place = divmod(index, self._config.rollout.groups_per_step)
         specs = group_specs(
             self.env_id,

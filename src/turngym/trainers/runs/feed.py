@@ -66,7 +66,7 @@ class Feed(Protocol):
         """Put the weights of ``version`` into the engine."""
         ...
 
-    def seal(self, version: int) -> None:
+    def mark_checkpointed(self, version: int) -> None:
         """Note that the weights of ``version`` are in a checkpoint."""
         ...
 
@@ -136,7 +136,7 @@ class SyncFeed:
         self._uncut.check()
         load()
 
-    def seal(self, version: int) -> None:
+    def mark_checkpointed(self, version: int) -> None:
         """Do nothing: nothing is accounted for apart from the checkpoint."""
 
     async def _play(self, first: int, count: int) -> list[ReadyGroup]:

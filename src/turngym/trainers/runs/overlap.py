@@ -14,9 +14,8 @@ from turngym.rollouts.scheduler.config import (
     SchedulerConfig,
     check_schedule,
 )
-from turngym.rollouts.scheduler.groups import ReadyGroup
+from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.scheduler.orders import GroupOrder, Verdict
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.seeding import derive_seed
@@ -115,7 +114,7 @@ class Watched:
         """Return the task of group number ``index``."""
         return self._selection.propose(index)
 
-    def allocate(self, index: int, task: Task) -> GroupOrder:
+    def allocate(self, index: int, task: Task) -> GroupRequest:
         """Return how ``task`` is played."""
         return self._selection.allocate(index, task)
 
@@ -124,7 +123,7 @@ class Watched:
         self._played.append(group.group)
         self._selection.observe(group)
 
-    def admit(self, group: ReadyGroup) -> Verdict:
+    def admit(self, group: ReadyGroup) -> FilterDecision:
         """Return whether ``group`` is trained on."""
         return self._selection.admit(group)
 
@@ -197,6 +196,6 @@ class OverlappedFeed:
         self._uncut.check()
         await self._scheduler.publish(version, load)
 
-    def seal(self, version: int) -> None:
+    def mark_checkpointed(self, version: int) -> None:
         """Note in the ledger that the weights of ``version`` are in a checkpoint."""
-        self._scheduler.seal(version)
+        self._scheduler.mark_checkpointed(version)

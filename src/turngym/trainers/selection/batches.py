@@ -39,7 +39,7 @@ def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Ch
     joining: dict[int, list[Member]] = {}
     imitated: list[Trajectory] = []
     for past in extra:
-        if past.order.condition == IMITATED:
+        if past.request.condition == IMITATED:
             imitated += past.trajectories
         else:
             joining.setdefault(past.index, []).extend(past.members)

@@ -56,14 +56,14 @@ def most_varied(values_G: FloatArray, keep: int) -> list[int]:
     Source:
         D3S, arXiv:2509.22115.
     """
-    order = np.argsort(values_G, kind="stable")
-    if keep >= len(order):
-        return list(range(len(order)))
+    request = np.argsort(values_G, kind="stable")
+    if keep >= len(request):
+        return list(range(len(request)))
     best: list[int] = []
     largest = -1.0
     for low in range(keep + 1):
         high = keep - low
-        places = [*order[:low].tolist(), *order[len(order) - high :].tolist()]
+        places = [*request[:low].tolist(), *request[len(request) - high :].tolist()]
         spread = float(np.var(values_G[places]))
         if spread > largest + 1e-12:
             best, largest = places, spread

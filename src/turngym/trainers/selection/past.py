@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from turngym.records import from_json, to_json
-from turngym.rollouts.scheduler.groups import Member, ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import GroupRequest, Member, ReadyGroup
 from turngym.trainers.settings.selection import Imitation, SuccessReplay
 from turngym.types import Trajectory
 
@@ -96,15 +95,15 @@ class SuccessReplayer:
             env_seed = group.trajectories[0].env_seed
             known = [
                 t
-                for t in self.successes.of(group.order.task.id, step)
+                for t in self.successes.of(group.request.task.id, step)
                 if t.policy_seed not in new and t.env_seed == env_seed
             ]
             count = min(self._config.per_group, len(known))
-            if count and not group.order.condition:
+            if count and not group.request.condition:
                 chosen = [known[i] for i in rng.permutation(len(known))[:count]]
-                joined.append(of_the_past(chosen, group.order, index=group.index))
+                joined.append(of_the_past(chosen, group.request, index=group.index))
         for group in groups:
-            if not group.order.condition:
+            if not group.request.condition:
                 for trajectory in usable(group):
                     self.successes.add(trajectory, step)
         return joined
@@ -148,14 +147,14 @@ class Imitator:
         count = min(self._config.per_step, len(better))
         chosen = [better[i] for i in sorted(rng.permutation(len(better))[:count].tolist())]
         for group in groups:
-            if not group.order.condition:
+            if not group.request.condition:
                 self._buffer.extend(
                     Remembered(trajectory=t, step=step) for t in usable(group) if t.turns
                 )
         if not groups:
             return []
-        order = replace(groups[0].order, condition=IMITATED)
-        return [of_the_past([t], order, index=-1 - n) for n, t in enumerate(chosen)]
+        request = replace(groups[0].request, condition=IMITATED)
+        return [of_the_past([t], request, index=-1 - n) for n, t in enumerate(chosen)]
 
     def weight(self, step: int) -> float:
         """Return the imitated loss's weight, ``(1 - cos(pi·step / warmup)) / 2``, at most 1."""
@@ -182,15 +181,21 @@ def usable(group: ReadyGroup) -> list[Trajectory]:
     return [t for t in group.trajectories if not t.stop_reason.is_error]
 
 
-def of_the_past(trajectories: Sequence[Trajectory], order: GroupOrder, *, index: int) -> ReadyGroup:
+def of_the_past(
+    trajectories: Sequence[Trajectory], request: GroupRequest, *, index: int
+) -> ReadyGroup:
     """Return attempts of the past as a group of the kind ``replay``."""
-    return replace(as_ready_group(index, order, trajectories), kind="replay")
+    return replace(as_ready_group(index, request, trajectories), kind="replay")
 
 
-def as_ready_group(index: int, order: GroupOrder, trajectories: Sequence[Trajectory]) -> ReadyGroup:
+def as_ready_group(
+    index: int, request: GroupRequest, trajectories: Sequence[Trajectory]
+) -> ReadyGroup:
     """Return episodes that were played for ``order`` as its group."""
     members = tuple(member_of(t, number) for number, t in enumerate(trajectories))
-    return ReadyGroup(index=index, order=order, members=members, born=members[0].born)
+    return ReadyGroup(
+        index=index, request=request, members=members, start_version=members[0].start_version
+    )
 
 
 def member_of(trajectory: Trajectory, number: int, *, first_turn: int = 0) -> Member:
@@ -201,10 +206,10 @@ def member_of(trajectory: Trajectory, number: int, *, first_turn: int = 0) -> Me
     )
     return Member(
         number=number,
-        attempt=0,
+        retry=0,
         trajectory=trajectory,
         first_turn=first_turn,
         end_turn=len(trajectory.turns),
         versions=versions,
-        born=versions[0] if versions else 0,
+        start_version=versions[0] if versions else 0,
     )

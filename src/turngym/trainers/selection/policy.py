@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.rollouts.scheduler.groups import ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder, Verdict
+from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
 from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
 from turngym.trainers.selection.budgets import attempts_for
@@ -91,41 +90,41 @@ class DataSelection:
             self._places[task.id] = place
         return task
 
-    def allocate(self, index: int, task: Task) -> GroupOrder:
+    def allocate(self, index: int, task: Task) -> GroupRequest:
         """Return how ``task`` is played: the number of attempts, perhaps a prefix."""
         place, size = self._planned(index)
         same = self._config.repeats_episodes
         env_seed = derive_seed(self._seed, "episode", task.id) if same else None
-        order = GroupOrder(task=task, size=size, env_seed=env_seed)
+        request = GroupRequest(task=task, size=size, env_seed=env_seed)
         if self._prefixer is None:
-            return order
+            return request
         success = float(self._difficulty.success([place], step=self._step)[0])
         rng = generator(self._seed, "prefix", index)
-        return self._prefixer.conditioned(order, index=index, success=success, rng=rng)
+        return self._prefixer.conditioned(request, index=index, success=success, rng=rng)
 
     def observe(self, group: ReadyGroup) -> None:
         """Learn how hard the task is, and what its advantages are worth."""
-        place, attempts = self._places.get(group.order.task.id), usable(group)
+        place, attempts = self._places.get(group.request.task.id), usable(group)
         scores = [t.score for t in attempts if t.score is not None]
         if self._prefixer is not None:
-            self._prefixer.observe(group.order, attempts, self._step)
-        if group.order.condition:
+            self._prefixer.observe(group.request, attempts, self._step)
+        if group.request.condition:
             self._count("conditioned_groups", 1)
         elif place is not None:
             if scores:
                 self._difficulty.observe(place, scores, step=self._step)
             self._sampler.observe(place, [t.episode_return for t in attempts])
 
-    def admit(self, group: ReadyGroup) -> Verdict:
+    def admit(self, group: ReadyGroup) -> FilterDecision:
         """Drop what the filter drops."""
         attempts = usable(group)
         scores, returns = [t.score for t in attempts], [t.episode_return for t in attempts]
         reason = reason_to_drop(scores, returns, self._config.filter)
         self._count("groups_played", 1)
         if reason is None:
-            return Verdict.keep(group)
+            return FilterDecision.keep(group)
         self._count(f"dropped_{reason}", 1)
-        return Verdict.drop(reason)
+        return FilterDecision.drop(reason)
 
     def replay(self, step: int, groups: Sequence[ReadyGroup]) -> Sequence[ReadyGroup]:
         """Return what of the past is trained on at ``step``, and enter the next step."""

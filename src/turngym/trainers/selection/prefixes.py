@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import GroupRequest
 from turngym.trainers.selection.past import Successes
 from turngym.trainers.settings.selection import PrefixCondition
 from turngym.types import Trajectory, Turn
@@ -38,25 +38,25 @@ class Prefixer:
         self._best = 0.0
 
     def conditioned(
-        self, order: GroupOrder, *, index: int, success: float, rng: np.random.Generator
-    ) -> GroupOrder:
-        """Return the order with a prefix, or as it is.
+        self, request: GroupRequest, *, index: int, success: float, rng: np.random.Generator
+    ) -> GroupRequest:
+        """Return the request with a prefix, or as it is.
 
         Args:
-            order: A plain order.
+            request: A plain order.
             index: Running number of its group.
             success: Believed success at its task.
             rng: Decides.
         """
         coin, pick, cut = rng.random(3).tolist()
-        known = self._successes.of(order.task.id, 0)
+        known = self._successes.of(request.task.id, 0)
         if coin >= self.share(index) or success >= self._config.below or not known:
-            return order
+            return request
         turns = known[int(pick * len(known))].turns
         prefix = as_context(turns[: self.cut(len(turns), cut)])
         if not prefix:
-            return order
-        return replace(order, prefix=prefix, condition=condition_of(prefix))
+            return request
+        return replace(request, prefix=prefix, condition=condition_of(prefix))
 
     def share(self, index: int) -> float:
         """Return the part of the groups that get a prefix."""
@@ -74,9 +74,9 @@ class Prefixer:
             return int(draw * length)
         return min(length - 1, math.ceil(length * self.stage / (self._config.stages + 1)))
 
-    def observe(self, order: GroupOrder, trajectories: Sequence[Trajectory], step: int) -> None:
+    def observe(self, request: GroupRequest, trajectories: Sequence[Trajectory], step: int) -> None:
         """Learn from a group: successes from the beginning, and how well the stage goes."""
-        if not order.condition:
+        if not request.condition:
             for trajectory in trajectories:
                 self._successes.add(trajectory, step)
             return

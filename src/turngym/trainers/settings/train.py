@@ -130,7 +130,7 @@ class RolloutConfig(StrictModel):
     admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
     """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
     whatever is ready first, what is inside a window, or as in AReaL."""
-    stale: Literal["mask_head", "drop", "train"] = "mask_head"
+    stale: Literal["mask_stale", "drop", "train"] = "mask_stale"
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
     dropped; or they are trained on, which lifts the bound."""
     interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
@@ -276,10 +276,10 @@ class TrainConfig(StrictModel):
                 f"{rollout.staleness} lets older weights draw: use 'prox' or 'behaviour', or set "
                 "algo.loss.correction.weight"
             )
-        heads = rollout.stale == "mask_head" and rollout.admission != "in_order"
+        heads = rollout.stale == "mask_stale" and rollout.admission != "in_order"
         if heads and not isinstance(self.algo.advantage, GroupRelative):
             raise ValueError(
-                "rollout.stale='mask_head' leaves turns that nobody is trained on, which "
+                "rollout.stale='mask_stale' leaves turns that nobody is trained on, which "
                 f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
                 "rollout.stale='drop' or rollout.admission='in_order'"
             )

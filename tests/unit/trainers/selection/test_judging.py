@@ -10,8 +10,7 @@ import pytest
 
 from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
-from turngym.rollouts.scheduler.groups import ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import Task
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.samples import to_samples
@@ -43,9 +42,9 @@ def attempt(reward: float, number: int, *, turns: int = 2, seed: int | None = No
 
 
 def ready(rewards: list[float], *, index: int = 0, condition: str = "") -> ReadyGroup:
-    order = GroupOrder(task=TASK, size=len(rewards), condition=condition)
+    request = GroupRequest(task=TASK, size=len(rewards), condition=condition)
     made = [attempt(r, n, seed=100 * index + n) for n, r in enumerate(rewards)]
-    return as_ready_group(index, order, made)
+    return as_ready_group(index, request, made)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,7 @@ def prefixer(**settings: object) -> Prefixer:
 
 def test_hard_tasks_begin_where_a_success_has_led() -> None:
     made = prefixer(below=0.5)
-    plain = GroupOrder(task=TASK, size=4)
+    plain = GroupRequest(task=TASK, size=4)
     assert made.conditioned(plain, index=0, success=0.1, rng=RNG(3)) == plain  # no success yet
     made.observe(plain, [attempt(1.0, 0, turns=6), attempt(0.0, 1)], 0)
     found = made.conditioned(plain, index=1, success=0.1, rng=RNG(3))
@@ -202,19 +201,19 @@ def test_hard_tasks_begin_where_a_success_has_led() -> None:
 
 def test_conditioned_groups_teach_neither_successes_nor_difficulty() -> None:
     made = prefixer()
-    order = GroupOrder(task=TASK, size=2, condition="prefix-1-00", prefix=as_context([turn()]))
-    made.observe(order, [attempt(1.0, 0, turns=4)], 0)
-    plain = GroupOrder(task=TASK, size=2)
+    request = GroupRequest(task=TASK, size=2, condition="prefix-1-00", prefix=as_context([turn()]))
+    made.observe(request, [attempt(1.0, 0, turns=4)], 0)
+    plain = GroupRequest(task=TASK, size=2)
     assert made.conditioned(plain, index=0, success=0.0, rng=RNG(0)) == plain
 
 
 def test_prefixes_get_shorter_stage_by_stage_and_end() -> None:
     made = prefixer(cut="staged", stages=3, window=2, tolerance=0.1)
-    order = GroupOrder(task=TASK, size=2, condition="prefix-1-00")
+    request = GroupRequest(task=TASK, size=2, condition="prefix-1-00")
     lengths = [made.cut(8, 0.5)]
     scores = [0.9, 0.9, 0.2, 0.2, 0.9, 0.9, 0.9, 0.9]
     for score in scores:
-        made.observe(order, [replace(attempt(1.0, 0), score=score)], 0)
+        made.observe(request, [replace(attempt(1.0, 0), score=score)], 0)
         lengths.append(made.cut(8, 0.5))
     assert lengths == [6, 6, 4, 4, 4, 4, 2, 2, 0]
     assert made.stage == 0
@@ -227,7 +226,7 @@ def test_the_share_of_prefixes_falls_to_nothing() -> None:
 
 def test_prefixes_survive_a_checkpoint() -> None:
     made = prefixer()
-    plain = GroupOrder(task=TASK, size=4)
+    plain = GroupRequest(task=TASK, size=4)
     made.observe(plain, [attempt(1.0, 0, turns=6)], 0)
     again = prefixer()
     again.load_state(json.loads(json.dumps(made.state())))

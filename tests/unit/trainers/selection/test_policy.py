@@ -10,8 +10,7 @@ import pytest
 
 from helpers.trajectories import episode
 from turngym.config import load_config
-from turngym.rollouts.scheduler.groups import ReadyGroup
-from turngym.rollouts.scheduler.orders import GroupOrder
+from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import procedural_task
 from turngym.trainers.selection.past import as_ready_group
 from turngym.trainers.selection.policy import DataSelection, TaskPool
@@ -31,27 +30,27 @@ def selection(size: int | None = 6, **settings: Any) -> DataSelection:
     )
 
 
-def orders(made: DataSelection, first: int, count: int) -> list[GroupOrder]:
+def orders(made: DataSelection, first: int, count: int) -> list[GroupRequest]:
     return [made.allocate(i, made.propose(i)) for i in range(first, first + count)]
 
 
 def play(made: DataSelection, index: int, share: float) -> ReadyGroup:
     """Play a group of which a share succeeds, and let it be seen."""
-    order = made.allocate(index, made.propose(index))
+    request = made.allocate(index, made.propose(index))
     members = []
-    for number in range(order.size):
-        reward = float(number < share * order.size)
+    for number in range(request.size):
+        reward = float(number < share * request.size)
         one = episode([0.0, 0.0, reward], attempt=number)
         members.append(
             replace(
                 one,
                 score=reward,
-                task_id=order.task.id,
-                env_seed=order.env_seed or 0,
+                task_id=request.task.id,
+                env_seed=request.env_seed or 0,
                 policy_seed=1000 * index + number,
             )
         )
-    group = as_ready_group(index, order, members)
+    group = as_ready_group(index, request, members)
     made.observe(group)
     return group
 
@@ -100,7 +99,7 @@ def test_broken_attempts_are_no_failures() -> None:
     made = selection(filter={"spread": True}, sampler={"type": "thompson"})
     group = play(made, 0, 1.0)
     broken = episode([0.0], attempt=9, error="broke")
-    members = (*group.members, as_ready_group(0, group.order, [broken]).members[0])
+    members = (*group.members, as_ready_group(0, group.request, [broken]).members[0])
     verdict = made.admit(replace(group, members=members))
     assert verdict.reason == "no_spread"
 
@@ -140,10 +139,10 @@ def test_a_group_with_a_prefix_is_judged_apart_from_the_plain_ones() -> None:
     plain = play(made, 0, 0.5)
     before = made.state()["difficulty"]
     found = [made.allocate(i, made.propose(i)) for i in range(1, 9)]
-    conditioned = [order for order in found if order.condition]
+    conditioned = [request for request in found if request.condition]
     assert conditioned
-    assert all(len(order.prefix) < 3 for order in conditioned)
-    group = replace(plain, order=conditioned[0])
+    assert all(len(request.prefix) < 3 for request in conditioned)
+    group = replace(plain, request=conditioned[0])
     assert group.group_id != plain.group_id
     made.observe(group)
     assert made.state()["difficulty"] == before

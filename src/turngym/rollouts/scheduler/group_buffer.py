@@ -8,20 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from turngym.rollouts.scheduler.admission import Admission, Candidate, Load
+from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad
 from turngym.rollouts.scheduler.config import SchedulerConfig
-from turngym.rollouts.scheduler.gauges import Gauges
 from turngym.rollouts.scheduler.groups import (
     GroupStatistics,
     Member,
     OpenGroup,
     ReadyGroup,
+    SampleKey,
+    Selection,
     closes,
     is_usable,
     patience_left,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.orders import SampleKey, Selection
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import PackedEpisode
 from turngym.rollouts.scheduler.staleness import trained_turns
 from turngym.rollouts.scheduler.stored import (
@@ -58,7 +59,7 @@ class Composition:
     extra: tuple[ReadyGroup, ...]
 
 
-class Assembly:
+class GroupBuffer:
     """Closes groups, asks the selection about them, and composes steps from what is ready."""
 
     def __init__(
@@ -66,7 +67,7 @@ class Assembly:
         config: SchedulerConfig,
         admission: Admission,
         selection: Selection,
-        gauges: Gauges,
+        stats: SchedulerMetrics,
         ledger: Ledger | None,
         *,
         version: Callable[[], int],
@@ -74,7 +75,7 @@ class Assembly:
         self.open: dict[int, OpenGroup] = {}
         self.ready: dict[int, StoredGroup] = {}
         self.extra: list[StoredGroup] = []
-        """Late members and harvested turns."""
+        """Late members and trained early turns."""
         self.taken: list[tuple[int, int | None]] = []
         """Index and target of the groups whose update is not published."""
         self.targets: Counter[int] = Counter()
@@ -82,16 +83,16 @@ class Assembly:
         self._config = config
         self._admission = admission
         self._selection = selection
-        self._gauges = gauges
+        self._stats = stats
         self._ledger = ledger
         self._version = version
         self._running = 0
         self._closed = 0
         self._reader: sqlite3.Connection | None = None
 
-    def load(self, version: int) -> Load:
+    def load(self, version: int) -> SchedulerLoad:
         """Return the counts that admission decides on."""
-        return Load(
+        return SchedulerLoad(
             version=version,
             running=self._running,
             ready=len(self.ready),
@@ -133,16 +134,16 @@ class Assembly:
         self._close_if_complete(group, now)
         self._forget_if_done(group)
 
-    def harvest(self, group: OpenGroup, member: Member) -> None:
+    def add_partial(self, group: OpenGroup, member: Member) -> None:
         """Take over the first turns of an episode that still runs."""
         piece = ReadyGroup(
             index=group.index,
-            order=group.order,
+            request=group.request,
             members=(member,),
-            born=member.born,
-            kind="harvest",
+            start_version=member.start_version,
+            kind="partial",
         )
-        self._gauges.groups["harvested"] += 1
+        self._stats.groups["partial"] += 1
         self.extra.append(store(piece, closed=self._closed, pinned=True))
 
     # Closing.
@@ -151,7 +152,7 @@ class Assembly:
         if closes(group, self._config.group, overdue=overdue):
             self._close(group, early=overdue and len(group.finished) < group.enough)
             return
-        wait = patience_left(group, self._config.group, self._gauges.durations, now)
+        wait = patience_left(group, self._config.group, self._stats.durations, now)
         if wait is not None and not group.closed and self.runner is not None:
             runner = self.runner
             runner.call_later(
@@ -173,18 +174,18 @@ class Assembly:
         group.statistics = GroupStatistics.of([m.trajectory for m in group.finished])
         ready = ReadyGroup(
             index=group.index,
-            order=group.order,
+            request=group.request,
             members=tuple(group.finished),
-            born=group.born,
+            start_version=group.start_version,
             target=group.target,
         )
-        self._gauges.groups["closed_early" if early else "closed"] += 1
+        self._stats.groups["closed_early" if early else "closed"] += 1
         self._selection.observe(ready)
-        verdict = self._selection.admit(ready)
-        if verdict.group is None:
-            self._drop_group(group, group.finished, f"filtered_{verdict.reason}")
+        decision = self._selection.admit(ready)
+        if decision.group is None:
+            self._drop_group(group, group.finished, f"filtered_{decision.reason}")
             return
-        self._keep(verdict.group, pinned=verdict.group is not ready)
+        self._keep(decision.group, pinned=decision.group is not ready)
         group.finished = []
 
     def _keep(self, ready: ReadyGroup, *, pinned: bool) -> None:
@@ -206,13 +207,13 @@ class Assembly:
             return
         piece = ReadyGroup(
             index=group.index,
-            order=group.order,
+            request=group.request,
             members=(member,),
-            born=group.born,
+            start_version=group.start_version,
             kind="late",
             statistics=group.statistics,
         )
-        self._gauges.groups["late_members"] += 1
+        self._stats.groups["late_members"] += 1
         if self._ledger is not None:
             self._ledger.ready(group.index, [member.number], late=True)
         self.extra.append(store(piece, closed=self._closed))
@@ -226,7 +227,7 @@ class Assembly:
             self.runner.drop_members(group.index, sorted(group.waiting), reason)
 
     def _end_group(self, index: int, target: int | None, reason: str) -> None:
-        self._gauges.groups[f"dropped_{reason}"] += 1
+        self._stats.groups[f"dropped_{reason}"] += 1
         if target is not None and target in self.targets:
             self.targets[target] -= 1
         if self._ledger is not None:
@@ -235,7 +236,7 @@ class Assembly:
     def _drop_members(self, index: int, members: Sequence[Member], reason: str) -> None:
         for member in members:
             tokens = sum(turn_tokens(member)[member.first_turn :])
-            self._gauges.dropped(reason, tokens=tokens, turns=len(member.trajectory.turns))
+            self._stats.dropped(reason, tokens=tokens, turns=len(member.trajectory.turns))
         if self._ledger is not None:
             self._ledger.drop(index, [m.number for m in members], reason)
 
@@ -307,13 +308,15 @@ class Assembly:
 
     def _is_enough(self, stored: StoredGroup, keep: Sequence[StoredMember]) -> bool:
         quorum = self._config.group.quorum
-        least = quorum if quorum is not None else min(2, stored.order.size)
+        least = quorum if quorum is not None else min(2, stored.request.size)
         return len(keep) >= least
 
-    def give_up(self, version: int) -> None:
+    def drop_expired(self, version: int) -> None:
         """Drop groups that still run but can no more be trained on at ``version``."""
         for group in list(self.open.values()):
-            seen = Candidate(index=group.index, closed=0, born=group.born, target=group.target)
+            seen = Candidate(
+                index=group.index, closed=0, start_version=group.start_version, target=group.target
+            )
             if group.closed or not self._is_past(seen, version):
                 continue
             group.closed = True
@@ -337,8 +340,8 @@ class Assembly:
     def _discard(self, stored: StoredGroup, members: Sequence[StoredMember], reason: str) -> None:
         for member in members:
             tokens = sum(member.turn_tokens[member.first_turn :])
-            self._gauges.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
-        if self._ledger is not None and stored.kind != "harvest":
+            self._stats.dropped(reason, tokens=tokens, turns=len(member.turn_tokens))
+        if self._ledger is not None and stored.kind != "partial":
             self._ledger.drop(stored.index, [m.number for m in members], reason)
 
     def _fetch(self, stored: StoredGroup, step: int) -> ReadyGroup:
@@ -353,20 +356,20 @@ class Assembly:
         return replace(group, members=tuple(members))
 
     def _count(self, whole: Member, young: Member, step: int) -> None:
-        gauges = self._gauges
+        stats = self._stats
         masked = whole.trajectory.turns[whole.first_turn : young.first_turn]
-        gauges.masked += sum(turn.num_sampled_tokens for turn in masked)
-        gauges.trained += young.trained_tokens
-        gauges.kept(len(whole.trajectory.turns))
-        gauges.lags.add(young.trained, step=step, born=whole.born)
+        stats.masked += sum(turn.num_sampled_tokens for turn in masked)
+        stats.trained += young.trained_tokens
+        stats.kept(len(whole.trajectory.turns))
+        stats.lags.add(young.trained, step=step, start_version=whole.start_version)
         bound = self._config.bound
         if bound is not None:
             old = young.versions[young.first_turn : young.end_turn]
-            gauges.violations += sum(step - version > bound for version in old)
+            stats.violations += sum(step - version > bound for version in old)
 
     def published(self, step: int) -> None:
         """Note that the update of what was taken is in the weights."""
-        self._gauges.groups["trained"] += len(self.taken)
+        self._stats.groups["trained"] += len(self.taken)
         self.taken = []
         self.targets.pop(step, None)
 
@@ -388,11 +391,11 @@ class Assembly:
         else:
             self.extra.append(stored)
 
-    def _read(self, key: SampleKey, attempt: int) -> PackedEpisode:
+    def _read(self, key: SampleKey, retry: int) -> PackedEpisode:
         assert self._ledger is not None
         if self._reader is None:
             self._reader = self._ledger.reading()
-        return read_episode(self._reader, key, attempt)
+        return read_episode(self._reader, key, retry)
 
     def close(self) -> None:
         """Let go of the reading connection."""

@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from turngym.rollouts.scheduler.staleness import LagCounts
-from turngym.rollouts.simulation.lower_bound import ListSchedule
 
 _RECENT = 4096
 
 
+def list_schedule(durations: Iterable[float], slots: int) -> float:
+    """Return the wall time of a work-conserving schedule, in the unit of ``durations``.
+
+    Episodes begin in the order given, each on the slot that is free first. It is a tighter bound
+    than ``max(sum / slots, longest)``, which ignores that the last slots run dry one by one.
+
+    Args:
+        durations: Length of each episode.
+        slots: Episodes at once, 1 or more.
+    """
+    clock = ListSchedule(slots)
+    for duration in durations:
+        clock.add(duration)
+    return clock.wall
+
+
+class ListSchedule:
+    """``list_schedule`` one episode at a time.
+
+    Args:
+        slots: Episodes at once, 1 or more.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._free = [0.0] * slots
+        self.wall = 0.0
+        """When the last episode so far ends."""
+        self.busy = 0.0
+        """Sum of the durations."""
+
+    def add(self, duration: float) -> None:
+        """Begin an episode of ``duration`` on the slot that is free first."""
+        end = self._free[0] + duration
+        heapq.heapreplace(self._free, end)
+        self.busy += duration
+        self.wall = max(self.wall, end)
+
+
 @dataclass(slots=True)
-class Gauges:
+class SchedulerMetrics:
     """Counts and times since the scheduler began; ``metrics`` makes numbers of them.
 
     Times are seconds of the event loop. ``busy`` is what episodes spent in the environment, in the
