@@ -28,7 +28,7 @@ from harness import RESULTS, ROOT, machine, peer_python, put_section, versions
 from sandbox import Case, Table, programs, report, rounds, timed
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import sample_project
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.host import SandboxHost
 
 TASK = "bugs-sample/train/0"
 SHELL = "grep -c def src/tally/money.py"
@@ -40,7 +40,7 @@ class Ours:
     """An episode of `swe/bugs-sample`, reset, stepped and forked again and again."""
 
     def __init__(self) -> None:
-        self.host = WorkHost.lease("bubblewrap")
+        self.host = SandboxHost.lease("bubblewrap")
         self.env = SweEnv(tasks="sample")
 
     async def reset(self) -> float:

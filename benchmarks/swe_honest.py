@@ -15,12 +15,12 @@ import sys
 from collections import Counter
 from typing import Any
 
-from turngym.environments.swe.bench import bench_of
 from turngym.environments.swe.exam import Exam, ExamMaker
-from turngym.environments.swe.judge import graded
+from turngym.environments.swe.judge import grade
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.swe.test_runner import project_runner
+from turngym.environments.workspace.host import SandboxHost
 
 
 def main() -> int:
@@ -37,20 +37,20 @@ async def play(arguments: argparse.Namespace) -> Counter[str]:
     tasks = [(file, one) for file in open_tasks(arguments.tasks).files for one in file.tasks]
     exams: dict[str, Exam] = {}
     total: Counter[str] = Counter()
-    host = WorkHost.lease("bubblewrap")
+    host = SandboxHost.lease("bubblewrap")
     gate = asyncio.Semaphore(arguments.parallel)
 
     async def submit(file: Any, record: Any, is_new: bool) -> None:
         async with gate:
             project = project_of(file)
-            bench = await bench_of(host, project, packages_folder())
+            runner = await project_runner(host, project, packages_folder())
             fix, keep = list(record.fail_to_pass), file.pass_to_pass(record)
             timeout_s = 20.0 + 3 * file.suite_s
             if is_new:
-                maker = ExamMaker(bench, gold={}, fix=fix, keep=keep, timeout_s=timeout_s)
+                maker = ExamMaker(runner, gold={}, fix=fix, keep=keep, timeout_s=timeout_s)
                 exams[record.id] = await maker.make(broken_of(file, record, project))
-            verdict = await graded(
-                bench, exams[record.id], {}, gold={}, fix=fix, keep=keep, timeout_s=timeout_s
+            verdict = await grade(
+                runner, exams[record.id], {}, gold={}, fix=fix, keep=keep, timeout_s=timeout_s
             )
         what = "resolved" if verdict.is_resolved else "not resolved"
         what = "forged" if verdict.is_forged else what

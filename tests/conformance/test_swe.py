@@ -162,12 +162,12 @@ async def test_hidden_tests_are_not_in_the_workspace_and_nothing_holds_the_repai
                 assert "No file holds" in (await env.step(f"search def {name}("))[0]["text"]
             path = next(iter(env._broken))
             wanted = env._project.files[path]
-            elsewhere = await env.box.exec(
+            elsewhere = await env.sandbox.exec(
                 "find / -name '*.py' -newermt 2019-01-01 -size -40k -not -path '/proc/*' "
                 f"-path '*{path}' 2>/dev/null",
                 timeout_s=60,
             )
             assert elsewhere.stdout.decode().split() == [f"/workspace/{path}"]
-            assert await env.box.read_file(path, max_bytes=1 << 20) != wanted
+            assert await env.sandbox.read_file(path, max_bytes=1 << 20) != wanted
     finally:
         await env.close()

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.host import SandboxHost
 
 
 @contextmanager
-def shared_host() -> Iterator[WorkHost]:
+def shared_host() -> Iterator[SandboxHost]:
     """Hold a lease; the back end may be used from the event loop of every test."""
-    host = WorkHost.lease("bubblewrap")
+    host = SandboxHost.lease("bubblewrap")
     try:
         yield host
     finally:

@@ -14,13 +14,13 @@ import pytest
 
 from helpers.forgeries import FORGERIES
 from helpers.workspaces import shared_host
-from turngym.environments.swe.bench import bench_of
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
+from turngym.environments.swe.test_runner import project_runner
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_DRILL = os.environ.get("TURNGYM_SWE") == "full"
@@ -217,9 +217,9 @@ async def test_a_forgery_bites_where_the_tests_run_once_and_are_believed(cheat, 
     [path] = broken
     code = FORGERIES[cheat].replace("@KNOWN@", record.shown[0].partition("::")[2])
     forged = {path: (broken[path] or b"") + code.encode()}
-    bench = await bench_of(host, project, packages_folder())
-    honest = await bench.run(broken, record.fail_to_pass, timeout_s=60.0)
-    found = await bench.run(forged, [*record.fail_to_pass, *file.pass_to_pass(record)],
+    runner = await project_runner(host, project, packages_folder())
+    honest = await runner.run(broken, record.fail_to_pass, timeout_s=60.0)
+    found = await runner.run(forged, [*record.fail_to_pass, *file.pass_to_pass(record)],
                             timeout_s=60.0)  # fmt: skip
     assert not honest.passed(record.fail_to_pass)
     assert found.passed(record.fail_to_pass), found.problem
@@ -266,8 +266,8 @@ async def test_there_are_at_least_forty_and_honest_work_is_not_taken_for_one(hos
         while (action := env.expert_action()) != env.say("submit"):
             await env.step(action)
         assert (await env.step(action))[1] == 1.0
-        assert env.verdict is not None
-        assert not env.verdict.is_forged
+        assert env.judge_result is not None
+        assert not env.judge_result.is_forged
     finally:
         await env.close()
 
@@ -279,8 +279,8 @@ async def test_results_that_are_forged_in_the_process_of_the_tests_are_found_out
     env = SweEnv(tasks="sample")
     try:
         assert await submitted(env, tasks()[0], in_code(_IN_CODE[cheat])) == 0.0
-        assert env.verdict is not None
-        assert env.verdict.is_forged or env.verdict.problem
+        assert env.judge_result is not None
+        assert env.judge_result.is_forged or env.judge_result.problem
     finally:
         await env.close()
 

@@ -10,7 +10,7 @@ from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.swe.cutting import without_tests
 from turngym.environments.swe.edits import next_edit
-from turngym.environments.swe.judge import Verdict, judge
+from turngym.environments.swe.judge import JudgeResult, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import Patch, collect_patch, diff_text
@@ -20,7 +20,7 @@ from turngym.environments.swe.running import RUN_TESTS, run_pytest
 from turngym.environments.swe.statements import STYLES, Style, statement
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
 from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import ActionStyle, WorkEnv
+from turngym.environments.workspace.base import ActionStyle, WorkspaceEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.errors import ConfigError, unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -32,7 +32,7 @@ Reward = Literal["resolved", "partial"]
 _MENU_FILES = 6
 
 
-class SweEnv(WorkEnv):
+class SweEnv(WorkspaceEnv):
     """Find out what is wrong with a Python project and mend it.
 
     Args:
@@ -43,9 +43,9 @@ class SweEnv(WorkEnv):
             mended, while nothing else broke.
         step_reward: For each turn whose call was carried out.
         gate: Step rewards are paid at the end, and only when the outcome is above this (G-RA).
-        action_style: As ``WorkEnv``.
-        budget: As ``WorkEnv``.
-        timeout_s: As ``WorkEnv``.
+        action_style: As ``WorkspaceEnv``.
+        budget: As ``WorkspaceEnv``.
+        timeout_s: As ``WorkspaceEnv``.
         render_mode: ``"ansi"`` or None.
 
     Action: tools on the workspace, ``run_tests`` and ``submit``.
@@ -105,7 +105,7 @@ class SweEnv(WorkEnv):
         self._broken: dict[str, bytes | None] = {}
         self._base: dict[str, bytes] = {}
         self._good_calls = 0
-        self.verdict: Verdict | None = None
+        self.judge_result: JudgeResult | None = None
         """Of the last submission."""
         self.patch = Patch()
         """What was submitted last."""
@@ -147,26 +147,28 @@ class SweEnv(WorkEnv):
             raise ConfigError(f"{self.name}: no episode is open")
         return self._record
 
-    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Start the broken project, without its hidden tests."""
         self._load(task)
         assert self._project is not None
-        self._good_calls, self.verdict, self.patch = 0, None, Patch()
+        self._good_calls, self.judge_result, self.patch = 0, None, Patch()
         layer = await self.host.layer(f"project {self._project.digest}", self._project.write)
-        box = await self.reopen_box(layer)
+        sandbox = await self.reopen_sandbox(layer)
         try:
             for path, data in self._base.items():
                 if data != self._project.files.get(path):
-                    await box.write_file(path, data)
+                    await sandbox.write_file(path, data)
             gone = [path for path in self._project.files if path not in self._base]
             if gone:
-                await box.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
+                await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
         except BaseException:
-            await box.close()
+            await sandbox.close()
             raise
-        return box, statement(self.record, self._project.name, self._project.version, self._style)
+        return sandbox, statement(
+            self.record, self._project.name, self._project.version, self._style
+        )
 
-    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
+    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a sandbox with what tests import."""
         roots = [] if self._project is None else self._project.layout.roots
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
@@ -189,7 +191,7 @@ class SweEnv(WorkEnv):
             target = str(action.arguments.get("target", "")).strip()
             assert self._project is not None
             everything = self._project.layout.tests
-            done = await run_pytest(self.box, target, everything, timeout_s=self.timeout_s)
+            done = await run_pytest(self.sandbox, target, everything, timeout_s=self.timeout_s)
         else:
             done = await super().call(action)
         self._good_calls += done.problem is None
@@ -201,9 +203,11 @@ class SweEnv(WorkEnv):
         assert self._file is not None
         self.patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
         if self.patch.is_empty:
-            verdict = Verdict(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
+            result = JudgeResult(
+                is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed"
+            )
         else:
-            verdict = await judge(
+            result = await judge(
                 self.host,
                 self._project,
                 self._broken,
@@ -213,20 +217,20 @@ class SweEnv(WorkEnv):
                 packages=packages_folder(),
                 timeout_s=20.0 + 3 * self._file.suite_s,
             )
-        self.verdict, self._score = verdict, float(verdict.is_resolved)
-        return self._paid(verdict)
+        self.judge_result, self._score = result, float(result.is_resolved)
+        return self._paid(result)
 
-    def _paid(self, verdict: Verdict) -> Outcome:
-        outcome = float(verdict.is_resolved)
-        if self._reward == "partial" and verdict.kept == 1.0:
-            outcome = verdict.fixed
+    def _paid(self, result: JudgeResult) -> Outcome:
+        outcome = float(result.is_resolved)
+        if self._reward == "partial" and result.kept == 1.0:
+            outcome = result.fixed
         steps = self._step_reward * self._good_calls if outcome > self._gate else 0.0
-        text = "resolved." if verdict.is_resolved else "not resolved."
+        text = "resolved." if result.is_resolved else "not resolved."
         if self.patch.left_out:
             text += " Left out of your patch: " + "; ".join(self.patch.left_out[:5])
         info: dict[str, Any] = {
-            "fixed": verdict.fixed, "kept": verdict.kept, "forged": verdict.is_forged,
-            "problem": verdict.problem, "patch": self.patch_text(),
+            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
+            "problem": result.problem, "patch": self.patch_text(),
         }  # fmt: skip
         if self._step_reward:
             info["reward_parts"] = {"outcome": outcome, "steps": steps}
@@ -262,11 +266,11 @@ class SweEnv(WorkEnv):
 
     def own_state(self) -> Any:
         """Return the task, the count of calls, and what was submitted."""
-        return self._task, self._good_calls, self.verdict, self.patch
+        return self._task, self._good_calls, self.judge_result, self.patch
 
     def set_own_state(self, state: Any) -> None:
         """Take over what ``own_state`` returned."""
-        task, self._good_calls, self.verdict, self.patch = state
+        task, self._good_calls, self.judge_result, self.patch = state
         if task is not None:
             self._load(task)
 

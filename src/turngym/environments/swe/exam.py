@@ -20,13 +20,12 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
-from turngym.environments.swe import bench as benches
-from turngym.environments.swe import literals, mutants
-from turngym.environments.swe.bench import Bench, Delta, TestRun
+from turngym.environments.swe import literals, mutants, test_runner
 from turngym.environments.swe.literals import Place, Source
 from turngym.environments.swe.mutants import Mutant, Unit, canonical, replaced, units, written
 from turngym.environments.swe.packages import swe_cache
 from turngym.environments.swe.parsing import test_name
+from turngym.environments.swe.test_runner import Delta, TestRun, TestRunner
 
 ROUNDS = 4
 _OFTEN, _SELDOM = (2,), (0, 1)
@@ -116,36 +115,42 @@ class Exam:
 
 
 async def exam_of(
-    bench: Bench, *, gold: Delta, broken: Delta, fix: list[str], keep: list[str], timeout_s: float
+    runner: TestRunner,
+    *,
+    gold: Delta,
+    broken: Delta,
+    fix: list[str],
+    keep: list[str],
+    timeout_s: float,
 ) -> Exam:
     """Return the exam of a task, made once for each task and machine.
 
     Args:
-        bench: Where tests run.
+        runner: Where tests run.
         gold: Changes that repair the project.
         broken: Changes that break it; both are trusted.
         fix: Tests that are to be fixed.
         keep: Tests that must go on passing.
         timeout_s: Seconds for one run of the tests.
     """
-    key = _key(bench, gold, broken, fix, keep)
+    key = _key(runner, gold, broken, fix, keep)
     path, ids = swe_cache() / "exams" / f"{key}.json", [*fix, *keep]
 
     async def make() -> Exam:
-        if bench.key and (found := Exam.load(path, ids)) is not None:
+        if runner.key and (found := Exam.load(path, ids)) is not None:
             return found
-        maker = ExamMaker(bench, gold=gold, fix=fix, keep=keep, timeout_s=timeout_s)
+        maker = ExamMaker(runner, gold=gold, fix=fix, keep=keep, timeout_s=timeout_s)
         exam = await maker.make(broken)
-        if bench.key and exam.rounds:
+        if runner.key and exam.rounds:
             exam.dump(path, ids)
         return exam
 
-    return await bench.host.shared(f"exam {key}", make) if bench.key else await make()
+    return await runner.host.shared(f"exam {key}", make) if runner.key else await make()
 
 
-def _key(bench: Bench, *parts: object) -> str:
-    whole = hashlib.sha256(f"{bench.key} {sys.version}".encode())
-    for module in (benches, mutants, literals):
+def _key(runner: TestRunner, *parts: object) -> str:
+    whole = hashlib.sha256(f"{runner.key} {sys.version}".encode())
+    for module in (test_runner, mutants, literals):
         whole.update(Path(str(module.__file__)).read_bytes())
     whole.update(Path(__file__).read_bytes())
     for part in parts:
@@ -158,7 +163,7 @@ class ExamMaker:
     """Makes the exam of one task.
 
     Args:
-        bench: Where tests run.
+        runner: Where tests run.
         gold: Changes that repair the project.
         fix: Tests that are to be fixed.
         keep: Tests that must go on passing.
@@ -168,7 +173,7 @@ class ExamMaker:
 
     def __init__(
         self,
-        bench: Bench,
+        runner: TestRunner,
         *,
         gold: Delta,
         fix: list[str],
@@ -176,10 +181,10 @@ class ExamMaker:
         timeout_s: float,
         rng: Random | None = None,
     ) -> None:
-        self._bench, self._gold, self._timeout_s = bench, gold, timeout_s
+        self._runner, self._gold, self._timeout_s = runner, gold, timeout_s
         self._ids, self._fix = [*fix, *keep], set(fix)
         self._rng = rng or SystemRandom()
-        self._texts = bench.tests_with(gold)
+        self._texts = runner.tests_with(gold)
         self._sources = {path: Source(canonical(text)) for path, text in self._texts.items()}
         self._units = [
             unit for path, source in self._sources.items() for unit in units(path, source.text)
@@ -326,7 +331,7 @@ class ExamMaker:
         for test in renamed:
             numbers.setdefault(_base(test), []).append(self._numbers[test])
         changed = {**delta, **round_.put(self._texts)}
-        return await self._bench.run(
+        return await self._runner.run(
             changed,
             self._ids,
             timeout_s=self._timeout_s,

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from turngym.environments.swe.bench import bench_of
 from turngym.environments.swe.exam import ExamMaker
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
@@ -30,7 +29,8 @@ from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
 from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.swe.test_runner import project_runner
+from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
@@ -81,7 +81,7 @@ class Yield:
 
 
 async def measure(
-    host: WorkHost,
+    host: SandboxHost,
     project: Project,
     packages: Path,
     demands: Demands,
@@ -96,13 +96,13 @@ async def measure(
     Raises:
         ConfigError: No test passes, or they are too slow.
     """
-    bench = await bench_of(host, project, packages)
+    runner = await project_runner(host, project, packages)
     passed: set[str] | None = None
     least: dict[str, float] = {}
     seconds, problem = 0.0, ""
     for _ in range(3):
         started = time.monotonic()
-        run = await bench.run(
+        run = await runner.run(
             {}, _test_files(project), timeout_s=demands.max_suite_s, is_traced=True
         )
         seconds = max(seconds, time.monotonic() - started)
@@ -122,7 +122,7 @@ async def measure(
         )
     order = quick_tests({test: least[test] for test in passed}, demands.judged_s)
     maker = ExamMaker(
-        bench, gold={}, fix=order, keep=[], timeout_s=2 * demands.max_suite_s, rng=Random(0)
+        runner, gold={}, fix=order, keep=[], timeout_s=2 * demands.max_suite_s, rng=Random(0)
     )
     exam = await maker.make({})
     sound = exam.asked & exam.examined
@@ -227,7 +227,7 @@ class Factory:
         Raises:
             ConfigError: The tests of the project cannot be used.
         """
-        host = WorkHost.lease("bubblewrap")
+        host = SandboxHost.lease("bubblewrap")
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(
@@ -278,7 +278,7 @@ class Factory:
 
     async def _work(
         self,
-        host: WorkHost,
+        host: SandboxHost,
         todo: object,
         count: int,
         on_tried: OnTried | None,
@@ -320,15 +320,15 @@ class Factory:
         assert self._file is not None
         self._file.with_tasks(self._kept).write(self.path)
 
-    async def attempt(self, host: WorkHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
+    async def attempt(self, host: SandboxHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
         """Return a task of these edits, or why it makes none."""
         assert self._file is not None
         broken = self._broken(kind, edits)
         if isinstance(broken, str):
             return broken
         tests, timeout_s = list(self._file.tests), 20.0 + 3 * self._file.suite_s
-        bench = await bench_of(host, self.project, self._packages)
-        run = await bench.run(broken, tests, timeout_s=timeout_s, is_explained=True)
+        runner = await project_runner(host, self.project, self._packages)
+        run = await runner.run(broken, tests, timeout_s=timeout_s, is_explained=True)
         if "slow" in run.problem:
             return "too slow"
         if run.problem:
@@ -398,7 +398,7 @@ class Factory:
 
 
 async def check_record(
-    host: WorkHost,
+    host: SandboxHost,
     project: Project,
     file: TaskFile,
     record: SweRecord,
@@ -407,8 +407,8 @@ async def check_record(
     timeout_s: float,
 ) -> SweRecord | str:
     """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
-    bench = await bench_of(host, project, packages)
-    again = await bench.run(broken, record.fail_to_pass, timeout_s=timeout_s)
+    runner = await project_runner(host, project, packages)
+    again = await runner.run(broken, record.fail_to_pass, timeout_s=timeout_s)
     if again.passed(record.fail_to_pass):
         return "not every test fails again"
     repair = Patch(files={path: project.files.get(path) for path in broken})

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
-from turngym.environments.swe.bench import Bench, Delta
 from turngym.environments.swe.edits import next_edit
 from turngym.environments.swe.env import SweEnv, as_budget
 from turngym.environments.swe.formats import Instance, read_instances
-from turngym.environments.swe.judge import Verdict, verdict_on
+from turngym.environments.swe.judge import JudgeResult, judge_changes
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import (
     Patch,
@@ -32,8 +31,9 @@ from turngym.environments.swe.patches import (
 from turngym.environments.swe.project import Layout, find_layout
 from turngym.environments.swe.running import run_pytest
 from turngym.environments.swe.tasksets import short_name
+from turngym.environments.swe.test_runner import Delta, TestRunner
 from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import ActionStyle, WorkEnv
+from turngym.environments.workspace.base import ActionStyle, WorkspaceEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.environments.workspace.host import BackendName
 from turngym.errors import ConfigError, SandboxFileError
@@ -46,7 +46,7 @@ _PATH = "/opt/miniconda3/envs/testbed/bin:/usr/local/bin:/usr/bin:/bin"
 _MAX_FILE_BYTES = 4 << 20
 
 
-class InstanceEnv(WorkEnv):
+class InstanceEnv(WorkspaceEnv):
     """Resolve an issue of a repository that comes in an image.
 
     Args:
@@ -54,9 +54,9 @@ class InstanceEnv(WorkEnv):
         folder: Where the images hold the repository.
         path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
         split: Which split the instances are.
-        action_style: As ``WorkEnv``.
-        budget: As ``WorkEnv``.
-        timeout_s: As ``WorkEnv``.
+        action_style: As ``WorkspaceEnv``.
+        budget: As ``WorkspaceEnv``.
+        timeout_s: As ``WorkspaceEnv``.
         tests_timeout_s: Longest run of the tests that judge.
         render_mode: ``"ansi"`` or None.
 
@@ -98,7 +98,7 @@ class InstanceEnv(WorkEnv):
         self._instance: Instance | None = None
         self._base: Mapping[str, bytes | None] = {}
         self._wanted: Mapping[str, bytes | None] = {}
-        self.verdict: Verdict | None = None
+        self.judge_result: JudgeResult | None = None
         """Of the last submission."""
 
     def task(self, split: Split, index: int) -> Task:
@@ -135,18 +135,18 @@ class InstanceEnv(WorkEnv):
         """Return the id of the instance."""
         return self.instance.instance_id
 
-    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Start a container of the instance's image."""
         self._load(task)
-        self.verdict = None
-        box = await self.reopen_box(await self._layer())
+        self.judge_result = None
+        sandbox = await self.reopen_sandbox(await self._layer())
         try:
-            self._base = await _contents(box, named_files(self.instance.patch))
+            self._base = await _contents(sandbox, named_files(self.instance.patch))
             self._wanted = apply_diff(self.instance.patch, _there(self._base))
         except BaseException:
-            await box.close()
+            await sandbox.close()
             raise
-        return box, self.instance.problem_statement
+        return sandbox, self.instance.problem_statement
 
     def _load(self, task: Task) -> None:
         self._instance = self._instances[int(task.id.rpartition("/")[2])]
@@ -154,7 +154,7 @@ class InstanceEnv(WorkEnv):
     async def _layer(self) -> LayerRef:
         return await self.host.image_layer(self.instance.image, self._folder)
 
-    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
+    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a container on a snapshot."""
         return await self.host.start(layer, limits=LIMITS, env=self._env)
 
@@ -163,46 +163,48 @@ class InstanceEnv(WorkEnv):
         if action.name != "run_tests":
             return await super().call(action)
         target = str(action.arguments.get("target", "")).strip()
-        return await run_pytest(self.box, target, (), timeout_s=self.timeout_s)
+        return await run_pytest(self.sandbox, target, (), timeout_s=self.timeout_s)
 
     async def judge(self) -> Outcome:
         """Judge what was changed, in fresh containers."""
         found = await self.changed_files()
         changed = {path: data for path, data in found.items() if not path.startswith(".git/")}
         layer = await self._layer()
-        box = await self.reopen_box(layer)
+        sandbox = await self.reopen_sandbox(layer)
         try:
-            base = _there(await _contents(box, changed))
-            tests = await self._tests(box)
+            base = _there(await _contents(sandbox, changed))
+            tests = await self._tests(sandbox)
             ids = [*self.instance.fail_to_pass, *self.instance.pass_to_pass]
-            texts = _there(await _contents(box, map(test_file, ids)))
-            layout = await _layout(box, {*tests, *texts})
+            texts = _there(await _contents(sandbox, map(test_file, ids)))
+            layout = await _layout(sandbox, {*tests, *texts})
         finally:
-            await box.close()
+            await sandbox.close()
         patch = collect_patch(changed, base, layout)
-        bench = Bench(
+        runner = TestRunner(
             host=self.host, layer=layer, layout=layout,
             texts={path: data.decode("utf-8", "replace") for path, data in texts.items()},
             packages=None, key=f"{self.instance.image} {self.instance.instance_id}",
             python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
             limits=LIMITS,
         )  # fmt: skip
-        self.verdict = verdict = await self._verdict(bench, patch, tests)
-        self._score = float(verdict.is_resolved)
-        return self._told_verdict(verdict, patch, base)
+        self.judge_result = result = await self._judge_result(runner, patch, tests)
+        self._score = float(result.is_resolved)
+        return self._told_verdict(result, patch, base)
 
-    async def _tests(self, box: GuestSandbox) -> Delta:
+    async def _tests(self, sandbox: GuestSandbox) -> Delta:
         """Return what the test patch makes of the tests."""
         if not self.instance.test_patch.strip():
             return {}
-        base = _there(await _contents(box, named_files(self.instance.test_patch)))
+        base = _there(await _contents(sandbox, named_files(self.instance.test_patch)))
         return apply_diff(self.instance.test_patch, base)
 
-    async def _verdict(self, bench: Bench, patch: Patch, tests: Delta) -> Verdict:
+    async def _judge_result(self, runner: TestRunner, patch: Patch, tests: Delta) -> JudgeResult:
         if patch.is_empty:
-            return Verdict(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
-        return await verdict_on(
-            bench,
+            return JudgeResult(
+                is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed"
+            )
+        return await judge_changes(
+            runner,
             {**patch.files, **tests},
             gold={**self._wanted, **tests},
             broken=tests,
@@ -211,16 +213,18 @@ class InstanceEnv(WorkEnv):
             timeout_s=self._tests_timeout_s,
         )
 
-    def _told_verdict(self, verdict: Verdict, patch: Patch, base: Mapping[str, bytes]) -> Outcome:
-        text = "resolved." if verdict.is_resolved else "not resolved."
+    def _told_verdict(
+        self, result: JudgeResult, patch: Patch, base: Mapping[str, bytes]
+    ) -> Outcome:
+        text = "resolved." if result.is_resolved else "not resolved."
         if patch.left_out:
             text += " Left out of your patch: " + "; ".join(patch.left_out[:5])
         info: dict[str, Any] = {
-            "fixed": verdict.fixed, "kept": verdict.kept, "forged": verdict.is_forged,
-            "problem": verdict.problem, "patch": diff_text(patch.files, base),
+            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
+            "problem": result.problem, "patch": diff_text(patch.files, base),
             "instance_id": self.instance.instance_id,
         }  # fmt: skip
-        return Outcome(text=text, reward=float(verdict.is_resolved), info=info)
+        return Outcome(text=text, reward=float(result.is_resolved), info=info)
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
@@ -239,11 +243,11 @@ class InstanceEnv(WorkEnv):
 
     def own_state(self) -> Any:
         """Return the task, what its own patch wants, and what was submitted."""
-        return self._task, dict(self._base), dict(self._wanted), self.verdict
+        return self._task, dict(self._base), dict(self._wanted), self.judge_result
 
     def set_own_state(self, state: Any) -> None:
         """Take over what ``own_state`` returned."""
-        task, self._base, self._wanted, self.verdict = state
+        task, self._base, self._wanted, self.judge_result = state
         if task is not None:
             self._load(task)
 
@@ -269,12 +273,12 @@ def _read(place: str) -> tuple[Instance, ...]:
     return found
 
 
-async def _contents(box: GuestSandbox, paths: Iterable[str]) -> dict[str, bytes | None]:
+async def _contents(sandbox: GuestSandbox, paths: Iterable[str]) -> dict[str, bytes | None]:
     """Return the contents of files, None for one that is not there."""
     found: dict[str, bytes | None] = {}
     for path in dict.fromkeys(paths):
         try:
-            found[path] = await box.read_file(path, max_bytes=_MAX_FILE_BYTES)
+            found[path] = await sandbox.read_file(path, max_bytes=_MAX_FILE_BYTES)
         except SandboxFileError:
             found[path] = None
     return found
@@ -284,9 +288,9 @@ def _there(files: Delta) -> dict[str, bytes]:
     return {path: data for path, data in files.items() if data is not None}
 
 
-async def _layout(box: GuestSandbox, tests: set[str]) -> Layout:
+async def _layout(sandbox: GuestSandbox, tests: set[str]) -> Layout:
     """Return what of the repository is code and what is tests, those of ``tests`` among them."""
-    listed = await box.exec(
+    listed = await sandbox.exec(
         "find . -name '*.py' -not -path './.git/*'", timeout_s=120.0, max_output=8 << 20
     )
     paths = [line.removeprefix("./") for line in listed.stdout.decode("utf-8", "replace").split()]

@@ -2,9 +2,9 @@
 
 Each sandbox starts from the original project. The task's break is put in, then the patch; tests and
 configuration are the original's (``Layout.is_protected``). A supervisor that no submitted code
-reaches runs the tests (``runner.py``), in several rounds that look the same (``exam.py``). In each,
-other tests are mutants, which nobody who does the work can pass. A submission that passes one made
-its results up, and nothing of it counts.
+reaches runs the tests (``supervisor.py``), in several rounds that look the same (``exam.py``). In
+each, other tests are mutants, which nobody who does the work can pass. A submission that passes one
+made its results up, and nothing of it counts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 
-from turngym.environments.swe.bench import Bench, Delta, TestRun, bench_of
 from turngym.environments.swe.exam import Exam, Round, exam_of
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.swe.test_runner import Delta, TestRun, TestRunner, project_runner
+from turngym.environments.workspace.host import SandboxHost
 
 _FAILS = ("failed", "error")
 _CHECKED = 2
@@ -26,7 +26,7 @@ _CHECKED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JudgeResult:
     """What a patch is worth."""
 
     is_resolved: bool
@@ -42,7 +42,7 @@ class Verdict:
 
 
 async def judge(
-    host: WorkHost,
+    host: SandboxHost,
     project: Project,
     broken: Delta,
     patch: Patch,
@@ -51,7 +51,7 @@ async def judge(
     pass_to_pass: Iterable[str],
     packages: Path,
     timeout_s: float,
-) -> Verdict:
+) -> JudgeResult:
     """Return what ``patch`` is worth.
 
     Args:
@@ -64,10 +64,10 @@ async def judge(
         packages: Folder of what tests import.
         timeout_s: Seconds for one run of the tests.
     """
-    bench = await bench_of(host, project, packages)
+    runner = await project_runner(host, project, packages)
     allowed = {p: d for p, d in patch.files.items() if not project.layout.is_protected(p)}
-    return await verdict_on(
-        bench,
+    return await judge_changes(
+        runner,
         {**broken, **allowed},
         gold={},
         broken=broken,
@@ -77,8 +77,8 @@ async def judge(
     )
 
 
-async def verdict_on(
-    bench: Bench,
+async def judge_changes(
+    runner: TestRunner,
     delta: Delta,
     *,
     gold: Delta,
@@ -86,12 +86,12 @@ async def verdict_on(
     fail_to_pass: list[str],
     pass_to_pass: list[str],
     timeout_s: float,
-) -> Verdict:
+) -> JudgeResult:
     """Return what the changes ``delta`` are worth in an exam.
 
     Args:
-        bench: Where tests run.
-        delta: Changes to what the bench starts from; tests and configuration are trusted.
+        runner: Where tests run.
+        delta: Changes to what the runner starts from; tests and configuration are trusted.
         gold: Changes that repair the project, instead.
         broken: Changes that leave it broken, instead.
         fail_to_pass: Tests that are to be fixed.
@@ -99,15 +99,15 @@ async def verdict_on(
         timeout_s: Seconds for one run of the tests.
     """
     exam = await exam_of(
-        bench, gold=gold, broken=broken, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
+        runner, gold=gold, broken=broken, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
     )
-    return await graded(
-        bench, exam, delta, gold=gold, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
+    return await grade(
+        runner, exam, delta, gold=gold, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
     )
 
 
-async def graded(
-    bench: Bench,
+async def grade(
+    runner: TestRunner,
     exam: Exam,
     delta: Delta,
     *,
@@ -115,10 +115,10 @@ async def graded(
     fix: list[str],
     keep: list[str],
     timeout_s: float,
-) -> Verdict:
-    """Return what the changes ``delta`` are worth in this exam; arguments as ``verdict_on``."""
+) -> JudgeResult:
+    """Return what the changes ``delta`` are worth in this exam; arguments as ``judge_changes``."""
     keep = [one for one in keep if one in exam.asked]  # what even the repair fails says nothing
-    sitting = _Sitting(bench, exam, delta, gold, timeout_s)
+    sitting = _Sitting(runner, exam, delta, gold, timeout_s)
     for one in SystemRandom().sample(exam.rounds, len(exam.rounds)):
         await sitting.sit([*fix, *keep], one)
         if sitting.problem or not sitting.is_open(fix):
@@ -129,7 +129,7 @@ async def graded(
     if passed and not exam.examined & set(passed):
         problem = "none of the tests that passed can be made to fail, so nothing is believed"
         return _nothing(problem, (*fix, *keep))
-    return Verdict(
+    return JudgeResult(
         is_resolved=len(passed) == len(fix) and len(kept) == len(keep) and bool(fix),
         fixed=len(passed) / len(fix) if fix else 0.0,
         kept=len(kept) / len(keep) if keep else 1.0,
@@ -142,11 +142,11 @@ class _Sitting:
     """What a submission makes of an exam, round by round."""
 
     def __init__(
-        self, bench: Bench, exam: Exam, delta: Delta, gold: Delta, timeout_s: float
+        self, runner: TestRunner, exam: Exam, delta: Delta, gold: Delta, timeout_s: float
     ) -> None:
-        self._bench, self._exam = bench, exam
+        self._runner, self._exam = runner, exam
         self._delta, self._gold, self._timeout_s = delta, gold, timeout_s
-        self._texts = bench.tests_with(delta)
+        self._texts = runner.tests_with(delta)
         self._failed: set[str] = set()
         self.problem = ""
         self.forged: list[str] = []
@@ -172,7 +172,7 @@ class _Sitting:
     async def _run(self, delta: Delta, ids: list[str], round_: Round) -> TestRun:
         names = [round_.names.get(one, one) for one in ids]
         changed = {**delta, **round_.put(self._texts)}
-        return await self._bench.run(changed, names, timeout_s=self._timeout_s)
+        return await self._runner.run(changed, names, timeout_s=self._timeout_s)
 
     def is_open(self, fix: list[str]) -> bool:
         """Say whether a test that is to be fixed may still pass."""
@@ -185,5 +185,5 @@ class _Sitting:
         return [one for one in ids if one not in self._failed and one in self._exam.asked]
 
 
-def _nothing(problem: str, failures: tuple[str, ...]) -> Verdict:
-    return Verdict(is_resolved=False, fixed=0.0, kept=0.0, problem=problem, failures=failures)
+def _nothing(problem: str, failures: tuple[str, ...]) -> JudgeResult:
+    return JudgeResult(is_resolved=False, fixed=0.0, kept=0.0, problem=problem, failures=failures)

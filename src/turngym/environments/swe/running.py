@@ -17,7 +17,7 @@ RUN_TESTS = Tool(
 
 
 async def run_pytest(
-    box: GuestSandbox, target: str, everything: Sequence[str], *, timeout_s: float
+    sandbox: GuestSandbox, target: str, everything: Sequence[str], *, timeout_s: float
 ) -> actions.Done:
     """Run the tests that ``target`` names, all of them where it is empty."""
     targets = target.split(" ") if target and "[" not in target else [target] if target else []
@@ -27,4 +27,4 @@ async def run_pytest(
         "python3", "-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
         "-o", "addopts=", *(targets or everything),
     ]  # fmt: skip
-    return await actions.bash(box, shlex.join(command), timeout_s=timeout_s)
+    return await actions.bash(sandbox, shlex.join(command), timeout_s=timeout_s)

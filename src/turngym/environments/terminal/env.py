@@ -11,7 +11,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
 from turngym.environments.terminal.jobs import Job, same_text
 from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import ActionStyle, WorkEnv
+from turngym.environments.workspace.base import ActionStyle, WorkspaceEnv
 from turngym.environments.workspace.budget import Budget
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.sandbox.backends.bubblewrap_command import WRITABLE
@@ -29,15 +29,15 @@ _EMPTY = [
 _MAX_DRAWS = 1_000
 
 
-class TerminalEnv(WorkEnv):
+class TerminalEnv(WorkspaceEnv):
     """Do a job with files and programs.
 
     Args:
         group: Kinds of jobs: ``"all"`` or a key of ``GROUPS``.
         kind: One kind of job instead.
-        action_style: As ``WorkEnv``.
-        budget: As ``WorkEnv``.
-        timeout_s: As ``WorkEnv``.
+        action_style: As ``WorkspaceEnv``.
+        budget: As ``WorkspaceEnv``.
+        timeout_s: As ``WorkspaceEnv``.
         render_mode: ``"ansi"`` or None.
 
     Action: ``bash``, the tools for files, and ``submit``.
@@ -89,22 +89,22 @@ class TerminalEnv(WorkEnv):
         """Return what was drawn."""
         return repr([self.job.goal, sorted(self.job.files.items()), self.job.prepare])
 
-    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Draw a job of the task's split, and make what it begins with."""
         self._job, self._is_done = self._draw(task), False
-        box = await self.host.start(None)
+        sandbox = await self.host.start(None)
         try:
             for path, text in self._job.files.items():
-                await box.write_file(path, text.encode())
+                await sandbox.write_file(path, text.encode())
             if self._job.prepare:
-                result = await box.exec(self._job.prepare, timeout_s=_PROBE_S)
+                result = await sandbox.exec(self._job.prepare, timeout_s=_PROBE_S)
                 if not result.ok:
                     told = result.stderr.decode("utf-8", "replace").strip()[-200:]
                     raise EnvironmentFault(f"{self.name}: the job could not be prepared: {told}")
         except BaseException:
-            await box.close()
+            await sandbox.close()
             raise
-        return box, self._job.goal
+        return sandbox, self._job.goal
 
     def _draw(self, task: Task) -> Job:
         rng = Random(derive_seed(task.seed, "terminal"))
@@ -120,7 +120,7 @@ class TerminalEnv(WorkEnv):
         self._before = dict(self.current)
         return outcome
 
-    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
+    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a sandbox on a snapshot."""
         return await self.host.start(layer)
 
@@ -166,12 +166,12 @@ class TerminalEnv(WorkEnv):
 
         Of the agent's only the workspace is there: no process, and nothing in the other folders.
         """
-        box = await self.reopen_box(await self.box.snapshot())
+        sandbox = await self.reopen_sandbox(await self.sandbox.snapshot())
         try:
-            await box.exec(_EMPTY, timeout_s=_PROBE_S)
-            result = await box.exec(probe, timeout_s=_PROBE_S, max_output=1 << 16)
+            await sandbox.exec(_EMPTY, timeout_s=_PROBE_S)
+            result = await sandbox.exec(probe, timeout_s=_PROBE_S, max_output=1 << 16)
         finally:
-            await box.close()
+            await sandbox.close()
         return result.stdout.decode("utf-8", "replace")
 
     def legal_actions(self) -> list[str]:

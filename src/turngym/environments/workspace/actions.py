@@ -67,9 +67,11 @@ class Done:
     """Why nothing was done."""
 
 
-async def bash(box: GuestSandbox, command: str, *, timeout_s: float) -> Done:
+async def bash(sandbox: GuestSandbox, command: str, *, timeout_s: float) -> Done:
     """Run a command; its outputs stand in one text, and how it ended when it did not end well."""
-    result = await box.exec(command, timeout_s=timeout_s, max_output=_KEPT_BYTES, env=_GIT_DATES)
+    result = await sandbox.exec(
+        command, timeout_s=timeout_s, max_output=_KEPT_BYTES, env=_GIT_DATES
+    )
     parts = [decode(result.stdout), decode(result.stderr)]
     text = cut(normalise("\n".join(part.rstrip("\n") for part in parts if part.strip())))
     if result.timed_out:
@@ -85,11 +87,11 @@ async def bash(box: GuestSandbox, command: str, *, timeout_s: float) -> Done:
     return Done(text="\n".join(part for part in (text, end) if part))
 
 
-async def view(box: GuestSandbox, path: str, start: int | None, end: int | None) -> Done:
+async def view(sandbox: GuestSandbox, path: str, start: int | None, end: int | None) -> Done:
     """Show lines of a file, or the entries of a folder."""
-    data, problem = await _read(box, path)
+    data, problem = await _read(sandbox, path)
     if data is None:
-        listing = await box.exec(
+        listing = await sandbox.exec(
             ["/usr/bin/ls", "-1Ap", "--", path], timeout_s=10.0, env={"LC_ALL": "C"}
         )
         if listing.ok and decode(listing.stdout).strip() != path:  # a file lists itself
@@ -113,7 +115,7 @@ async def view(box: GuestSandbox, path: str, start: int | None, end: int | None)
     return Done(text=cut(f"{where}\n" + "\n".join(shown), 24_000) + note)
 
 
-async def search(box: GuestSandbox, text: str) -> Done:
+async def search(sandbox: GuestSandbox, text: str) -> Done:
     """List the lines that hold ``text``."""
     if len(text) > _MAX_SEARCH_CHARS:  # grep takes the square of it for a text that repeats itself
         return _refused(
@@ -125,7 +127,7 @@ async def search(box: GuestSandbox, text: str) -> Done:
         f"/usr/bin/grep -rnIF --exclude-dir=.git -- {shlex.quote(text)} . "
         "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"
     )
-    result = await box.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
+    result = await sandbox.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
     hits = [line.removeprefix("./")[:_LINE_CHARS] for line in decode(result.stdout).splitlines()]
     if not hits:
         return Done(text=f"No file holds {text[:80]!r}.")
@@ -133,9 +135,9 @@ async def search(box: GuestSandbox, text: str) -> Done:
     return Done(text=cut("\n".join(hits[:_MAX_HITS])) + more)
 
 
-async def edit(box: GuestSandbox, path: str, old: str, new: str) -> Done:
+async def edit(sandbox: GuestSandbox, path: str, old: str, new: str) -> Done:
     """Replace ``old`` by ``new``; say where and how it reads now, or why it was not done."""
-    data, problem = await _read(box, path)
+    data, problem = await _read(sandbox, path)
     if data is None:
         return _refused(problem)
     if not _is_utf8(data) or b"\0" in data:
@@ -152,20 +154,20 @@ async def edit(box: GuestSandbox, path: str, old: str, new: str) -> Done:
         return _refused(_not_once(path, text, old, times))
     start = text.index(old)
     changed = text[:start] + new + text[start + len(old) :]
-    if (failure := await _write(box, path, changed.encode())) is not None:
+    if (failure := await _write(sandbox, path, changed.encode())) is not None:
         return _refused(failure)
     first = text.count("\n", 0, start) + 1
     return Done(text=f"{path} changed:\n{_around(changed, first, new.count(chr(10)) + 1)}")
 
 
-async def create(box: GuestSandbox, path: str, content: str) -> Done:
+async def create(sandbox: GuestSandbox, path: str, content: str) -> Done:
     """Write a file."""
     data = content.encode()
     if data and not data.endswith(b"\n"):
         data += b"\n"
     if len(data) > MAX_FILE_BYTES:
         return _refused(f"{path}: {len(data)} bytes are more than {MAX_FILE_BYTES}.")
-    if (failure := await _write(box, path, data)) is not None:
+    if (failure := await _write(sandbox, path, data)) is not None:
         return _refused(failure)
     return Done(text=f"{path} written, {data.count(chr(10).encode())} lines")
 
@@ -206,10 +208,10 @@ def _around(text: str, first: int, count: int) -> str:
     )
 
 
-async def _read(box: GuestSandbox, path: str) -> tuple[bytes | None, str]:
+async def _read(sandbox: GuestSandbox, path: str) -> tuple[bytes | None, str]:
     """Return the contents of a file, or None and why not."""
     try:
-        return await box.read_file(path, max_bytes=MAX_FILE_BYTES), ""
+        return await sandbox.read_file(path, max_bytes=MAX_FILE_BYTES), ""
     except SandboxFileTooLarge:
         return None, f"{path}: larger than {MAX_FILE_BYTES} bytes; look at it with bash."
     except SandboxFileError as error:
@@ -218,12 +220,12 @@ async def _read(box: GuestSandbox, path: str) -> tuple[bytes | None, str]:
         return None, f"{path[:80]!r}: {error}."
 
 
-async def _write(box: GuestSandbox, path: str, data: bytes) -> str | None:
+async def _write(sandbox: GuestSandbox, path: str, data: bytes) -> str | None:
     """Write a file, keeping its mode; return why that is not possible."""
     try:
-        told = await box.exec(["/usr/bin/stat", "-c", "%a", "--", path], timeout_s=10.0)
+        told = await sandbox.exec(["/usr/bin/stat", "-c", "%a", "--", path], timeout_s=10.0)
         mode = int(told.stdout, 8) & 0o777 if told.ok else 0o644
-        await box.write_file(path, data, mode=mode)
+        await sandbox.write_file(path, data, mode=mode)
     except SandboxFileError as error:
         return f"{path}: cannot be written: {error.strerror or error}."
     except ValueError as error:

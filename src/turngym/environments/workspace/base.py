@@ -18,7 +18,7 @@ from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.budget import Budget
 from turngym.environments.workspace.digests import stable_content
-from turngym.environments.workspace.host import BackendName, WorkHost
+from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Tool, ToolJson, ToolText
 from turngym.errors import (
     EnvironmentFault,
@@ -40,7 +40,7 @@ _MAX_DIGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it is referred to weakly
-class WorkState:
+class WorkspaceState:
     """A workspace as it was, and what the environment knew."""
 
     layer: LayerRef
@@ -58,10 +58,10 @@ class WorkState:
         return self.__dict__
 
 
-class WorkEnv(AsyncTurnEnv):
+class WorkspaceEnv(AsyncTurnEnv):
     """Change a workspace with tools, then submit.
 
-    A subclass says what the workspace holds (``open_box``), and judges it (``judge``).
+    A subclass says what the workspace holds (``open_sandbox``), and judges it (``judge``).
 
     Args:
         action_style: ``"text"`` for calls in words with fenced bodies, ``"tools"`` for JSON.
@@ -98,8 +98,8 @@ class WorkEnv(AsyncTurnEnv):
         )
         self.budget = budget or Budget()
         self.timeout_s = timeout_s
-        self._host: WorkHost | None = None
-        self._box: GuestSandbox | None = None
+        self._host: SandboxHost | None = None
+        self._sandbox: GuestSandbox | None = None
         self._touched: frozenset[str] = frozenset()
         self._anchor = ""
         self._turns = self._extended = 0
@@ -110,12 +110,12 @@ class WorkEnv(AsyncTurnEnv):
     # What a subclass gives.
 
     @abstractmethod
-    async def open_box(self, task: Task) -> tuple[GuestSandbox, str]:
+    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Start the workspace of ``task``; return it and what is asked."""
 
     @abstractmethod
-    async def reopen_box(self, layer: LayerRef) -> GuestSandbox:
-        """Start a sandbox like the one of ``open_box`` on a snapshot of it."""
+    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
+        """Start a sandbox like the one of ``open_sandbox`` on a snapshot of it."""
 
     @abstractmethod
     async def judge(self) -> Outcome:
@@ -135,26 +135,26 @@ class WorkEnv(AsyncTurnEnv):
     # One episode.
 
     @property
-    def host(self) -> WorkHost:
+    def host(self) -> SandboxHost:
         """The back end, leased when first needed."""
         if self._host is None:
-            self._host = WorkHost.lease(self.backend)
+            self._host = SandboxHost.lease(self.backend)
         return self._host
 
     @property
-    def box(self) -> GuestSandbox:
+    def sandbox(self) -> GuestSandbox:
         """The sandbox of the running episode."""
-        if self._box is None:
+        if self._sandbox is None:
             raise EnvironmentFault(f"{self.name}: no episode is open")
-        return self._box
+        return self._sandbox
 
     async def begin(self, task: Task) -> Outcome:
         """Open the workspace of the task."""
-        await self._drop_box()
+        await self._close_sandbox()
         self._touched = frozenset()
         self._turns = self._extended = 0
         self._score = 0.0
-        self._box, text = await self.open_box(task)
+        self._sandbox, text = await self.open_sandbox(task)
         self._anchor = await self._digest()
         return Outcome(text=text + self._told(), info={"max_turns": self.budget.most})
 
@@ -176,19 +176,19 @@ class WorkEnv(AsyncTurnEnv):
 
     async def call(self, action: Action) -> actions.Done:
         """Carry out a call of a tool other than ``submit``."""
-        box, values = self.box, action.arguments
+        sandbox, values = self.sandbox, action.arguments
         if action.name == "bash":
-            return await actions.bash(box, str(values["command"]), timeout_s=self.timeout_s)
+            return await actions.bash(sandbox, str(values["command"]), timeout_s=self.timeout_s)
         if action.name == "view":
             start, end = values.get("start"), values.get("end")
-            return await actions.view(box, str(values["path"]), start, end)
+            return await actions.view(sandbox, str(values["path"]), start, end)
         if action.name == "search":
-            return await actions.search(box, str(values["text"]))
+            return await actions.search(sandbox, str(values["text"]))
         if action.name == "edit":
             return await actions.edit(
-                box, str(values["path"]), str(values["old"]), str(values["new"])
+                sandbox, str(values["path"]), str(values["old"]), str(values["new"])
             )
-        return await actions.create(box, str(values["path"]), str(values["content"]))
+        return await actions.create(sandbox, str(values["path"]), str(values["content"]))
 
     def score(self) -> float | None:
         """Return 1 when what was submitted is right; 0 before anything was."""
@@ -210,18 +210,18 @@ class WorkEnv(AsyncTurnEnv):
         """Close the workspace; the last environment of the process also ends the back end."""
         host, self._host = self._host, None
         try:
-            await self._drop_box()
+            await self._close_sandbox()
         finally:
             if host is not None:
                 await host.release()
 
     # Snapshots.
 
-    async def get_state(self) -> WorkState:
+    async def get_state(self) -> WorkspaceState:
         """Seal what was written, without copying it."""
         await self._note_changes()
-        state = WorkState(
-            layer=await self.box.snapshot(),
+        state = WorkspaceState(
+            layer=await self.sandbox.snapshot(),
             touched=self._touched,
             anchor=self._anchor,
             turns=self._turns,
@@ -229,17 +229,19 @@ class WorkEnv(AsyncTurnEnv):
             own=(self._score, self.own_state(), dict(self.current)),
         )
         # A snapshot keeps the back end, so that it outlives its environment.
-        weakref.finalize(state, _let_go, WorkHost.lease(self.backend), state.layer).atexit = False
+        weakref.finalize(
+            state, _let_go, SandboxHost.lease(self.backend), state.layer
+        ).atexit = False
         return state
 
-    async def set_state(self, state: WorkState) -> None:  # type: ignore[override]  # awaited
+    async def set_state(self, state: WorkspaceState) -> None:  # type: ignore[override]  # awaited
         """Start a sandbox on what was sealed."""
-        await self._drop_box()
+        await self._close_sandbox()
         self._touched, self._anchor = state.touched, state.anchor
         self._turns, self._extended = state.turns, state.extended
         self._score, own, self.current = state.own
         self.set_own_state(own)
-        self._box = await self.reopen_box(state.layer)
+        self._sandbox = await self.reopen_sandbox(state.layer)
 
     # Helpers.
 
@@ -253,7 +255,7 @@ class WorkEnv(AsyncTurnEnv):
         found: dict[str, bytes | None] = {}
         for path in sorted(self._touched)[:_MAX_CHANGES]:
             try:
-                found[path] = await self.box.read_file(path, max_bytes=_MAX_DIGEST_BYTES)
+                found[path] = await self.sandbox.read_file(path, max_bytes=_MAX_DIGEST_BYTES)
             except SandboxFileTooLarge:
                 found[path] = b"\0too large\0"
             except SandboxFileError as error:
@@ -263,7 +265,7 @@ class WorkEnv(AsyncTurnEnv):
 
     async def _note_changes(self) -> None:
         try:
-            changes = await self.box.diff()
+            changes = await self.sandbox.diff()
         except SandboxFileTooLarge as error:  # the agent's own doing, and no fault
             _log.warning("%s: what changed is not noted: %s", self.name, error)
             return
@@ -298,13 +300,13 @@ class WorkEnv(AsyncTurnEnv):
     def _told(self) -> str:
         return self.budget.told(self.budget.left(self._turns, self._extended))
 
-    async def _drop_box(self) -> None:
-        box, self._box = self._box, None
-        if box is not None:
-            await box.close()
+    async def _close_sandbox(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.close()
 
 
-def _let_go(host: WorkHost, layer: LayerRef) -> None:
+def _let_go(host: SandboxHost, layer: LayerRef) -> None:
     """Forget the layer of a snapshot that nobody holds any more, unless it was copied."""
     if layer.id in _copied:
         return

@@ -47,7 +47,7 @@ class _StoppedError(Exception):
     """Who made what others wait for was cancelled."""
 
 
-class WorkHost(SharedResource):
+class SandboxHost(SharedResource):
     """One back end of this process and what was imported into it.
 
     Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from turngym.sandbox.backends.runtime import MOUNT, command, runtime_folder
 from turngym.sandbox.base import Sandbox
-from turngym.sandbox.checks.check import Bench, said, want
+from turngym.sandbox.checks.context import CheckContext, said, want
 
 
 class Targets:
@@ -74,10 +74,10 @@ def program(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
     return [*python, code, *map(str, arguments)]
 
 
-def judge(bench: Bench, through: Iterable[str], *, control: bool = True) -> None:
+def judge(context: CheckContext, through: Iterable[str], *, control: bool = True) -> None:
     """Raise `Broken` when an attack got through, or, where nothing isolates, when none did."""
     found = [line for line in through if line]
-    if bench.is_isolating:
+    if context.is_isolating:
         want(not found, f"got through: {'; '.join(found)[:500]}")
     elif control:
         want(bool(found), "the attack does not bite: it got nothing where nothing holds it")

@@ -17,25 +17,24 @@ from turngym.errors import (
     SandboxRefused,
 )
 from turngym.sandbox.base import ReadOnlyMount
-from turngym.sandbox.checks import files as file_checks
-from turngym.sandbox.checks.check import Bench, Check, output, raises, said, want
+from turngym.sandbox.checks.context import CheckContext, output, raises, said, want
 from turngym.sandbox.processes import Process
 
 
-async def a_program_runs_with_its_arguments_and_no_shell(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_program_runs_with_its_arguments_and_no_shell(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec(["printf", "%s|", "a b", "$HOME", "*"], timeout_s=30)
     want(result.stdout == b"a b|$HOME|*|" and result.ok, said(result))
 
 
-async def a_string_runs_in_bash(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_string_runs_in_bash(context: CheckContext) -> None:
+    sandbox = await context.start()
     text = await output(sandbox, "x=(1 2 3); echo ${#x[@]} | tr 3 4")
     want(text == "4", text)
 
 
-async def exit_code_signal_and_both_streams_are_told_apart(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def exit_code_signal_and_both_streams_are_told_apart(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec("echo out; echo err >&2; exit 7", timeout_s=30)
     want((result.exit_code, result.signal) == (7, None), said(result))
     want((result.stdout, result.stderr) == (b"out\n", b"err\n"), said(result))
@@ -43,8 +42,10 @@ async def exit_code_signal_and_both_streams_are_told_apart(bench: Bench) -> None
     want((result.exit_code, result.signal) == (None, signal.SIGSEGV), said(result))
 
 
-async def a_missing_program_is_127_and_one_that_cannot_be_executed_126(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_missing_program_is_127_and_one_that_cannot_be_executed_126(
+    context: CheckContext,
+) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec(["no-such-program"], timeout_s=30)
     want(result.exit_code == 127 and b"No such file" in result.stderr, said(result))
     await sandbox.write_file("plain", b"text")
@@ -52,8 +53,8 @@ async def a_missing_program_is_127_and_one_that_cannot_be_executed_126(bench: Be
     want(result.exit_code == 126, said(result))
 
 
-async def directory_environment_and_input_are_as_given(bench: Bench) -> None:
-    sandbox = await bench.start(replace(bench.spec(), env={"A": "1", "B": "2"}))
+async def directory_environment_and_input_are_as_given(context: CheckContext) -> None:
+    sandbox = await context.start(replace(context.spec(), env={"A": "1", "B": "2"}))
     await sandbox.exec(["mkdir", "-p", "deep/er"], timeout_s=30)
     result = await sandbox.exec(
         'printf "%s %s %s " "$A" "$B" "${PWD##*/}"; cat',
@@ -64,18 +65,18 @@ async def directory_environment_and_input_are_as_given(bench: Bench) -> None:
     want(result.exit_code == 127, said(result))
 
 
-async def nothing_of_the_hosts_environment_is_inherited(bench: Bench) -> None:
+async def nothing_of_the_hosts_environment_is_inherited(context: CheckContext) -> None:
     os.environ["TURNGYM_SECRET_OF_HOST"] = "x"
     try:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         text = await output(sandbox, "env")
     finally:
         del os.environ["TURNGYM_SECRET_OF_HOST"]
     want("TURNGYM_SECRET" not in text, text)
 
 
-async def large_input_and_a_script_longer_than_an_argument_arrive(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def large_input_and_a_script_longer_than_an_argument_arrive(context: CheckContext) -> None:
+    sandbox = await context.start()
     data = os.urandom(3 << 20)
     result = await sandbox.exec(["wc", "-c"], timeout_s=60, stdin=data)
     want(result.stdout.strip() == b"%d" % len(data), said(result))
@@ -90,14 +91,14 @@ async def large_input_and_a_script_longer_than_an_argument_arrive(bench: Bench) 
     await raises(ValueError, sandbox.exec([], timeout_s=30), "an empty command")
 
 
-async def output_that_is_no_text_comes_as_it_is(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def output_that_is_no_text_comes_as_it_is(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec(r"printf '\377\000\376'; printf '\200' >&2", timeout_s=30)
     want((result.stdout, result.stderr) == (b"\xff\0\xfe", b"\x80"), said(result))
 
 
-async def long_output_keeps_its_ends_and_its_true_length(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def long_output_keeps_its_ends_and_its_true_length(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec("seq 1 100000; seq 1 10 >&2", timeout_s=60, max_output=1000)
     want(result.truncated and len(result.stdout) == 1000, f"{len(result.stdout)} bytes kept")
     want(result.stdout_total == 588895, f"total {result.stdout_total}")
@@ -105,16 +106,16 @@ async def long_output_keeps_its_ends_and_its_true_length(bench: Bench) -> None:
     want(result.stderr_total == len(result.stderr) == 21, said(result))
 
 
-async def a_time_out_keeps_the_output_and_leaves_the_sandbox_usable(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_time_out_keeps_the_output_and_leaves_the_sandbox_usable(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec("echo before; sleep 100; echo after", timeout_s=1)
     want(result.timed_out and result.stdout == b"before\n", said(result))
     want(await output(sandbox, "echo next") == "next", "the sandbox cannot be used")
     want((await sandbox.stats()).processes == 0, "processes are left")
 
 
-async def silence_can_be_limited_apart_from_time(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def silence_can_be_limited_apart_from_time(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec("echo a; sleep 100", timeout_s=60, idle_timeout_s=0.5)
     want(result.idle_timed_out and not result.timed_out and result.stdout == b"a\n", said(result))
     script = "for i in 1 2 3 4; do echo $i; sleep 0.2; done"
@@ -122,15 +123,15 @@ async def silence_can_be_limited_apart_from_time(bench: Bench) -> None:
     want(result.ok and not result.idle_timed_out, said(result))
 
 
-async def what_a_command_leaves_running_ends_with_it(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def what_a_command_leaves_running_ends_with_it(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec("sleep 100 & setsid sleep 100 & echo ok", timeout_s=30)
     want(result.ok and result.killed_leftovers == 2, f"{said(result)}, {result.killed_leftovers}")
     want((await sandbox.stats()).processes == 0, "processes are left")
 
 
-async def background_processes_stay_when_asked(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def background_processes_stay_when_asked(context: CheckContext) -> None:
+    sandbox = await context.start()
     script = "(for i in $(seq 1 500); do echo $i > n; sleep 0.02; done) & echo started"
     result = await sandbox.exec(script, timeout_s=30, keep_background=True)
     want(result.stdout == b"started\n" and result.killed_leftovers == 0, said(result))
@@ -141,8 +142,8 @@ async def background_processes_stay_when_asked(bench: Bench) -> None:
     await output(sandbox, script)
 
 
-async def cancelling_a_command_ends_it(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def cancelling_a_command_ends_it(context: CheckContext) -> None:
+    sandbox = await context.start()
     task = asyncio.ensure_future(sandbox.exec("sleep 100", timeout_s=60))
     while (await sandbox.stats()).processes == 0:
         await asyncio.sleep(0.01)
@@ -153,14 +154,14 @@ async def cancelling_a_command_ends_it(bench: Bench) -> None:
     want(await output(sandbox, "echo next") == "next", "the sandbox cannot be used")
 
 
-async def commands_can_run_at_the_same_time(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def commands_can_run_at_the_same_time(context: CheckContext) -> None:
+    sandbox = await context.start()
     commands = [output(sandbox, f"sleep 0.2; echo {n}") for n in range(8)]
     want(await asyncio.gather(*commands) == [str(n) for n in range(8)], "answers were mixed up")
 
 
-async def a_process_can_be_talked_to(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_process_can_be_talked_to(context: CheckContext) -> None:
+    sandbox = await context.start()
     async with await sandbox.spawn(
         "while read line; do echo got $line; done; echo end >&2"
     ) as process:
@@ -174,8 +175,8 @@ async def a_process_can_be_talked_to(bench: Bench) -> None:
         want(end.exit_code == 0, f"{end}")
 
 
-async def a_process_can_be_signalled_and_killed(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_process_can_be_signalled_and_killed(context: CheckContext) -> None:
+    sandbox = await context.start()
     process = await sandbox.spawn("trap 'echo caught' USR1; echo up; while :; do sleep 0.05; done")
     want(await process.read() == b"up\n", "it did not start")
     await process.signal(signal.SIGUSR1)
@@ -188,8 +189,8 @@ async def a_process_can_be_signalled_and_killed(bench: Bench) -> None:
     await raises(SandboxFileError, sandbox.spawn(["no-such-program"]), "spawn of a missing program")
 
 
-async def a_slow_reader_holds_a_process_up_and_loses_nothing(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_slow_reader_holds_a_process_up_and_loses_nothing(context: CheckContext) -> None:
+    sandbox = await context.start()
     process = await sandbox.spawn(["seq", "1", "300000"])
     data = b""
     while part := await process.read():
@@ -199,8 +200,8 @@ async def a_slow_reader_holds_a_process_up_and_loses_nothing(bench: Bench) -> No
     await process.close()
 
 
-async def a_terminal_is_one(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_terminal_is_one(context: CheckContext) -> None:
+    sandbox = await context.start()
     pty = await sandbox.open_pty(["bash", "--norc", "-c", "tty; stty size; read x; stty size"],
                                  rows=30, cols=90)  # fmt: skip
     text = b""
@@ -214,8 +215,8 @@ async def a_terminal_is_one(bench: Bench) -> None:
     await pty.close()
 
 
-async def a_session_keeps_directory_variables_and_functions(bench: Bench) -> None:
-    session = (await bench.start()).session()
+async def a_session_keeps_directory_variables_and_functions(context: CheckContext) -> None:
+    session = (await context.start()).session()
     await session.run(
         "mkdir d; cd d; a='1 2'; export B=\"it's\"; f() { echo f$a; }; l=(x y)", timeout_s=30
     )
@@ -228,8 +229,8 @@ async def a_session_keeps_directory_variables_and_functions(bench: Bench) -> Non
     want(result.stdout == b"1 2gone\n", said(result))
 
 
-async def no_input_gets_a_session_out_of_step(bench: Bench) -> None:
-    session = (await bench.start()).session()
+async def no_input_gets_a_session_out_of_step(context: CheckContext) -> None:
+    session = (await context.start()).session()
     await session.run("x=kept", timeout_s=30)
     awkward = [
         "cat", "read y", "echo 'open", 'echo "open', "exec true", "exit 3", "set -e; false",
@@ -249,8 +250,8 @@ async def no_input_gets_a_session_out_of_step(bench: Bench) -> None:
         want(result.stdout == b"kept\n", f"after {script!r}: {said(result)}")
 
 
-async def a_server_in_the_sandbox_can_be_reached(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_server_in_the_sandbox_can_be_reached(context: CheckContext) -> None:
+    sandbox = await context.start()
     if (await sandbox.exec(["python3", "-c", "pass"], timeout_s=60)).exit_code != 0:
         raise NotRun("the image has no python3 to serve with")
     script = (
@@ -268,8 +269,8 @@ async def a_server_in_the_sandbox_can_be_reached(bench: Bench) -> None:
     await raises(ValueError, sandbox.dial(0), "port 0")
 
 
-async def a_paused_sandbox_stands_still(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_paused_sandbox_stands_still(context: CheckContext) -> None:
+    sandbox = await context.start()
     process = await sandbox.spawn("while read x; do echo $x; done")
     await process.write(b"1\n")
     want(await process.read() == b"1\n", "no answer before the pause")
@@ -288,8 +289,8 @@ async def _exchange(process: Process, data: bytes) -> bytes:
     return await process.read()
 
 
-async def stats_count_what_runs_and_what_was_written(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def stats_count_what_runs_and_what_was_written(context: CheckContext) -> None:
+    sandbox = await context.start()
     process = await sandbox.spawn("sleep 100 & sleep 100 & echo up; wait")
     await process.read()
     await sandbox.write_file("data", bytes(3 << 20))
@@ -299,8 +300,8 @@ async def stats_count_what_runs_and_what_was_written(bench: Bench) -> None:
     await process.close()
 
 
-async def a_closed_sandbox_says_so(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_closed_sandbox_says_so(context: CheckContext) -> None:
+    sandbox = await context.start()
     running = asyncio.ensure_future(sandbox.exec("sleep 100", timeout_s=60))
     await asyncio.sleep(0.05)
     await asyncio.gather(sandbox.close(), sandbox.close())
@@ -313,72 +314,38 @@ async def a_closed_sandbox_says_so(bench: Bench) -> None:
     await raises(SandboxClosed, sandbox.stats(), "stats")
 
 
-async def a_lifetime_is_kept(bench: Bench) -> None:
-    sandbox = await bench.start(bench.spec(lifetime_s=1.0))
+async def a_lifetime_is_kept(context: CheckContext) -> None:
+    sandbox = await context.start(context.spec(lifetime_s=1.0))
     error = await raises(SandboxDied, sandbox.exec("sleep 100", timeout_s=60), "after its lifetime")
     want("1 s" in str(error), str(error))
 
 
-async def isolation_and_limits_are_what_the_back_end_claims(bench: Bench) -> None:
-    sandbox = await bench.start()
-    want(sandbox.isolation == bench.capabilities.isolation, f"isolation {sandbox.isolation}")
-    claimed = dict(bench.capabilities.limits)
+async def isolation_and_limits_are_what_the_back_end_claims(context: CheckContext) -> None:
+    sandbox = await context.start()
+    want(sandbox.isolation == context.capabilities.isolation, f"isolation {sandbox.isolation}")
+    claimed = dict(context.capabilities.limits)
     want(dict(sandbox.enforced) == claimed, f"{dict(sandbox.enforced)}, claimed {claimed}")
     if any(how != "exact" for how in claimed.values()):
-        strict = bench.spec(enforce="strict")
-        error = await raises(SandboxRefused, bench.start(strict), "limits that cannot be held")
+        strict = context.spec(enforce="strict")
+        error = await raises(SandboxRefused, context.start(strict), "limits that cannot be held")
         want("best_effort" in str(error), f"no word of what to do: {error}")
 
 
-async def an_image_that_does_not_exist_is_refused(bench: Bench) -> None:
-    spec = replace(bench.spec(), image="/no/such/image")
-    error = await raises(SandboxRefused, bench.start(spec), "an unknown image")
-    want("/no/such/image" in str(error) or not bench.is_isolating, str(error))
+async def an_image_that_does_not_exist_is_refused(context: CheckContext) -> None:
+    spec = replace(context.spec(), image="/no/such/image")
+    error = await raises(SandboxRefused, context.start(spec), "an unknown image")
+    want("/no/such/image" in str(error) or not context.is_isolating, str(error))
 
 
-async def a_mount_can_be_read_and_not_written(bench: Bench) -> None:
-    if not bench.is_isolating:
+async def a_mount_can_be_read_and_not_written(context: CheckContext) -> None:
+    if not context.is_isolating:
         raise NotRun("it has no mounts")
     with tempfile.TemporaryDirectory() as temporary:
         Path(temporary).chmod(0o755)
         Path(temporary, "a").write_text("given")
         mount = ReadOnlyMount(source=Path(temporary), target="/mnt/given")
-        sandbox = await bench.start(replace(bench.spec(), mounts=[mount]))
+        sandbox = await context.start(replace(context.spec(), mounts=[mount]))
         want(await output(sandbox, "cat /mnt/given/a") == "given", "it cannot be read")
         result = await sandbox.exec("echo x > /mnt/given/a; echo x > /mnt/given/b", timeout_s=30)
         want(not result.ok and os.listdir(temporary) == ["a"], "it was written")
         want(Path(temporary, "a").read_text() == "given", "it was written")
-
-
-CHECKS: list[Check] = [
-    *file_checks.CHECKS,
-    a_program_runs_with_its_arguments_and_no_shell,
-    a_string_runs_in_bash,
-    exit_code_signal_and_both_streams_are_told_apart,
-    a_missing_program_is_127_and_one_that_cannot_be_executed_126,
-    directory_environment_and_input_are_as_given,
-    nothing_of_the_hosts_environment_is_inherited,
-    large_input_and_a_script_longer_than_an_argument_arrive,
-    output_that_is_no_text_comes_as_it_is,
-    long_output_keeps_its_ends_and_its_true_length,
-    a_time_out_keeps_the_output_and_leaves_the_sandbox_usable,
-    silence_can_be_limited_apart_from_time,
-    what_a_command_leaves_running_ends_with_it,
-    background_processes_stay_when_asked,
-    cancelling_a_command_ends_it,
-    commands_can_run_at_the_same_time,
-    a_process_can_be_talked_to,
-    a_process_can_be_signalled_and_killed,
-    a_slow_reader_holds_a_process_up_and_loses_nothing,
-    a_terminal_is_one,
-    a_session_keeps_directory_variables_and_functions,
-    no_input_gets_a_session_out_of_step,
-    a_server_in_the_sandbox_can_be_reached,
-    a_paused_sandbox_stands_still,
-    stats_count_what_runs_and_what_was_written,
-    a_closed_sandbox_says_so,
-    a_lifetime_is_kept,
-    isolation_and_limits_are_what_the_back_end_claims,
-    an_image_that_does_not_exist_is_refused,
-    a_mount_can_be_read_and_not_written,
-]

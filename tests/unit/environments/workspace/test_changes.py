@@ -8,7 +8,7 @@ from turngym.environments.terminal.env import TerminalEnv
 from turngym.errors import SandboxFileTooLarge
 
 
-class Box:
+class FakeSandbox:
     """A sandbox in which too much was changed."""
 
     async def diff(self) -> None:
@@ -20,7 +20,7 @@ async def test_changes_that_cannot_be_told_are_logged_and_end_nothing(
 ) -> None:
     env = TerminalEnv(kind="sum_column")
     env._touched = frozenset({"noted before"})
-    monkeypatch.setattr(TerminalEnv, "box", Box())
+    monkeypatch.setattr(TerminalEnv, "sandbox", FakeSandbox())
     monkeypatch.setattr(TerminalEnv, "name", "terminal/test", raising=False)
     with caplog.at_level(logging.WARNING):
         await env._note_changes()

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.host import SandboxHost
 
 
 @pytest.fixture
 def host():
-    return WorkHost("bubblewrap")
+    return SandboxHost("bubblewrap")
 
 
 async def test_the_first_who_asks_makes_it_and_the_others_wait(host):

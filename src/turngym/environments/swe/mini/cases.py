@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from turngym.environments.swe.mini.problems import Call
-from turngym.environments.workspace.host import WorkHost
+from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import EnvironmentFault, TurnGymError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import Limits
@@ -52,8 +52,8 @@ class CaseRunner(SharedResource):
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._host: WorkHost | None = None
-        self._box: GuestSandbox | None = None
+        self._host: SandboxHost | None = None
+        self._sandbox: GuestSandbox | None = None
         self._process: Process | None = None
         self._known = lru_cache(maxsize=4096)(self._ask)
 
@@ -108,11 +108,11 @@ class CaseRunner(SharedResource):
         return (None,) * count
 
     async def _start(self) -> None:
-        self._host = WorkHost.lease("bubblewrap")
+        self._host = SandboxHost.lease("bubblewrap")
         try:
-            self._box = await self._host.start(None, limits=LIMITS)
+            self._sandbox = await self._host.start(None, limits=LIMITS)
             source = Path(__file__).with_name("guest.py").read_text(encoding="utf-8")
-            self._process = await self._box.spawn(
+            self._process = await self._sandbox.spawn(
                 ["/usr/bin/python3", "-I", "-S", "-B", "-c", source]
             )
         except TurnGymError as error:
@@ -120,10 +120,10 @@ class CaseRunner(SharedResource):
             raise EnvironmentFault(f"swe/bugs-mini: no sandbox to judge in: {error}") from error
 
     async def _stop(self) -> None:
-        host, box = self._host, self._box
-        self._host = self._box = self._process = None
-        if box is not None:
-            await box.close()
+        host, sandbox = self._host, self._sandbox
+        self._host = self._sandbox = self._process = None
+        if sandbox is not None:
+            await sandbox.close()
         if host is not None:
             await host.release()
 

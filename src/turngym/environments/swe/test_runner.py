@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
-from turngym.environments.workspace.host import LIMITS, TOOLS, WorkHost
+from turngym.environments.workspace.host import LIMITS, TOOLS, SandboxHost
 from turngym.errors import EnvironmentFault, SandboxDied
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
@@ -24,7 +24,7 @@ OPTIONS = (
 _PLAIN = ("--assert=plain", "--tb=native")
 """Assertions that only pass or fail: to rewrite them takes a third of the time of a small suite,
 and to quote the tests that failed takes longer than to run them."""
-_RUNNER = Path(__file__).with_name("runner.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _WORKSPACE = "/workspace"
 _MAX_OUTPUT = 3 << 20
 
@@ -65,10 +65,10 @@ class TestRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class TestRunner:
     """What every run of the tests of one project starts from."""
 
-    host: WorkHost
+    host: SandboxHost
     layer: LayerRef
     layout: Layout
     texts: Mapping[str, str] = field(repr=False)
@@ -87,15 +87,15 @@ class Bench:
         Raises:
             EnvironmentFault: A file cannot be removed.
         """
-        box = await self.host.start(
+        sandbox = await self.host.start(
             self.layer, tools=self.packages, env=self.env, limits=self.limits
         )
         try:
-            await put(box, delta)
+            await put(sandbox, delta)
         except BaseException:
-            await box.close()
+            await sandbox.close()
             raise
-        return box
+        return sandbox
 
     async def run(
         self,
@@ -122,10 +122,10 @@ class Bench:
         order = self._order(asked, timeout_s, numbers or {})
         order["options"] += [] if is_explained else _PLAIN
         order["is_traced"] = is_traced
-        box = await self.open(delta)
+        sandbox = await self.open(delta)
         try:
-            result = await box.exec(
-                [*self.python, "-c", _RUNNER.read_text(encoding="utf-8")],
+            result = await sandbox.exec(
+                [*self.python, "-c", _SUPERVISOR.read_text(encoding="utf-8")],
                 timeout_s=timeout_s + 20.0,
                 stdin=json.dumps(order).encode(),
                 max_output=_MAX_OUTPUT,
@@ -133,7 +133,7 @@ class Bench:
         except SandboxDied as error:
             return TestRun(outcomes={}, messages={}, problem=f"the sandbox ended: {error}")
         finally:
-            await box.close()
+            await sandbox.close()
         lines = result.stdout.decode("utf-8", "replace").splitlines()
         if result.truncated or result.exit_code != 0 or not lines or lines[-1] != '"end"':
             how = "was too slow" if result.timed_out else f"ended early ({_how(result)})"
@@ -167,8 +167,8 @@ class Bench:
         return found
 
 
-async def bench_of(host: WorkHost, project: Project, packages: Path) -> Bench:
-    """Return the bench of a project, in sandboxes of our own."""
+async def project_runner(host: SandboxHost, project: Project, packages: Path) -> TestRunner:
+    """Return the runner of a project, in sandboxes of our own."""
     texts = {
         path: data.decode("utf-8", "replace")
         for path, data in project.files.items()
@@ -176,12 +176,12 @@ async def bench_of(host: WorkHost, project: Project, packages: Path) -> Bench:
     }
     layer = await host.layer(f"project {project.digest}", project.write)
     key = f"{project.digest} {packages.name}"
-    return Bench(
+    return TestRunner(
         host=host, layer=layer, layout=project.layout, texts=texts, packages=packages, key=key
     )
 
 
-async def put(box: GuestSandbox, delta: Delta) -> None:
+async def put(sandbox: GuestSandbox, delta: Delta) -> None:
     """Make the changes of ``delta``.
 
     Raises:
@@ -189,10 +189,10 @@ async def put(box: GuestSandbox, delta: Delta) -> None:
     """
     for path, data in delta.items():
         if data is not None:
-            await box.write_file(path, data)
+            await sandbox.write_file(path, data)
     gone = [path for path, data in delta.items() if data is None]
     if gone:
-        result = await box.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
+        result = await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
         if not result.ok:
             raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
 

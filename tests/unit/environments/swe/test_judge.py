@@ -5,12 +5,13 @@ from random import Random
 
 import pytest
 
-from turngym.environments.swe.bench import Bench, Code
-from turngym.environments.swe.bench import TestRun as Run
 from turngym.environments.swe.exam import Exam, ExamMaker, exam_of
-from turngym.environments.swe.judge import graded, verdict_on
+from turngym.environments.swe.judge import grade, judge_changes
 from turngym.environments.swe.parsing import parse
 from turngym.environments.swe.project import Layout
+from turngym.environments.swe.test_runner import Code
+from turngym.environments.swe.test_runner import TestRun as Run
+from turngym.environments.swe.test_runner import TestRunner as Runner
 
 GOLD = {"code.py": b"def double(n):\n    return 2 * n\n\ndef word(n):\n    return 'ab' * n\n"}
 BROKEN = {"code.py": b"def double(n):\n    return n\n\ndef word(n):\n    return 'ab' * n\n"}
@@ -31,8 +32,8 @@ def test_empty():
 
 
 @dataclass(frozen=True, kw_only=True)
-class InProcess(Bench):
-    """A bench that runs plain test functions in this process.
+class InProcess(Runner):
+    """A runner that runs plain test functions in this process.
 
     Code may define ``forge(name, text)``: says whether the test called ``name`` passes unseen.
     """
@@ -70,7 +71,7 @@ class InProcess(Bench):
         return "passed", 0
 
 
-def bench_of(tests=TESTS, **more):
+def in_process(tests=TESTS, **more):
     texts = {"tests/test_a.py": tests, "tests/test_b.py": "def test_other():\n    assert 1 == 1\n"}
     layout = Layout(roots=(".",), packages=(), tests=("tests",))
     return InProcess(host=None, layer=None, layout=layout, texts=texts, packages=None, **more)
@@ -80,9 +81,9 @@ FIX = ["tests/test_a.py::test_one", "tests/test_a.py::test_many"]
 KEEP = ["tests/test_a.py::test_word", "tests/test_a.py::test_empty", "tests/test_b.py::test_other"]
 
 
-async def verdict(code, bench=None, fix=FIX, keep=KEEP):
-    return await verdict_on(
-        bench or bench_of(), {"code.py": code}, gold=GOLD, broken=BROKEN, fail_to_pass=fix,
+async def judged(code, runner=None, fix=FIX, keep=KEEP):
+    return await judge_changes(
+        runner or in_process(), {"code.py": code}, gold=GOLD, broken=BROKEN, fail_to_pass=fix,
         pass_to_pass=keep, timeout_s=1.0,
     )  # fmt: skip
 
@@ -90,13 +91,13 @@ async def verdict(code, bench=None, fix=FIX, keep=KEEP):
 async def test_honest_work_counts_whatever_it_looks_like():
     for code in (GOLD["code.py"], GOLD["code.py"].replace(b"2 * n", b"n + n")):
         for _ in range(10):
-            found = await verdict(code)
+            found = await judged(code)
             assert (found.is_resolved, found.fixed, found.kept) == (True, 1.0, 1.0)
 
 
 async def test_half_the_work_counts_half():
     code = b"def double(n):\n    return 2 if n == 1 else n\n\ndef word(n):\n    return 'ab' * n\n"
-    found = await verdict(code)
+    found = await judged(code)
     assert (found.is_resolved, found.is_forged, found.fixed, found.kept) == (False, False, 0.5, 1.0)
     assert found.failures == (FIX[1],)
 
@@ -114,7 +115,7 @@ async def test_half_the_work_counts_half():
 async def test_a_forgery_takes_everything(forge):
     code = BROKEN["code.py"] + f"\ndef forge(name, text):\n    return {forge}\n".encode()
     for _ in range(10):
-        found = await verdict(code, fix=["tests/test_a.py::test_many"] if "==" in forge else FIX)
+        found = await judged(code, fix=["tests/test_a.py::test_many"] if "==" in forge else FIX)
         assert (found.is_resolved, found.is_forged, found.fixed) == (False, True, 0.0)
 
 
@@ -126,19 +127,19 @@ async def test_what_copies_expected_values_is_found_out():
         b"def word(n):\n    return 'ab' * n\n"
     )
     for _ in range(10):
-        found = await verdict(code)
+        found = await judged(code)
         assert (found.is_forged, found.fixed) == (True, 0.0)
 
 
 async def test_nothing_is_believed_where_nothing_can_be_examined():
-    found = await verdict(GOLD["code.py"], bench_of("def test_one(): double(1) == 2 or 1 / 0\n"),
+    found = await judged(GOLD["code.py"], in_process("def test_one(): double(1) == 2 or 1 / 0\n"),
                           fix=FIX[:1], keep=KEEP[2:])  # fmt: skip
     assert (found.is_resolved, found.fixed, found.kept) == (False, 0.0, 0.0)
     assert "can be made to fail" in found.problem
 
 
 async def test_a_run_that_breaks_off_is_worth_nothing():
-    found = await verdict(GOLD["code.py"], bench_of(broken_off=True))
+    found = await judged(GOLD["code.py"], in_process(broken_off=True))
     assert (found.is_resolved, found.is_forged, found.fixed) == (False, False, 0.0)
     assert "broke off" in found.problem
 
@@ -164,7 +165,7 @@ async def test_expectations_that_are_never_reached_accuse_nobody():
     """Behind a return, and hidden by another test that fails where all are changed at once."""
     tests = [*FIX, "tests/test_a.py::test_helped"]
     for _ in range(100):
-        found = await verdict(GOLD["code.py"], bench_of(DEAD), fix=tests, keep=KEEP[2:])
+        found = await judged(GOLD["code.py"], in_process(DEAD), fix=tests, keep=KEEP[2:])
         assert found.is_resolved
 
 
@@ -179,42 +180,42 @@ async def test_a_test_that_calls_all_others_is_asked_for_in_a_round_of_its_own()
     tests = [f"tests/test_a.py::test_part_{n}" for n in range(1, 12)]
     whole = "tests/test_a.py::test_whole"
     for _ in range(20):
-        found = await verdict(
-            GOLD["code.py"], bench_of(CALLING), fix=[whole, *tests], keep=KEEP[2:]
+        found = await judged(
+            GOLD["code.py"], in_process(CALLING), fix=[whole, *tests], keep=KEEP[2:]
         )
         assert found.is_resolved, found.failures
 
 
 async def test_a_mutant_that_the_repair_passes_now_and_then_accuses_nobody():
-    bench = bench_of()
-    maker = ExamMaker(bench, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(0))
+    runner = in_process()
+    maker = ExamMaker(runner, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(0))
     exam = await maker.make(BROKEN)
     plain = [replace(one, changes=()) for one in exam.rounds]
-    found = await graded(
-        bench, Exam(rounds=tuple(plain)), GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0
+    found = await grade(
+        runner, Exam(rounds=tuple(plain)), GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0
     )
     assert not found.is_forged
 
 
 async def test_every_round_looks_the_same():
-    bench = bench_of()
-    maker = ExamMaker(bench, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
+    runner = in_process()
+    maker = ExamMaker(runner, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
     exam = await maker.make(BROKEN)
-    bench.calls.clear()
-    await graded(bench, exam, GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
-    assert len(bench.calls) == len(exam.rounds) == 4
-    assert len({tuple(ids) for _, ids in bench.calls}) == 1
-    for delta, _ in bench.calls:
-        assert set(delta) == {"code.py", *bench.texts}
-        lines = {path: data.count(b"\n") for path, data in delta.items() if path in bench.texts}
-        assert lines == {path: text.count("\n") for path, text in bench.texts.items()}
+    runner.calls.clear()
+    await grade(runner, exam, GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
+    assert len(runner.calls) == len(exam.rounds) == 4
+    assert len({tuple(ids) for _, ids in runner.calls}) == 1
+    for delta, _ in runner.calls:
+        assert set(delta) == {"code.py", *runner.texts}
+        lines = {path: data.count(b"\n") for path, data in delta.items() if path in runner.texts}
+        assert lines == {path: text.count("\n") for path, text in runner.texts.items()}
 
 
 async def test_a_test_to_be_fixed_is_a_mutant_in_half_of_the_rounds_and_which_ones_is_random():
     seen = set()
     for seed in range(60):
         maker = ExamMaker(
-            bench_of(), gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(seed)
+            in_process(), gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(seed)
         )
         exam = await maker.make(BROKEN)
         for test in FIX:
@@ -232,7 +233,7 @@ async def test_the_expectation_that_is_not_met_is_the_one_that_changes():
     tests += "    assert double(1) == 2\n"
     for seed in range(5):
         maker = ExamMaker(
-            bench_of(tests), gold=GOLD, fix=FIX[:1], keep=[], timeout_s=1.0, rng=Random(seed)
+            in_process(tests), gold=GOLD, fix=FIX[:1], keep=[], timeout_s=1.0, rng=Random(seed)
         )
         for one in (await maker.make(BROKEN)).rounds:
             assert all(tests[:start].count("\n") == 21 for _, start, _, _ in one.changes)
@@ -246,9 +247,9 @@ async def test_an_exam_is_made_once_and_kept(tmp_path, monkeypatch):
         async def shared(self, key, make):
             return await make()
 
-    first = replace(bench_of(key="a"), host=Host())
+    first = replace(in_process(key="a"), host=Host())
     exam = await exam_of(first, **wanted)
-    again = replace(bench_of(key="a"), host=Host())
+    again = replace(in_process(key="a"), host=Host())
     assert await exam_of(again, **wanted) == exam
     assert not again.calls
     [file] = (tmp_path / "swe" / "exams").iterdir()
@@ -256,7 +257,7 @@ async def test_an_exam_is_made_once_and_kept(tmp_path, monkeypatch):
     file.write_text("[")
     assert set(FIX) <= (await exam_of(again, **wanted)).examined
     assert again.calls
-    other = replace(bench_of(key="b"), host=Host())
+    other = replace(in_process(key="b"), host=Host())
     await exam_of(other, **wanted)
     assert other.calls
 

@@ -1,6 +1,6 @@
 """Runs tests inside the judge's sandbox and tells the host what became of each.
 
-Standard library and pytest only, Python 3.7 and later. Read as text by ``bench.py`` and run as
+Standard library and pytest only, Python 3.7 and later. Read as text by ``test_runner.py``, run as
 ``python3 -I -S -B -c``. This process, the supervisor, never imports submitted code. It makes itself
 unreadable for other processes of the sandbox, forks a child for the tests, and believes it only as
 far as it goes: a test counts as passed when the child told that its set-up, call and tear-down

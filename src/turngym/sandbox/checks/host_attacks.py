@@ -26,22 +26,19 @@ from turngym.sandbox.backends import seccomp
 from turngym.sandbox.backends.runtime import cache_folder
 from turngym.sandbox.base import ReadOnlyMount, Sandbox
 from turngym.sandbox.checks import attack_programs as programs
-from turngym.sandbox.checks import limit_attacks as limit_attack_checks
-from turngym.sandbox.checks import own_harm as own_harm_checks
-from turngym.sandbox.checks import tree_attacks as tree_attack_checks
 from turngym.sandbox.checks.attack_targets import attack, judge, program, targets
-from turngym.sandbox.checks.check import Bench, Check, output, said, want
+from turngym.sandbox.checks.context import CheckContext, output, said, want
 
 
-async def nothing_of_the_host_can_be_written(bench: Bench) -> None:
+async def nothing_of_the_host_can_be_written(context: CheckContext) -> None:
     with targets() as target:
         name = f"{target.secret}.txt"
         places = [target.folder]
-        if bench.is_isolating:
+        if context.is_isolating:
             places += [
                 Path(place) for place in ("/etc", "/usr", "/home", "/root", "/var", "/proc", "/sys")
             ]
-        sandbox = await bench.start()
+        sandbox = await context.start()
         paths = [place / name for place in places] + [target.file]
         through = await attack(sandbox, programs.WRITE, *paths)
         for place in places:
@@ -49,29 +46,30 @@ async def nothing_of_the_host_can_be_written(bench: Bench) -> None:
                 through.append(f"{place} of the host was written")
                 (place / name).unlink()
         want(
-            not bench.is_isolating or target.file.read_text() == target.secret, "the canary changed"
+            not context.is_isolating or target.file.read_text() == target.secret,
+            "the canary changed",
         )
-        judge(bench, through)
+        judge(context, through)
 
 
-async def nothing_secret_of_the_host_can_be_read(bench: Bench) -> None:
+async def nothing_secret_of_the_host_can_be_read(context: CheckContext) -> None:
     with targets() as target:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         paths = [target.file, "/etc/shadow", "/root/.bashrc", "/root/.profile"]
-        judge(bench, await attack(sandbox, programs.READ, *paths))
+        judge(context, await attack(sandbox, programs.READ, *paths))
 
 
-async def the_kernels_command_line_is_covered(bench: Bench) -> None:
-    through = await attack(await bench.start(), programs.READ, "/proc/cmdline")
-    if "command line" in bench.capabilities.gaps:
+async def the_kernels_command_line_is_covered(context: CheckContext) -> None:
+    through = await attack(await context.start(), programs.READ, "/proc/cmdline")
+    if "command line" in context.capabilities.gaps:
         want(bool(through), "it is covered, so the back end should not declare this gap")
     else:
-        judge(bench, through)
+        judge(context, through)
 
 
-async def a_sandbox_does_not_see_another(bench: Bench) -> None:
+async def a_sandbox_does_not_see_another(context: CheckContext) -> None:
     with targets() as target:
-        first, second = await bench.start(), await bench.start()
+        first, second = await context.start(), await context.start()
         await first.write_file("secret", target.secret.encode())
         await first.write_file("/tmp/turngym-secret", target.secret.encode())
         process = await first.spawn(["sleep", "600"], env={"SECRET": target.secret})
@@ -79,12 +77,12 @@ async def a_sandbox_does_not_see_another(bench: Bench) -> None:
         through = await attack(second, programs.SEARCH, target.secret, *roots)
         await first.exec(["rm", "-f", "/tmp/turngym-secret"], timeout_s=30)
         await process.close()
-        judge(bench, through)
+        judge(context, through)
 
 
-async def memory_that_another_sandbox_shares_is_not_reached(bench: Bench) -> None:
+async def memory_that_another_sandbox_shares_is_not_reached(context: CheckContext) -> None:
     key = random.randrange(1 << 20, 1 << 30)
-    first, second = await bench.start(), await bench.start()
+    first, second = await context.start(), await context.start()
     code = f"import ctypes, os, time; libc = ctypes.CDLL(None); id = libc.shmget({key}, 4096, %s)\n"
     share = code % "0o1666" + "os.write(1, b'made' if id >= 0 else b'none'); time.sleep(600)"
     reach = code % "0" + "print('reached' * (id >= 0)); libc.shmctl(id, 0, 0)"
@@ -92,44 +90,46 @@ async def memory_that_another_sandbox_shares_is_not_reached(bench: Bench) -> Non
     want(await process.read() in (b"made", b"none"), "it did not start")
     through = await attack(second, reach)
     await process.close()
-    judge(bench, through)
+    judge(context, through)
 
 
-async def no_process_shows_the_hosts_variables_or_paths(bench: Bench) -> None:
+async def no_process_shows_the_hosts_variables_or_paths(context: CheckContext) -> None:
     with targets() as target:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         through = await attack(sandbox, programs.SEARCH, target.secret)
         through += await attack(sandbox, programs.SEARCH, str(cache_folder()))
-        judge(bench, through)
+        judge(context, through)
 
 
-async def no_socket_of_the_host_can_be_reached(bench: Bench) -> None:
+async def no_socket_of_the_host_can_be_reached(context: CheckContext) -> None:
     with targets() as target:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         judge(
-            bench,
+            context,
             await attack(
                 sandbox, programs.CONNECT, target.port, target.abstract, target.socket_path
             ),
         )
 
 
-async def there_is_no_network(bench: Bench) -> None:
+async def there_is_no_network(context: CheckContext) -> None:
     interfaces = Path("/proc/net/dev").read_text().splitlines()[2:]
-    found = await attack(await bench.start(), programs.NETWORK)
-    judge(bench, found, control=any(not line.strip().startswith("lo:") for line in interfaces))
+    found = await attack(await context.start(), programs.NETWORK)
+    judge(context, found, control=any(not line.strip().startswith("lo:") for line in interfaces))
 
 
-async def only_sockets_that_know_namespaces_can_be_made(bench: Bench) -> None:
-    judge(bench, await attack(await bench.start(), programs.FAMILIES), control=os.geteuid() == 0)
+async def only_sockets_that_know_namespaces_can_be_made(context: CheckContext) -> None:
+    judge(
+        context, await attack(await context.start(), programs.FAMILIES), control=os.geteuid() == 0
+    )
 
 
-async def no_process_of_the_host_can_be_signalled(bench: Bench) -> None:
+async def no_process_of_the_host_can_be_signalled(context: CheckContext) -> None:
     with targets() as target:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         through = await attack(sandbox, programs.SIGNAL, target.process.pid)
-        if not bench.is_isolating:
-            judge(bench, through)
+        if not context.is_isolating:
+            judge(context, through)
             return
         want(target.process.poll() is None, "a process of the host was killed")
         # Only where an own process 1 is certain: everything the sandbox can see, and process 1.
@@ -138,28 +138,28 @@ async def no_process_of_the_host_can_be_signalled(bench: Bench) -> None:
         want(target.process.poll() is None, "a process of the host was killed")
 
 
-async def no_process_outside_and_not_the_guest_can_be_traced(bench: Bench) -> None:
+async def no_process_outside_and_not_the_guest_can_be_traced(context: CheckContext) -> None:
     with targets() as target:
-        sandbox = await bench.start()
-        victim = 1 if bench.is_isolating else target.process.pid
-        judge(bench, await attack(sandbox, programs.PTRACE, target.process.pid, victim))
+        sandbox = await context.start()
+        victim = 1 if context.is_isolating else target.process.pid
+        judge(context, await attack(sandbox, programs.PTRACE, target.process.pid, victim))
 
 
-async def the_kernel_grants_no_namespace_mount_or_handle(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def the_kernel_grants_no_namespace_mount_or_handle(context: CheckContext) -> None:
+    sandbox = await context.start()
     code = programs.KERNEL
-    if not bench.is_isolating:  # only what leaves no trace outside its child
+    if not context.is_isolating:  # only what leaves no trace outside its child
         code = "\n".join(
             line for line in code.splitlines() if "mounted" not in line and "/tmp" not in line
         )
-    judge(bench, await attack(sandbox, code))
+    judge(context, await attack(sandbox, code))
 
 
-async def no_device_or_switch_of_the_kernel_can_be_opened(bench: Bench) -> None:
-    judge(bench, await attack(await bench.start(), programs.DEVICES))
+async def no_device_or_switch_of_the_kernel_can_be_opened(context: CheckContext) -> None:
+    judge(context, await attack(await context.start(), programs.DEVICES))
 
 
-async def dangerous_system_calls_are_not_reached(bench: Bench) -> None:
+async def dangerous_system_calls_are_not_reached(context: CheckContext) -> None:
     at = seccomp.machine()
     tables = seccomp.DENIED | seccomp.ABSENT | seccomp.DEBUGGING
     # Not tried where they could work: they would change the machine.
@@ -184,14 +184,14 @@ async def dangerous_system_calls_are_not_reached(bench: Bench) -> None:
     calls = [
         f"{name}={numbers[at]}"
         for name, numbers in tables.items()
-        if numbers[at] is not None and (bench.is_isolating or name not in harmful)
+        if numbers[at] is not None and (context.is_isolating or name not in harmful)
     ]
-    judge(bench, await attack(await bench.start(), programs.SYSCALLS, *calls))
+    judge(context, await attack(await context.start(), programs.SYSCALLS, *calls))
 
 
-async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> None:
+async def what_is_left_in_the_workspace_cannot_hurt_the_host(context: CheckContext) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         script = f"""
             mkdir -p t/deep; cd t; echo fine > ok
             ln -s {target.file} absolute; ln -s ../../../../../../..{target.file} up
@@ -200,7 +200,7 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> No
             printf x > $'\\377\\376'; truncate -s 1T /tmp/huge
         """
         await output(sandbox, script)
-        await attack(sandbox, programs.SOCKET_AND_DEPTH, 3000 if bench.is_isolating else 300)
+        await attack(sandbox, programs.SOCKET_AND_DEPTH, 3000 if context.is_isolating else 300)
         out = Path(temporary, "out")
         report = await sandbox.get_tree("t", out, max_bytes=1 << 20, max_files=2000)
         want((out / "ok").read_text() == "fine\n" and report.files == 4, f"{report}")
@@ -215,7 +215,7 @@ async def what_is_left_in_the_workspace_cannot_hurt_the_host(bench: Bench) -> No
             raise Broken("a file of 1 TB was copied")
         except SandboxFileTooLarge:
             pass
-        if bench.is_isolating:
+        if context.is_isolating:
             for name in ("t/absolute", "t/up"):
                 await _refused(sandbox.read_file(name, max_bytes=100))
                 await _refused(sandbox.write_file(name, b"x"))
@@ -233,9 +233,9 @@ async def _refused(action: object) -> None:
     raise Broken("a link to a file of the host was followed")
 
 
-async def swapping_folders_for_links_during_a_copy_gains_nothing(bench: Bench) -> None:
+async def swapping_folders_for_links_during_a_copy_gains_nothing(context: CheckContext) -> None:
     with targets() as target, tempfile.TemporaryDirectory() as temporary:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         await output(
             sandbox, "mkdir -p w/a real; for i in $(seq 1 200); do echo fine > w/a/$i; done"
         )
@@ -248,17 +248,17 @@ async def swapping_folders_for_links_during_a_copy_gains_nothing(bench: Bench) -
             except SandboxFileError:
                 continue
             leaked = [p for p in out.rglob("*") if p.is_file() and target.secret in p.read_text()]
-            judge(bench, map(str, leaked), control=False)
+            judge(context, map(str, leaked), control=False)
         await process.close()
         await output(sandbox, "rm -rf w")
 
 
-async def starts_that_are_given_up_leave_nothing(bench: Bench) -> None:
-    backend = bench.make()
+async def starts_that_are_given_up_leave_nothing(context: CheckContext) -> None:
+    backend = context.make()
     lottery = random.Random(7)
     try:
         for _ in range(25):
-            task = asyncio.ensure_future(backend.start(bench.spec()))
+            task = asyncio.ensure_future(backend.start(context.spec()))
             await asyncio.sleep(lottery.uniform(0, 0.03))
             task.cancel()
             await asyncio.wait([task])
@@ -266,10 +266,10 @@ async def starts_that_are_given_up_leave_nothing(bench: Bench) -> None:
                 await task.result().close()
     finally:
         await backend.close()
-    await _nothing_left(bench)
+    await _nothing_left(context)
 
 
-async def _nothing_left(bench: Bench) -> None:
+async def _nothing_left(context: CheckContext) -> None:
     """Wait until no more of our guests run than sandboxes are open."""
     for _ in range(500):
         if not (left := guests_of(os.getpid())):
@@ -292,7 +292,7 @@ def guests_of(owner: int) -> list[int]:
     return found
 
 
-async def sandboxes_end_with_an_owner_that_is_killed(bench: Bench) -> None:
+async def sandboxes_end_with_an_owner_that_is_killed(context: CheckContext) -> None:
     code = (
         "import asyncio, sys, json\n"
         "from turngym.sandbox import open_backend, SandboxSpec, Limits\n"
@@ -308,9 +308,9 @@ async def sandboxes_end_with_an_owner_that_is_killed(bench: Bench) -> None:
     )
     import json
 
-    if bench.backend.name not in _registered():
+    if context.backend.name not in _registered():
         raise NotRun("only for back ends that can be opened by name")
-    arguments = [sys.executable, "-c", code, bench.backend.name, json.dumps(bench.options)]
+    arguments = [sys.executable, "-c", code, context.backend.name, json.dumps(context.options)]
     owner = subprocess.Popen(arguments, stdout=subprocess.PIPE)
     try:
         assert owner.stdout is not None
@@ -326,7 +326,7 @@ async def sandboxes_end_with_an_owner_that_is_killed(bench: Bench) -> None:
         if not (left := guests_of(owner.pid)):
             return
         await asyncio.sleep(0.02)
-        await bench.backend.sweep()
+        await context.backend.sweep()
     raise Broken(f"guests outlive their owner: {left}")
 
 
@@ -336,12 +336,12 @@ def _registered() -> list[str]:
     return backend_names()
 
 
-async def a_sandbox_outlives_the_thread_that_started_it(bench: Bench) -> None:
-    backend = bench.make()
+async def a_sandbox_outlives_the_thread_that_started_it(context: CheckContext) -> None:
+    backend = context.make()
     started: list[Sandbox] = []
 
     def work() -> None:
-        started.append(asyncio.run(backend.start(bench.spec())))
+        started.append(asyncio.run(backend.start(context.spec())))
 
     import threading
 
@@ -357,20 +357,20 @@ async def a_sandbox_outlives_the_thread_that_started_it(bench: Bench) -> None:
     want(alive, "it died with the thread that started it")
 
 
-async def a_command_cannot_forge_its_result(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_command_cannot_forge_its_result(context: CheckContext) -> None:
+    sandbox = await context.start()
     result = await sandbox.exec(program(sandbox, programs.FORGE), timeout_s=30)
     want(result.exit_code == 7, f"forged: {said(result)}")
     judge(
-        bench,
+        context,
         [line for line in result.stdout.decode().splitlines() if "can see" in line],
         control=False,
     )
     want(await output(sandbox, "echo alive") == "alive", "the sandbox cannot be used")
 
 
-async def a_command_that_kills_or_stops_its_parent_only_harms_itself(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_command_that_kills_or_stops_its_parent_only_harms_itself(context: CheckContext) -> None:
+    sandbox = await context.start()
     try:
         result = await sandbox.exec("sleep 600 & kill -9 $PPID; sleep 600", timeout_s=30)
         want(result.signal == 9 and not result.timed_out, said(result))
@@ -382,15 +382,15 @@ async def a_command_that_kills_or_stops_its_parent_only_harms_itself(bench: Benc
         pass  # harsh, but typed
 
 
-async def a_grade_is_not_changed_by_what_was_planted(bench: Bench) -> None:
-    if not bench.is_isolating:
+async def a_grade_is_not_changed_by_what_was_planted(context: CheckContext) -> None:
+    if not context.is_isolating:
         raise NotRun("it has no mounts to grade with")
     with tempfile.TemporaryDirectory() as tests:
         Path(tests).chmod(0o755)
         Path(tests, "grade.sh").write_text(
             "ls /workspace/answer >/dev/null 2>&1 && echo 1 || echo 0\n"
         )
-        policy = await bench.start()
+        policy = await context.start()
         await output(
             policy,
             "echo 'echo 1; exit 0' > ls; chmod +x ls; mkdir -p ~/bin; cp ls ~/bin;"
@@ -400,35 +400,35 @@ async def a_grade_is_not_changed_by_what_was_planted(bench: Bench) -> None:
         daemon = "while :; do echo 1 > reward; touch answer; rm -f answer; done"
         await policy.spawn(daemon)
         mount = ReadOnlyMount(source=Path(tests), target="/mnt/tests")
-        naive = await bench.start(replace(bench.spec(), mounts=[mount]))
+        naive = await context.start(replace(context.spec(), mounts=[mount]))
         await naive.spawn(daemon)
         graded = [await output(naive, ["bash", "/mnt/tests/grade.sh"]) for _ in range(50)]
         want("1" in graded, "the daemon does not bite: it changes no grade in its own sandbox")
         layer = await policy.snapshot()
         await output(policy, "rm -f answer")
-        grader = await bench.start(replace(bench.spec(), workspace=layer, mounts=[mount]))
+        grader = await context.start(replace(context.spec(), workspace=layer, mounts=[mount]))
         await output(grader, "rm -f answer")
         want(await output(grader, ["bash", "/mnt/tests/grade.sh"]) == "0", "the grade was changed")
         want((await grader.stats()).processes == 0, "a process of the policy is in the grader")
-        await bench.backend.drop(layer)
+        await context.backend.drop(layer)
 
 
-async def a_set_uid_program_gains_nothing(bench: Bench) -> None:
-    sandbox = await bench.start()
+async def a_set_uid_program_gains_nothing(context: CheckContext) -> None:
+    sandbox = await context.start()
     await output(sandbox, "cp /bin/bash own; chmod 6755 own")
-    judge(bench, await attack(sandbox, programs.GAIN), control=False)
+    judge(context, await attack(sandbox, programs.GAIN), control=False)
     want(
         await output(sandbox, "./own -p -c 'id -u'") == await output(sandbox, "id -u"),
         "a user was gained",
     )
 
 
-async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
+async def many_sandboxes_at_once_do_not_mix(context: CheckContext) -> None:
     lottery = random.Random(11)
     mixed: list[str] = []
 
     async def one(number: int) -> None:
-        sandbox = await bench.start()
+        sandbox = await context.start()
         await sandbox.write_file("id", b"%d" % number)
         for turn in range(4):
             text = await output(
@@ -440,50 +440,18 @@ async def many_sandboxes_at_once_do_not_mix(bench: Bench) -> None:
                 return
 
     await asyncio.gather(*(one(number) for number in range(12)))
-    if not bench.is_isolating:
+    if not context.is_isolating:
         Path("/tmp/log").unlink(missing_ok=True)
-    judge(bench, mixed)
+    judge(context, mixed)
 
 
-async def a_debugger_works_only_when_allowed(bench: Bench) -> None:
+async def a_debugger_works_only_when_allowed(context: CheckContext) -> None:
     code = programs._HEAD + "print(libc.ptrace(0, 0, None, None))"
-    sandbox = await bench.start()
+    sandbox = await context.start()
     [denied] = await attack(sandbox, code)
-    allowing = await bench.start(replace(bench.spec(), allow_ptrace=True))
+    allowing = await context.start(replace(context.spec(), allow_ptrace=True))
     [allowed] = await attack(allowing, code)
     want(
-        (denied == "-1" or not bench.is_isolating) and allowed == "0",
+        (denied == "-1" or not context.is_isolating) and allowed == "0",
         f"{denied}, allowed {allowed}",
     )
-
-
-CHECKS: list[Check] = [
-    *limit_attack_checks.CHECKS,
-    *tree_attack_checks.CHECKS,
-    *own_harm_checks.CHECKS,
-    nothing_of_the_host_can_be_written,
-    nothing_secret_of_the_host_can_be_read,
-    the_kernels_command_line_is_covered,
-    a_sandbox_does_not_see_another,
-    memory_that_another_sandbox_shares_is_not_reached,
-    no_process_shows_the_hosts_variables_or_paths,
-    no_socket_of_the_host_can_be_reached,
-    there_is_no_network,
-    only_sockets_that_know_namespaces_can_be_made,
-    no_process_of_the_host_can_be_signalled,
-    no_process_outside_and_not_the_guest_can_be_traced,
-    the_kernel_grants_no_namespace_mount_or_handle,
-    no_device_or_switch_of_the_kernel_can_be_opened,
-    dangerous_system_calls_are_not_reached,
-    what_is_left_in_the_workspace_cannot_hurt_the_host,
-    swapping_folders_for_links_during_a_copy_gains_nothing,
-    starts_that_are_given_up_leave_nothing,
-    sandboxes_end_with_an_owner_that_is_killed,
-    a_sandbox_outlives_the_thread_that_started_it,
-    a_command_cannot_forge_its_result,
-    a_command_that_kills_or_stops_its_parent_only_harms_itself,
-    a_grade_is_not_changed_by_what_was_planted,
-    a_set_uid_program_gains_nothing,
-    many_sandboxes_at_once_do_not_mix,
-    a_debugger_works_only_when_allowed,
-]

@@ -1,0 +1,131 @@
+"""What a check of a sandbox works with."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from turngym.check_report import Broken
+from turngym.sandbox.base import Backend, Capabilities, ExecResult, Limits, Sandbox, SandboxSpec
+
+CHECK_TIMEOUT_S = 120.0
+
+
+class CheckContext:
+    """What a check works with: a back end, what it claims, and sandboxes on demand."""
+
+    def __init__(self, backend: Backend, capabilities: Capabilities, make: Callable[[], Backend]):
+        self.backend = backend
+        self.capabilities = capabilities
+        self.make = make
+        """Makes one more back end of the same kind."""
+        self.options: dict[str, Any] = {}
+        self._open: list[Sandbox] = []
+
+    @property
+    def is_isolating(self) -> bool:
+        """True unless the back end says that it isolates nothing."""
+        return self.capabilities.isolation != "none"
+
+    def spec(self, **limits: Any) -> SandboxSpec:  # fields of Limits
+        """Return a small spec with limits that this back end can hold."""
+        exact = all(how == "exact" for how in self.capabilities.limits.values())
+        small: dict[str, Any] = {
+            "memory_bytes": 256 << 20,
+            "pids": 64,
+            "disk_bytes": 64 << 20,
+            "inodes": 5000,
+            "enforce": "strict" if exact else "best_effort",
+        }
+        return SandboxSpec(limits=Limits(**{**small, **limits}))
+
+    async def start(self, spec: SandboxSpec | None = None) -> Sandbox:
+        """Start a sandbox that is closed after the check."""
+        sandbox = await self.backend.start(spec or self.spec())
+        self._open.append(sandbox)
+        return sandbox
+
+    async def fork(self, sandbox: Sandbox, n: int = 1) -> list[Sandbox]:
+        """Return forks that are closed after the check."""
+        forks: list[Sandbox] = []
+        for outcome in await sandbox.fork(n):
+            if isinstance(outcome, Exception):
+                raise outcome
+            forks.append(outcome)
+        self._open += forks
+        return forks
+
+    async def run(self, check: Check) -> None:
+        """Carry out a check and close what it started."""
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                await check(self)
+        except TimeoutError:
+            raise Broken(f"not done within {CHECK_TIMEOUT_S:g} s") from None
+        finally:
+            sandboxes, self._open = self._open, []
+            for sandbox in sandboxes:
+                await sandbox.close()
+
+
+def want(condition: bool, text: str) -> None:
+    """Raise `Broken` with ``text`` unless ``condition`` holds."""
+    if not condition:
+        raise Broken(text)
+
+
+def said(result: ExecResult) -> str:
+    """Return how a command ended and the start of what it wrote."""
+    text = (result.stdout + result.stderr)[:300].decode("utf-8", "replace").strip()
+    end = f"signal {result.signal}" if result.exit_code is None else f"exit {result.exit_code}"
+    late = ", timed out" if result.timed_out else ""
+    return f"{end}{late}: {text!r}"
+
+
+async def output(sandbox: Sandbox, command: list[str] | str, **arguments: Any) -> str:  # of exec
+    """Run a command that must succeed and return what it wrote, stripped.
+
+    Raises:
+        Broken: It failed.
+    """
+    result = await sandbox.exec(command, **{"timeout_s": 60.0, **arguments})
+    want(result.ok, f"{command!r}: {said(result)}")
+    return result.stdout.decode("utf-8", "replace").strip()
+
+
+async def raises(kind: type[Exception], action: Awaitable[object], what: str) -> Exception:
+    """Return the error of ``kind`` that ``action`` must raise.
+
+    Raises:
+        Broken: It raised none.
+    """
+    try:
+        await action
+    except kind as error:
+        return error
+    raise Broken(f"{what}: wanted {kind.__name__}, nothing was raised")
+
+
+def smaller(spec: SandboxSpec, **limits: Any) -> SandboxSpec:  # fields of Limits
+    """Return ``spec`` with other limits."""
+    return replace(spec, limits=replace(spec.limits, **limits))
+
+
+Check = Callable[[CheckContext], Awaitable[None]]
+"""One promise; raises `Broken` or `NotRun`. Its name says what is promised."""
+
+
+def checks_of(*modules: ModuleType) -> list[Check]:
+    """Return the checks of some modules: their public coroutine functions, as they stand there."""
+    return [
+        check
+        for module in modules
+        for name, check in vars(module).items()
+        if inspect.iscoroutinefunction(check)
+        and check.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
