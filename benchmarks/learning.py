@@ -54,7 +54,7 @@ ARCHER = (
     "algo.advantage.actor_turns=128",
     "algo.advantage.critic.max_tokens=24",
     "algo.advantage.critic.steps_per_update=100",
-    "algo.advantage.critic.value_actions=played",
+    "algo.advantage.critic.value_actions=replayed",
     "algo.advantage.critic.warmup_updates=8",
 )
 # The same for 8 episodes an update instead of 32, a quarter of the work in each: with replay ArCHer
@@ -111,7 +111,7 @@ ARCHER_CITY = (
     "algo.advantage.critic.steps_per_update=50",
 )
 # The form in the paper; the preset is that of the authors' later code.
-IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.pool=joint")
+IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
 # In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
 # to nothing at the higher one.
 FAST = ("learner.lr=7e-4",)

@@ -45,7 +45,7 @@ class StrictModel(BaseModel):
     recipe_folder: ClassVar[Traversable | None] = None
     """Folder of TOML files that may be named as a source, by name or as ``configs/NAME.toml``."""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """What had another name: ``{"old.path": "new.path"}``, ``{"path.type=old": "new"}``, ``*`` for
+    """What had another name: ``{"old.path": "new.path"}``, ``{"path.key=old": "new"}``, ``*`` for
     the place in a list. Read from the class that is loaded; an error then says the new name."""
 
 
@@ -243,8 +243,9 @@ def _explain(cls: type[BaseModel], tree: Tree, found: Mapping[str, Any]) -> str:
     path, kind = _path(tree, found["loc"]), found["type"]
     where, context = ".".join(path), found.get("ctx", {})
     tag = f".type={context['tag']}" if kind == "union_tag_invalid" else ""
+    tag = f"={found['input']}" if kind == "literal_error" else tag
     pattern = ".".join("*" if part.isdigit() else part for part in path) + tag
-    if kind in ("extra_forbidden", "union_tag_invalid") and (new := _renamed(cls).get(pattern)):
+    if (kind == "extra_forbidden" or tag) and (new := _renamed(cls).get(pattern)):
         return f"{where}{tag}: has a new name: {new}"
     if kind == "extra_forbidden":
         known = _known_keys(cls, tree, path[:-1])

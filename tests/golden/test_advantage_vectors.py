@@ -8,9 +8,9 @@ import torch
 
 from helpers.credit import algo, rows_of
 from helpers.trajectories import episode, group, turn
-from turngym.trainers.losses.surrogates import Push, taper
+from turngym.trainers.losses.surrogates import SurrogateInputs, tapered_weight
 from turngym.trainers.settings.group import BatchScale, GroupRelative, Term
-from turngym.trainers.settings.loss import Taper
+from turngym.trainers.settings.loss import TaperedWeight
 
 REWARDS = (1.0, 0.0, 0.5, 0.0)
 
@@ -89,11 +89,11 @@ def test_whitening_over_the_tokens_of_a_batch(centre: str, wanted: list[float]) 
 def test_tapered_weights() -> None:
     logs = torch.tensor([0.5, -0.7, 1.2, -2.0], dtype=torch.float64)
     signs = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-    live = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    push = Push(
-        log_ratios=logs, policy_logprobs=live, anchor_logprobs=live.detach(), advantages=signs
+    current = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    inputs = SurrogateInputs(
+        log_ratios=logs, policy_logprobs=current, old_logprobs=current.detach(), advantages=signs
     )
-    losses, _ = taper(push, Taper(type="taper"))
+    losses, _ = tapered_weight(inputs, TaperedWeight(type="is_taper"))
     losses.sum().backward()
-    assert live.grad is not None
-    assert (-live.grad).tolist() == pytest.approx([1, 1, -1, -0.135335], abs=1e-6)
+    assert current.grad is not None
+    assert (-current.grad).tolist() == pytest.approx([1, 1, -1, -0.135335], abs=1e-6)

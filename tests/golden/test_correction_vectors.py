@@ -20,17 +20,17 @@ from turngym.trainers.losses.clip_bounds import (
     balanced_bounds,
     positive_share,
     second_moment_bound,
-    solved,
+    solve_clip_bounds,
 )
 from turngym.trainers.losses.corrections import (
-    Drift,
+    PolicyLogprobs,
     balanced_advantages,
     correction_weights,
     effective_share,
-    interpolated,
+    estimated_old_logprobs,
 )
-from turngym.trainers.losses.off_policy import EpisodeWeights, kept_only
-from turngym.trainers.losses.ratios import pooled, unflat, whole_ids
+from turngym.trainers.losses.off_policy import EpisodeWeights, without_rejected
+from turngym.trainers.losses.ratios import level_log_ratios, sequence_ids, unflat
 from turngym.trainers.settings.correction import (
     Balanced,
     CorrectionConfig,
@@ -40,30 +40,32 @@ from turngym.trainers.settings.correction import (
 )
 from turngym.trainers.settings.loss import LossConfig, PpoClip
 
-WHOLES = torch.from_numpy(
-    np.concatenate([ids[s.loss_mask] for ids, s in zip(whole_ids(F1), F1, strict=True)])
+SEQUENCES = torch.from_numpy(
+    np.concatenate([ids[s.loss_mask] for ids, s in zip(sequence_ids(F1), F1, strict=True)])
 )
 DAPO = {"type": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28}
 DUAL = {**DAPO, "dual_clip": 3.0}
 
 
-def drift(**changes: torch.Tensor) -> Drift:
-    made = Drift(behaviour=BEHAVIOUR, prox=PROX, live=LOGP, advantages=ADVANTAGES, wholes=WHOLES)
+def logprobs(**changes: torch.Tensor) -> PolicyLogprobs:
+    made = PolicyLogprobs(
+        behaviour=BEHAVIOUR, proximal=PROX, current=LOGP, advantages=ADVANTAGES, sequences=SEQUENCES
+    )
     return replace(made, **changes)
 
 
 def weights(**settings: Any) -> torch.Tensor:
-    return correction_weights(drift(), load_config(CorrectionConfig, [settings]))
+    return correction_weights(logprobs(), load_config(CorrectionConfig, [settings]))
 
 
 def corrected(surrogate: dict[str, Any], **settings: Any) -> tuple[float, list[float]]:
     """Return loss and gradient of F1 with a correction."""
     correction = load_config(CorrectionConfig, [settings])
     config = LossConfig.model_validate({"surrogate": surrogate})
-    found = correction_weights(drift(), correction)
+    found = correction_weights(logprobs(), correction)
     changes = {"weights": found}
     if correction.denominator == "kept":
-        samples = kept_only(F1, unflat(found, F1))
+        samples = without_rejected(F1, unflat(found, F1))
         made = torch.zeros(6, dtype=torch.float64)
         made[found > 0] = coefficients(samples, "token_mean")
         changes["coefficients"] = made
@@ -88,7 +90,7 @@ def test_decoupled_ppo_with_truncated_weights() -> None:
 
 def test_decoupled_ppo_on_two_tokens() -> None:
     logp, prox, mu = (torch.tensor(x).double() for x in ([-1, -0.5], [-1.2, -0.6], [-1.5, -0.3]))
-    pair = Drift(behaviour=mu, prox=prox, live=logp, advantages=torch.ones(2))
+    pair = PolicyLogprobs(behaviour=mu, proximal=prox, current=logp, advantages=torch.ones(2))
     found = correction_weights(pair, CorrectionConfig(weight="raw"))
     assert found.tolist() == pytest.approx([1.349859, 0.740818], abs=1e-6)
     ratios = (logp - prox).exp()
@@ -162,15 +164,15 @@ def test_one_bad_token_takes_its_episode_with_it() -> None:
 
 
 def test_opsm_drops_only_blamed_episodes_that_the_policy_has_left() -> None:
-    """The means of behaviour - live are 0.025 and -0.6."""
+    """The means of behaviour - current are 0.025 and -0.6."""
 
     def kept(bound: float, advantages: torch.Tensor = ADVANTAGES) -> list[float]:
         opsm = Rejection(
-            pair="live_behaviour", statistic="k1", level="sequence_mean", high=bound,
+            pair="current_behaviour", statistic="k1", level="sequence_mean", high=bound,
             only_negative=True,
         )  # fmt: skip
         config = CorrectionConfig(reject=(opsm,))
-        return correction_weights(drift(advantages=advantages), config).tolist()
+        return correction_weights(logprobs(advantages=advantages), config).tolist()
 
     assert kept(0.1) == [1] * 6
     assert kept(0.02, -ADVANTAGES) == [0] * 4 + [1] * 2
@@ -180,17 +182,17 @@ def test_opsm_drops_only_blamed_episodes_that_the_policy_has_left() -> None:
 
 def test_a_guess_of_the_policy_that_the_update_began_with() -> None:
     """Training towards version 5, the update began with 4; tokens of 4 and 3."""
-    live, behaviour = torch.tensor([-1.0, -1.0]), torch.tensor([-1.4, -1.4])
-    found = interpolated(live, behaviour, torch.tensor([3, 4]), 4)
+    current, behaviour = torch.tensor([-1.0, -1.0]), torch.tensor([-1.4, -1.4])
+    found = estimated_old_logprobs(current, behaviour, torch.tensor([3, 4]), 4)
     assert found.tolist() == pytest.approx([-1.2, -1.4])
 
 
 def test_products_and_least_ratios_of_prefixes() -> None:
     gaps = LOGP - PROX
-    assert pooled(gaps, WHOLES, "prefix_prod").exp().tolist() == pytest.approx(
+    assert level_log_ratios(gaps, SEQUENCES, "prefix_prod").exp().tolist() == pytest.approx(
         [1.349859, 1.349859, 0.818731, 0.904837, 3.669297, 2.718282], abs=1e-6
     )
-    assert pooled(gaps, WHOLES, "prefix_min").exp().tolist() == pytest.approx(
+    assert level_log_ratios(gaps, SEQUENCES, "prefix_min").exp().tolist() == pytest.approx(
         [1.349859, 1.349859, 0.606531, 0.670320, 3.669297, 2.718282], abs=1e-6
     )
 
@@ -200,12 +202,12 @@ def test_the_bound_that_a_second_moment_needs() -> None:
     signs = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
     tau = second_moment_bound(gaps, signs, 0.04)
     assert tau == pytest.approx(0.242384, abs=1e-6)
-    clip = solved(PpoClip(bounds=SecondMoment(type="second_moment")), gaps, signs)
+    clip = solve_clip_bounds(PpoClip(bounds=SecondMoment(type="second_moment")), gaps, signs)
     assert 1 - clip.clip_low == pytest.approx(0.784755, abs=1e-6)
     assert 1 + clip.clip_high == pytest.approx(1.274283, abs=1e-6)
     assert second_moment_bound(gaps, signs, 0.0609) == math.inf
     floored = SecondMoment(type="second_moment", least_low=0.3, least_high=0.5)
-    wide = solved(PpoClip(bounds=floored), gaps, signs)
+    wide = solve_clip_bounds(PpoClip(bounds=floored), gaps, signs)
     assert (wide.clip_low, wide.clip_high) == (0.3, 0.5)
 
 

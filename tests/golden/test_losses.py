@@ -28,7 +28,7 @@ CASES = {
     "rloo": ["algo=rloo"],
     "trloo": ["algo=trloo", "learner.num_epochs=2", "learner.num_minibatches=2"],
     "kl": ["algo=grpo", "regularizer.kl_coefficient=0.1", "learner.num_epochs=2"],
-    "behaviour": ["algo=grpo", "algo.loss.ratio_anchor=behaviour", "learner.num_epochs=2"],
+    "behaviour": ["algo=grpo", "algo.loss.old_policy=behaviour", "learner.num_epochs=2"],
     "gspo": ["algo=gspo", "learner.num_minibatches=2"],
     "cispo": ["algo=cispo", "learner.num_epochs=2", "regularizer.kl_coefficient=0.01"],
     "sapo": ["algo=sapo", "learner.num_minibatches=2"],

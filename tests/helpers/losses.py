@@ -10,7 +10,7 @@ import torch
 
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.losses.policy_loss import LossParts, TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import whole_ids
+from turngym.trainers.losses.ratios import sequence_ids
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import Aggregation, LossConfig, RegularizerConfig
 
@@ -56,14 +56,14 @@ def coefficients(
 
 def f1_terms(config: LossConfig, **changes: torch.Tensor) -> TokenTerms:
     """Return F1 as the loss sees it."""
-    ids = whole_ids(F1)
-    wholes = np.concatenate([i[s.loss_mask] for i, s in zip(ids, F1, strict=True)])
+    ids = sequence_ids(F1)
+    sequences = np.concatenate([i[s.loss_mask] for i, s in zip(ids, F1, strict=True)])
     terms = TokenTerms(
         policy_logprobs=LOGP,
-        anchor_logprobs=BEHAVIOUR if config.ratio_anchor == "behaviour" else PROX,
+        old_logprobs=BEHAVIOUR if config.old_policy == "behaviour" else PROX,
         advantages=ADVANTAGES,
         coefficients=coefficients(F1, config.aggregation, config.constant_length),
-        wholes=torch.from_numpy(wholes),
+        sequences=torch.from_numpy(sequences),
     )
     return replace(terms, **changes)
 

@@ -147,7 +147,7 @@ def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> N
     [
         (["algo=seeupo", "learner.num_minibatches=1"], "wanted rollout.mode='sync'"),
         (["algo=ppo"], "wanted rollout.stale='drop' or"),
-        (["algo.loss.ratio_anchor=live", "learner.num_minibatches=1",
+        (["algo.loss.old_policy=current", "learner.num_minibatches=1",
           'algo.loss.correction={"weight": "none", "reject": []}'], "lets older weights draw"),
         (["rollout.concurrency=3"], r"group_size .* concurrency, got 4 \+ 0 > 3"),
     ],

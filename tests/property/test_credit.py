@@ -16,7 +16,7 @@ from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.channels import PURE, Channel, gated, pure_channels
 from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
 from turngym.trainers.credit.turns import Turns
-from turngym.trainers.settings.group import GatedFusion, GroupRelative, Term
+from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import TrajectoryGroup
 
@@ -31,7 +31,7 @@ OWN_GROUP = {
     for name, method in ALL.items()
     if isinstance(config := method.advantage, GroupRelative)
     and config.batch is None
-    and not isinstance(config.fusion, GatedFusion)
+    and not isinstance(config.combine, GatedSum)
 }
 LEVEL = sorted(
     name
@@ -241,7 +241,7 @@ def test_with_one_turn_igpo_is_grpo_with_the_population_spread(
     igpo = Term(
         rewards=("info_gain", "outcome"),
         order="normalize_first",
-        pool="separate",
+        normalization="separate",
         returns="reward_to_go",
         gamma=gamma,
         unit="turn",

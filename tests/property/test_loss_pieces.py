@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import episode_log_ratios, whole_ids
+from turngym.trainers.losses.ratios import episode_log_ratios, sequence_ids
 from turngym.trainers.losses.surrogates import SURROGATES
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
@@ -141,7 +141,7 @@ def loss_in_pieces(batch: Batch, config: LossConfig, *, size: int) -> tuple[floa
     coefficients = aggregation_coefficients(
         samples, config.aggregation, constant_length=config.constant_length
     )
-    wholes = whole_ids(samples)
+    sequences = sequence_ids(samples)
     known = None
     if config.ratio_level not in ("token", "turn") and size < len(samples):
         known = episode_log_ratios(samples, batch.policy, batch.anchor, config)
@@ -157,11 +157,11 @@ def loss_in_pieces(batch: Batch, config: LossConfig, *, size: int) -> tuple[floa
         policy_N = gather(leaves)
         terms = TokenTerms(
             policy_logprobs=policy_N,
-            anchor_logprobs=gather(batch.anchor),
+            old_logprobs=gather(batch.anchor),
             advantages=gather([s.advantages for s in samples]).double(),
             coefficients=gather(coefficients).double(),
-            wholes=gather(wholes),
-            whole_log_ratios=None if known is None else gather(known),
+            sequences=gather(sequences),
+            sequence_log_ratios=None if known is None else gather(known),
             ref_logprobs=gather(batch.reference),
             entropies=policy_N.square(),
         )

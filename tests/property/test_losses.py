@@ -16,7 +16,7 @@ from turngym.trainers.losses.policy_loss import (
     kl_estimate,
     policy_loss,
 )
-from turngym.trainers.losses.surrogates import Push, ppo_clip
+from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,
@@ -107,7 +107,7 @@ def random_terms(count: int, seed: int) -> TokenTerms:
     logprobs = -draw().abs()
     return TokenTerms(
         policy_logprobs=logprobs.requires_grad_(True),
-        anchor_logprobs=(logprobs + draw(0.5)).detach(),
+        old_logprobs=(logprobs + draw(0.5)).detach(),
         advantages=draw(),
         coefficients=draw().abs(),
         ref_logprobs=(logprobs + draw(0.5)).detach(),
@@ -118,7 +118,7 @@ def random_terms(count: int, seed: int) -> TokenTerms:
 def part_of(terms: TokenTerms, chosen: slice) -> TokenTerms:
     return TokenTerms(
         policy_logprobs=terms.policy_logprobs[chosen],
-        anchor_logprobs=terms.anchor_logprobs[chosen],
+        old_logprobs=terms.old_logprobs[chosen],
         advantages=terms.advantages[chosen],
         coefficients=terms.coefficients[chosen],
         ref_logprobs=None if terms.ref_logprobs is None else terms.ref_logprobs[chosen],
@@ -126,11 +126,11 @@ def part_of(terms: TokenTerms, chosen: slice) -> TokenTerms:
     )
 
 
-def push_of(terms: TokenTerms) -> Push:
-    return Push(
-        log_ratios=terms.policy_logprobs - terms.anchor_logprobs,
+def push_of(terms: TokenTerms) -> SurrogateInputs:
+    return SurrogateInputs(
+        log_ratios=terms.policy_logprobs - terms.old_logprobs,
         policy_logprobs=terms.policy_logprobs,
-        anchor_logprobs=terms.anchor_logprobs,
+        old_logprobs=terms.old_logprobs,
         advantages=terms.advantages,
     )
 
@@ -158,7 +158,7 @@ def test_the_gradient_is_minus_ratio_times_advantage_or_zero(
     count: int, seed: int, clip: PpoClip
 ) -> None:
     terms = random_terms(count, seed)
-    log_ratios = terms.policy_logprobs - terms.anchor_logprobs
+    log_ratios = terms.policy_logprobs - terms.old_logprobs
     losses, clipped = ppo_clip(push_of(terms), clip)
     [found] = torch.autograd.grad(losses.sum(), terms.policy_logprobs)
     wanted = torch.where(clipped, 0.0, -log_ratios.detach().exp() * terms.advantages)
@@ -169,7 +169,7 @@ def test_the_gradient_is_minus_ratio_times_advantage_or_zero(
 def test_clipping_only_ever_weakens_the_push(count: int, seed: int, clip: PpoClip) -> None:
     """The surrogate is a lower bound of what it replaces, so the loss is an upper one."""
     terms = random_terms(count, seed)
-    log_ratios = (terms.policy_logprobs - terms.anchor_logprobs).detach()
+    log_ratios = (terms.policy_logprobs - terms.old_logprobs).detach()
     bare = clip.model_copy(update={"dual_clip": None})
     losses, _ = ppo_clip(push_of(terms), bare)
     assert (losses >= -log_ratios.exp() * terms.advantages - 1e-12).all()

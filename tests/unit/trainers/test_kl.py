@@ -56,7 +56,7 @@ def expected_gradient(estimator: KlEstimator, drawn_from: torch.Tensor) -> torch
     logits = LOGITS.clone().requires_grad_(True)
     terms = TokenTerms(
         policy_logprobs=logits.log_softmax(0),
-        anchor_logprobs=drawn_from,
+        old_logprobs=drawn_from,
         advantages=torch.zeros_like(LOGITS),
         coefficients=drawn_from.exp(),
         ref_logprobs=REFERENCE,

@@ -94,7 +94,7 @@ def test_the_first_step_is_the_same_for_every_surrogate_and_anchor() -> None:
     """All ratios are one: the clip, its bounds and the anchor cannot matter yet."""
     losses = [
         LossConfig(surrogate=PpoClip(clip_high=0.28, dual_clip=3.0)),
-        LossConfig(ratio_anchor="behaviour"),
+        LossConfig(old_policy="behaviour"),
         LossConfig(surrogate=PolicyGradient(type="pg")),
     ]
     wanted = gradient(learner(grad_clip=1e9))
@@ -107,7 +107,7 @@ def test_a_stale_behaviour_policy_is_corrected_only_when_it_is_the_anchor() -> N
     stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.1) for s in SAMPLES]
     prox = gradient(learner(grad_clip=1e9), stale)
     torch.testing.assert_close(prox, gradient(learner(grad_clip=1e9)))
-    behaviour = gradient(learner(LossConfig(ratio_anchor="behaviour"), grad_clip=1e9), stale)
+    behaviour = gradient(learner(LossConfig(old_policy="behaviour"), grad_clip=1e9), stale)
     torch.testing.assert_close(behaviour, prox * np.exp(0.1), atol=1e-6, rtol=1e-3)
 
 

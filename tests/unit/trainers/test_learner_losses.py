@@ -16,9 +16,9 @@ from turngym.config import load_config
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     LossConfig,
+    OldPolicyName,
     PolicyGradient,
     PpoClip,
-    RatioAnchor,
     RegularizerConfig,
     Squared,
 )
@@ -63,22 +63,22 @@ def outcome(made: Learner, samples: Sequence[TrainingSample]) -> tuple[float, to
     return loss, torch.cat([p.grad.flatten() for p in weights if p.grad is not None])
 
 
-WHOLES = [
+SEQUENCES = [
     LossConfig(
-        ratio_level="sequence_geo", ratio_anchor="behaviour", aggregation="seq_mean_token_mean"
+        ratio_level="sequence_geo", old_policy="behaviour", aggregation="seq_mean_token_mean"
     ),
     LossConfig(
         surrogate=Squared(type="squared"),
         ratio_level="sequence_prod",
-        ratio_anchor="behaviour",
+        old_policy="behaviour",
         aggregation="seq_mean_token_sum",
     ),
-    LossConfig(ratio_level="turn", ratio_anchor="behaviour", aggregation="turn_mean"),
-    LossConfig(ratio_anchor="behaviour", aggregation="prompt_mean"),
+    LossConfig(ratio_level="turn", old_policy="behaviour", aggregation="turn_mean"),
+    LossConfig(old_policy="behaviour", aggregation="prompt_mean"),
 ]
 
 
-@pytest.mark.parametrize("loss", WHOLES, ids=lambda c: c.ratio_level)
+@pytest.mark.parametrize("loss", SEQUENCES, ids=lambda c: c.ratio_level)
 @pytest.mark.parametrize("microbatch_tokens", [1, 50, 100])
 def test_segments_and_micro_batches_do_not_change_the_gradient(
     loss: LossConfig, microbatch_tokens: int
@@ -94,7 +94,7 @@ def test_an_episode_that_has_left_the_band_is_clipped_as_one() -> None:
     loss = LossConfig(
         surrogate=PpoClip(clip_low=3e-4, clip_high=4e-4),
         ratio_level="sequence_geo",
-        ratio_anchor="behaviour",
+        old_policy="behaviour",
         aggregation="seq_mean_token_mean",
     )
     found = learner(loss).update(STALE)
@@ -113,15 +113,15 @@ def test_an_episode_that_has_left_the_band_is_clipped_as_one() -> None:
 
 
 def test_a_live_anchor_ignores_who_drew_the_tokens() -> None:
-    live, _ = outcome(learner(LossConfig(ratio_anchor="live")), STALE)
+    current, _ = outcome(learner(LossConfig(old_policy="current")), STALE)
     one_step, _ = outcome(learner(LossConfig()), STALE)
-    behaviour, _ = outcome(learner(LossConfig(ratio_anchor="behaviour")), STALE)
-    assert live == one_step != behaviour
+    behaviour, _ = outcome(learner(LossConfig(old_policy="behaviour")), STALE)
+    assert current == one_step != behaviour
 
 
-@pytest.mark.parametrize(("anchor", "clips"), [("prox", True), ("live", False)])
-def test_a_live_anchor_never_clips(anchor: RatioAnchor, clips: bool) -> None:
-    made = learner(LossConfig(ratio_anchor=anchor), num_epochs=4, lr=0.01)
+@pytest.mark.parametrize(("anchor", "clips"), [("proximal", True), ("current", False)])
+def test_a_live_anchor_never_clips(anchor: OldPolicyName, clips: bool) -> None:
+    made = learner(LossConfig(old_policy=anchor), num_epochs=4, lr=0.01)
     assert (made.update(STALE)["train/clip_fraction"] > 0) == clips
 
 
@@ -159,7 +159,7 @@ CORRECTIONS = {
     "one_sided": {
         "reject": [
             {
-                "pair": "live_behaviour",
+                "pair": "current_behaviour",
                 "statistic": "k2",
                 "level": "sequence_mean",
                 "high": 0.03,
@@ -201,11 +201,11 @@ def test_no_correction_changes_anything_on_policy(name: str) -> None:
 
 
 ON_POLICY = [
-    {"ratio_anchor": "interpolate"},
+    {"old_policy": "estimated"},
     {"surrogate": {"type": "ppo_clip", "bounds": {"type": "second_moment"}}},
     {"surrogate": {"type": "ppo_clip", "bounds": {"type": "balanced"}}},
-    {"surrogate": {"type": "taper"}, "ratio_anchor": "behaviour"},
-    {"surrogate": {"type": "is_clip"}, "ratio_level": "prefix_min", "ratio_anchor": "behaviour"},
+    {"surrogate": {"type": "is_taper"}, "old_policy": "behaviour"},
+    {"surrogate": {"type": "is_clip"}, "ratio_level": "prefix_min", "old_policy": "behaviour"},
     {"step_scale": {"rule": "sqrt"}},
 ]
 
@@ -241,8 +241,8 @@ def test_several_steps_measure_from_the_policy_that_the_batch_began_with() -> No
     made = learner(correcting("token"), num_epochs=2, lr=0.01)
     once = learner(correcting("token")).update(STALE)["train/correction_mean"]
     assert made.update(STALE)["train/correction_mean"] == pytest.approx(once, rel=1e-5)
-    live = {"reject": [{"pair": "live_prox", "low": 0.999, "high": 1.001}]}
-    moved = learner(load_config(LossConfig, [{"correction": live}]), num_epochs=2, lr=0.01)
+    current = {"reject": [{"pair": "current_proximal", "low": 0.999, "high": 1.001}]}
+    moved = learner(load_config(LossConfig, [{"correction": current}]), num_epochs=2, lr=0.01)
     found = moved.update(STALE)["train/rejected_fraction"]
     assert 0.2 < found <= 0.5  # nothing in the first of two steps, most in the second
 

@@ -32,25 +32,25 @@ from turngym.trainers.settings.train import TrainConfig
             "ratio_level='sequence_prod' .* use a 'seq_mean_\\*' aggregation",
         ),
         (['surrogate={"type": "pg"}', "ratio_level=turn"], "'pg' has no ratio"),
-        (['surrogate={"type": "pg"}', "ratio_anchor=behaviour"], "'pg' has no ratio"),
+        (['surrogate={"type": "pg"}', "old_policy=behaviour"], "'pg' has no ratio"),
         (['surrogate={"type": "div_mask"}', "ratio_level=turn"], "judges single tokens"),
         (['surrogate={"type": "log_clip_geo"}'], "wanted ratio_level='sequence_geo' or 'turn'"),
         (
-            ["ratio_anchor=behaviour", "correction.weight=truncate"],
+            ["old_policy=behaviour", "correction.weight=truncate"],
             "correction.weight='truncate' would do it again",
         ),
         (
-            ["ratio_anchor=behaviour", 'correction.reject=[{"high": 2.0}]'],
-            "wanted correction.reject with pair='live_behaviour'",
+            ["old_policy=behaviour", 'correction.reject=[{"high": 2.0}]'],
+            "wanted correction.reject with pair='current_behaviour'",
         ),
         (
-            ["ratio_anchor=interpolate", 'correction={"weight": "raw", "level": "turn"}'],
-            "'interpolate' spares a forward pass",
+            ["old_policy=estimated", 'correction={"weight": "raw", "level": "turn"}'],
+            "'estimated' spares a forward pass",
         ),
-        (["ratio_anchor=interpolate", "ratio_level=turn"], "'interpolate' spares a forward pass"),
+        (["old_policy=estimated", "ratio_level=turn"], "'estimated' spares a forward pass"),
         (
-            ["ratio_anchor=interpolate", "surrogate.bounds.type=second_moment"],
-            "'interpolate' spares a forward pass",
+            ["old_policy=estimated", "surrogate.bounds.type=second_moment"],
+            "'estimated' spares a forward pass",
         ),
         (["correction.reject=[{}]"], "wanted low, high or both, got neither"),
         (['correction.reject=[{"low": 2, "high": 1}]'], "low=2 must be less than high=1"),
@@ -85,14 +85,14 @@ def config(*overrides: str) -> TrainConfig:
             ['algo.loss.surrogate={"type": "is_zero"}', "learner.num_epochs=3"],
             "make 3 optimizer steps per batch",
         ),
-        (["algo.loss.ratio_anchor=live", "learner.num_epochs=2"], "'live' makes every ratio 1"),
+        (["algo.loss.old_policy=current", "learner.num_epochs=2"], "'current' makes every ratio 1"),
         (
-            ["algo.advantage.turn_order=reverse", "algo.loss.ratio_anchor=behaviour"],
+            ["algo.advantage.turn_order=reverse", "algo.loss.old_policy=behaviour"],
             "turn_order='reverse' .* got 'behaviour'",
         ),
         (["algo=seeupo", "algo.loss.correction.weight=raw"], "leave loss.correction out"),
         (["algo=tba", "learner.num_epochs=2"], "'balance' has no trust region"),
-        (["algo=topr", "learner.num_minibatches=2"], "'taper' has no trust region"),
+        (["algo=topr", "learner.num_minibatches=2"], "'is_taper' has no trust region"),
         (
             [
                 "algo=tba",
@@ -118,9 +118,9 @@ def test_a_divergence_from_the_start_lets_unbounded_surrogates_take_several_step
 
 
 def test_leaving_tokens_out_by_the_live_policy_is_a_trust_region() -> None:
-    rejects = 'algo.loss.correction.reject=[{"pair": "live_behaviour", "high": 2.0}]'
+    rejects = 'algo.loss.correction.reject=[{"pair": "current_behaviour", "high": 2.0}]'
     assert config("algo=aipo", "learner.num_epochs=2", rejects).learner.steps_per_batch == 2
-    only_prox = 'algo.loss.correction.reject=[{"pair": "prox_behaviour", "high": 2.0}]'
+    only_prox = 'algo.loss.correction.reject=[{"pair": "proximal_behaviour", "high": 2.0}]'
     with pytest.raises(ConfigError, match="no trust region"):
         config("algo=cispo", "learner.num_epochs=2", only_prox)
 
@@ -152,5 +152,5 @@ def test_methods_that_judge_turns_take_ratios_of_turns() -> None:
 
 
 def test_dppo_is_a_choice_of_parts() -> None:
-    found = config('algo.loss.surrogate={"type": "div_mask"}', "algo.loss.ratio_anchor=behaviour")
+    found = config('algo.loss.surrogate={"type": "div_mask"}', "algo.loss.old_policy=behaviour")
     assert found.algo.loss.surrogate == DivergenceMask(type="div_mask", low=0.2, high=0.2)

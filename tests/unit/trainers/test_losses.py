@@ -20,8 +20,8 @@ from helpers.losses import (
 )
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import pooled
-from turngym.trainers.losses.surrogates import Push, ppo_clip
+from turngym.trainers.losses.ratios import level_log_ratios
+from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
 from turngym.trainers.settings.loss import (
     Aggregation,
     ClippedWeight,
@@ -50,13 +50,13 @@ def test_the_dual_clip_bounds_negative_advantages_only(
     advantage: float, ratio: float, loss: float
 ) -> None:
     log_ratio = torch.tensor([ratio], dtype=torch.float64).log()
-    push = Push(
+    inputs = SurrogateInputs(
         log_ratios=log_ratio,
         policy_logprobs=log_ratio - 1,
-        anchor_logprobs=torch.full_like(log_ratio, -1.0),
+        old_logprobs=torch.full_like(log_ratio, -1.0),
         advantages=torch.tensor([advantage], dtype=torch.float64),
     )
-    found, _ = ppo_clip(push, DUAL)
+    found, _ = ppo_clip(inputs, DUAL)
     assert found.item() == pytest.approx(loss, abs=1e-9)
 
 
@@ -100,7 +100,7 @@ LEVELS: tuple[RatioLevel, ...] = ("turn", "sequence_geo", "sequence_prod")
 
 
 def at_ratio_one(config: LossConfig) -> list[float]:
-    return f1_loss(config, anchor_logprobs=LOGP)[1]
+    return f1_loss(config, old_logprobs=LOGP)[1]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -139,10 +139,12 @@ def test_a_sequence_ratio_leaves_each_turn_its_own_advantage() -> None:
 
 def test_a_product_ratio_is_the_geometric_mean_to_the_power_of_the_length() -> None:
     config = LossConfig(ratio_level="sequence_geo", aggregation="seq_mean_token_mean")
-    wholes = f1_terms(config).wholes
-    assert wholes is not None
+    sequences = f1_terms(config).sequences
+    assert sequences is not None
     gaps = LOGP - PROX
-    mean, total = (pooled(gaps, wholes, level) for level in ("sequence_geo", "sequence_prod"))
+    mean, total = (
+        level_log_ratios(gaps, sequences, level) for level in ("sequence_geo", "sequence_prod")
+    )
     assert total.tolist() == pytest.approx([-0.1] * 4 + [1.0] * 2)
     lengths = torch.tensor([4.0] * 4 + [2.0] * 2, dtype=torch.float64)
     assert total.tolist() == pytest.approx((mean * lengths).tolist())
@@ -153,15 +155,15 @@ def test_the_dual_clip_is_the_two_sided_bound_of_others() -> None:
     ratios = torch.linspace(0.05, 9.0, 200, dtype=torch.float64)
     for sign in (1.0, -1.0):
         advantages = torch.full_like(ratios, sign)
-        push = Push(
+        inputs = SurrogateInputs(
             log_ratios=ratios.log(),
             policy_logprobs=ratios.log() - 3,
-            anchor_logprobs=torch.full_like(ratios, -3.0),
+            old_logprobs=torch.full_like(ratios, -3.0),
             advantages=advantages,
         )
         banded = ratios.clamp(0.8, 1.28) * advantages
         wanted = -torch.minimum(ratios.clamp(max=3.0) * advantages, banded)
-        torch.testing.assert_close(ppo_clip(push, DUAL)[0], wanted)
+        torch.testing.assert_close(ppo_clip(inputs, DUAL)[0], wanted)
 
 
 @pytest.mark.parametrize("kind", sorted(SURROGATES.keys() - {"squared"}))
@@ -182,7 +184,7 @@ def test_micro_batches_add_up_to_the_whole_batch() -> None:
     for part in (slice(0, 4), slice(4, 6)):
         terms = TokenTerms(
             policy_logprobs=LOGP[part],
-            anchor_logprobs=PROX[part],
+            old_logprobs=PROX[part],
             advantages=ADVANTAGES[part],
             coefficients=weights[part],
         )
@@ -196,10 +198,10 @@ def test_nothing_drawn_gives_a_loss_of_zero(surrogate: Surrogate, level: RatioLe
     empty = torch.zeros(0, requires_grad=True)
     terms = TokenTerms(
         policy_logprobs=empty,
-        anchor_logprobs=empty.detach(),
+        old_logprobs=empty.detach(),
         advantages=empty.detach(),
         coefficients=empty.detach(),
-        wholes=torch.zeros(0, dtype=torch.int64),
+        sequences=torch.zeros(0, dtype=torch.int64),
     )
     config = LossConfig(surrogate=surrogate, ratio_level=level, aggregation="seq_mean_token_mean")
     parts = policy_loss(terms, config, NO_REGULARIZER)
@@ -275,9 +277,9 @@ def test_a_mean_over_groups_needs_groups() -> None:
 
 def test_a_whole_ratio_needs_to_know_its_tokens() -> None:
     terms = TokenTerms(
-        policy_logprobs=LOGP, anchor_logprobs=PROX, advantages=ADVANTAGES, coefficients=ADVANTAGES
+        policy_logprobs=LOGP, old_logprobs=PROX, advantages=ADVANTAGES, coefficients=ADVANTAGES
     )
-    with pytest.raises(ValueError, match="ratio_level='turn' needs wholes"):
+    with pytest.raises(ValueError, match="ratio_level='turn' needs sequences"):
         policy_loss(terms, LossConfig(ratio_level="turn"), NO_REGULARIZER)
 
 

@@ -16,7 +16,7 @@ from turngym.trainers.loop import train
 from turngym.trainers.runs.needs import check_needs, provided
 from turngym.trainers.settings.train import TrainConfig
 
-ANCHOR = {"advantage": {"type": "group_relative", "terms": [{"group_by": "anchor"}]}}
+ANCHOR = {"advantage": {"type": "group_relative", "terms": [{"group_by": "state"}]}}
 POTENTIAL = {
     "rewards": [{"type": "potential"}],
     "advantage": {"type": "group_relative", "terms": [{"rewards": ["potential"]}]},

@@ -140,7 +140,15 @@ def test_settings_are_read_without_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_old_name_of_a_setting_says_the_new_one() -> None:
-    line = r"warm_start\.oracle_noise: has a new name: warm_start\.expert_noise"
+@pytest.mark.parametrize(
+    ("old", "line"),
+    [
+        ("warm_start.oracle_noise=0.1", "warm_start.oracle_noise: has a new name: warm_start.ex"),
+        ("algo.loss.ratio_anchor=prox", "ratio_anchor: has a new name: algo.loss.old_policy"),
+        ("algo.advantage.terms.0.singleton=raw", "has a new name: .*group_of_one"),
+        ("algo.advantage.terms.0.group_by=anchor", "group_by=anchor: has a new name: state"),
+    ],
+)
+def test_an_old_name_of_a_setting_says_the_new_one(old: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
-        config("warm_start.oracle_noise=0.1")
+        config("algo=gigpo", old)

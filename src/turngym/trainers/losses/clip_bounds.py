@@ -15,7 +15,7 @@ from turngym.trainers.settings.correction import Balanced, SecondMoment
 from turngym.trainers.settings.loss import PpoClip
 
 
-def solved(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor) -> PpoClip:
+def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor) -> PpoClip:
     """Return ``clip`` with the bounds that suit the tokens of one optimizer step.
 
     Args:

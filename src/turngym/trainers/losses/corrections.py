@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from turngym.trainers.losses.ratios import episodes_of, pooled
+from turngym.trainers.losses.ratios import episodes_of, level_log_ratios
 from turngym.trainers.losses.surrogates import MAX_LOG_RATIO
 from turngym.trainers.settings.correction import CorrectionConfig, Rejection
 from turngym.trainers.settings.loss import RatioLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """N drawn tokens and what three policies think of them. Every tensor has shape [N]."""
+class PolicyLogprobs:
+    """Log-probs of N sampled tokens under three policies. Every tensor has shape [N]."""
 
     behaviour: Tensor
     """Log-probs that the tokens were drawn with."""
-    prox: Tensor
+    proximal: Tensor
     """Log-probs under the policy that the update began with."""
-    live: Tensor
+    current: Tensor
     """Log-probs under the policy that is trained."""
     advantages: Tensor
-    wholes: Tensor | None = None
-    """From ``whole_ids``; not read where everything is judged token by token."""
+    sequences: Tensor | None = None
+    """From ``sequence_ids``; not read where everything is judged token by token."""
 
     def log_ratios(self, pair: str) -> Tensor:
         """Return the log-ratios of a pair, [N], bounded; NaN where one is not a number."""
@@ -38,14 +38,16 @@ class Drift:
         return gaps_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def interpolated(live_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, version: int) -> Tensor:
-    """Return a guess of the log-probs under the policy that the update began with, [N].
+def estimated_old_logprobs(
+    current_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, version: int
+) -> Tensor:
+    """Return an estimate of the log-probs under the policy that the update began with, [N].
 
-    ``behaviour + a·(live - behaviour)`` with ``a = (version - v) / (version + 1 - v)``: the update
-    leads from ``version`` to ``version + 1``, and the way from v to there is taken as straight.
+    ``behaviour + a·(current - behaviour)`` with ``a = (version - v) / (version + 1 - v)``: the
+    update leads from ``version`` to ``version + 1``, and log-probs are taken as linear in between.
 
     Args:
-        live_N: Log-probs under the policy that is trained.
+        current_N: Log-probs under the policy that is trained.
         behaviour_N: Log-probs that the tokens were drawn with.
         versions_N: v, the weights that drew them.
         version: Of the weights that the update began with.
@@ -53,37 +55,37 @@ def interpolated(live_N: Tensor, behaviour_N: Tensor, versions_N: Tensor, versio
     Source:
         A-3PO, arXiv:2512.06547.
     """
-    lag_N = (version - versions_N).clamp(min=0).to(live_N.dtype)
-    return behaviour_N + lag_N / (lag_N + 1) * (live_N.detach() - behaviour_N)
+    lag_N = (version - versions_N).clamp(min=0).to(current_N.dtype)
+    return behaviour_N + lag_N / (lag_N + 1) * (current_N.detach() - behaviour_N)
 
 
-def correction_weights(drift: Drift, config: CorrectionConfig) -> Tensor:
+def correction_weights(logprobs: PolicyLogprobs, config: CorrectionConfig) -> Tensor:
     """Return by what the loss of each token is multiplied, [N]; 0 where it is left out.
 
     Args:
-        drift: The tokens; all of a batch, unless ``config.is_local``.
+        logprobs: The tokens; all of a batch, unless ``config.is_local``.
         config: What to do about them.
 
     Source:
         Truncation: TIS (Yao et al. 2025); ``band``: IcePop; the order of weights, masks and mean
         is ours.
     """
-    gaps_N = drift.log_ratios("prox_behaviour")
+    gaps_N = logprobs.log_ratios("proximal_behaviour")
     weights_N = torch.ones_like(gaps_N)
     if config.weight != "none":
-        weights_N = _weights(drift, gaps_N, config)
+        weights_N = _weights(logprobs, gaps_N, config)
     keep_N = torch.isfinite(gaps_N) & torch.isfinite(weights_N)
     if config.normalize:
         weights_N = weights_N / weights_N[keep_N].mean().clamp(min=1e-12)
     for rejection in config.reject:
-        keep_N = keep_N & _kept(drift, rejection)
+        keep_N = keep_N & _is_retained(logprobs, rejection)
     return torch.where(keep_N, weights_N, 0.0)
 
 
-def _weights(drift: Drift, gaps_N: Tensor, config: CorrectionConfig) -> Tensor:
+def _weights(logprobs: PolicyLogprobs, gaps_N: Tensor, config: CorrectionConfig) -> Tensor:
     logs_N = gaps_N
     if config.level != "token":
-        logs_N = pooled(gaps_N, _wholes(drift), config.level)
+        logs_N = level_log_ratios(gaps_N, _sequences(logprobs), config.level)
     ratios_N = logs_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     if config.weight == "truncate":
         return ratios_N.clamp(max=config.high)
@@ -93,37 +95,37 @@ def _weights(drift: Drift, gaps_N: Tensor, config: CorrectionConfig) -> Tensor:
     return ratios_N
 
 
-def _kept(drift: Drift, rejection: Rejection) -> Tensor:
+def _is_retained(logprobs: PolicyLogprobs, rejection: Rejection) -> Tensor:
     """Say which tokens a rejection lets stay, [N]."""
-    values_N = _judged(drift, rejection)
+    values_N = _level_statistic(logprobs, rejection)
     inside_N = ~values_N.isnan()
     if rejection.low is not None:
         inside_N &= values_N >= rejection.low
     if rejection.high is not None:
         inside_N &= values_N <= rejection.high
     if rejection.level == "any_token":
-        episodes_N = episodes_of(_wholes(drift))
+        episodes_N = episodes_of(_sequences(logprobs))
         outside = torch.unique(episodes_N[~inside_N])
         inside_N = ~torch.isin(episodes_N, outside)
     if rejection.only_negative:
-        inside_N |= drift.advantages >= 0
+        inside_N |= logprobs.advantages >= 0
     return inside_N
 
 
-def _judged(drift: Drift, rejection: Rejection) -> Tensor:
+def _level_statistic(logprobs: PolicyLogprobs, rejection: Rejection) -> Tensor:
     """Return the statistic that the bounds are compared with, [N]."""
-    values_N = _statistic(drift, rejection)
+    values_N = _token_statistic(logprobs, rejection)
     if rejection.level == "sequence_max":
-        values_N = _largest(values_N, episodes_of(_wholes(drift)))
+        values_N = _largest(values_N, episodes_of(_sequences(logprobs)))
     elif rejection.level in ("sequence_sum", "sequence_mean"):
         level: RatioLevel = "sequence_prod" if rejection.level == "sequence_sum" else "sequence_geo"
-        values_N = pooled(values_N, _wholes(drift), level)
+        values_N = level_log_ratios(values_N, _sequences(logprobs), level)
     return values_N.exp() if rejection.statistic == "ratio" else values_N
 
 
-def _statistic(drift: Drift, rejection: Rejection) -> Tensor:
+def _token_statistic(logprobs: PolicyLogprobs, rejection: Rejection) -> Tensor:
     """Return each token's statistic, [N]; the logarithm in place of a ratio."""
-    gaps_N = drift.log_ratios(rejection.pair)
+    gaps_N = logprobs.log_ratios(rejection.pair)
     match rejection.statistic:
         case "ratio":
             return gaps_N
@@ -135,7 +137,7 @@ def _statistic(drift: Drift, rejection: Rejection) -> Tensor:
             return gaps_N.exp() - 1 - gaps_N
         case "abs_dp":
             first, second = rejection.pair.split("_")
-            one_N, other_N = getattr(drift, first).detach(), getattr(drift, second).detach()
+            one_N, other_N = getattr(logprobs, first).detach(), getattr(logprobs, second).detach()
             return torch.as_tensor((one_N.exp() - other_N.exp()).abs())
 
 
@@ -146,10 +148,10 @@ def _largest(values_N: Tensor, keys_N: Tensor) -> Tensor:
     return torch.stack(most)[places_N]
 
 
-def _wholes(drift: Drift) -> Tensor:
-    if drift.wholes is None:
-        raise ValueError("a correction over episodes or turns needs wholes")
-    return drift.wholes
+def _sequences(logprobs: PolicyLogprobs) -> Tensor:
+    if logprobs.sequences is None:
+        raise ValueError("a correction over episodes or turns needs sequences")
+    return logprobs.sequences
 
 
 def effective_share(log_weights_B: Sequence[float]) -> float:

@@ -56,7 +56,7 @@ class EpisodeWeights:
         return math.sqrt(share) if config.rule == "sqrt" else share
 
 
-def kept_only(
+def without_rejected(
     samples: Sequence[TrainingSample], weights: Sequence[NDArray[np.floating]]
 ) -> list[TrainingSample]:
     """Return the samples with the tokens alone whose weight is not 0.
@@ -72,9 +72,9 @@ def kept_only(
     return kept
 
 
-def with_balance(
+def with_balanced_advantages(
     samples: Sequence[TrainingSample],
-    live: Sequence[NDArray[np.floating]],
+    current: Sequence[NDArray[np.floating]],
     references: Sequence[NDArray[np.floating]],
     *,
     beta: float,
@@ -83,13 +83,13 @@ def with_balance(
 
     Args:
         samples: A batch; the attempts of one group share ``group`` and have one advantage each.
-        live: Log-probs under the policy in training, one array [L] per sample.
+        current: Log-probs under the policy in training, one array [L] per sample.
         references: The same under the reference.
         beta: Price of the log-ratio.
     """
     gaps: dict[int, float] = {}
     first: dict[int, TrainingSample] = {}
-    for sample, own, other in zip(samples, live, references, strict=True):
+    for sample, own, other in zip(samples, current, references, strict=True):
         first.setdefault(sample.trajectory, sample)
         gap = float((own - other)[sample.loss_mask].sum(dtype=np.float64))
         gaps[sample.trajectory] = gaps.get(sample.trajectory, 0.0) + gap

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from turngym.trainers.losses.ratios import at_level, pooled, token_log_ratios
-from turngym.trainers.losses.surrogates import MAX_LOG_RATIO, SURROGATES, Push
+from turngym.trainers.losses.ratios import level_log_ratios, token_log_ratios, with_token_gradients
+from turngym.trainers.losses.surrogates import MAX_LOG_RATIO, SURROGATES, SurrogateInputs
 from turngym.trainers.settings.loss import KlEstimator, LossConfig, RegularizerConfig
 
 MAX_KL = 10.0
@@ -31,16 +31,16 @@ class TokenTerms:
 
     policy_logprobs: Tensor
     """Of the policy that is trained; carries the gradient."""
-    anchor_logprobs: Tensor
+    old_logprobs: Tensor
     """Denominator of the ratio; no gradient."""
     advantages: Tensor
     coefficients: Tensor
     weights: Tensor | None = None
     """Correction of each token's surrogate, 0 for a rejected one; None for 1 everywhere."""
-    wholes: Tensor | None = None
-    """From ``whole_ids``; not used where ``ratio_level`` is ``token``."""
-    whole_log_ratios: Tensor | None = None
-    """Log-ratios of ``wholes``; None when every token of each is here, so that they are known."""
+    sequences: Tensor | None = None
+    """From ``sequence_ids``; not used where ``ratio_level`` is ``token``."""
+    sequence_log_ratios: Tensor | None = None
+    """Log-ratios of ``sequences``; None when all their tokens are here to compute them from."""
     ref_logprobs: Tensor | None = None
     entropies: Tensor | None = None
     """Of the distributions the tokens were drawn from; with gradient when they are rewarded."""
@@ -71,15 +71,15 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         ValueError: A term that ``config`` or ``regularizer`` reads is missing.
     """
     weights_N = terms.coefficients
-    pushed_N = weights_N if terms.weights is None else weights_N * terms.weights
-    push = Push(
+    weighted_coefficients_N = weights_N if terms.weights is None else weights_N * terms.weights
+    inputs = SurrogateInputs(
         log_ratios=_log_ratios(terms, config),
         policy_logprobs=terms.policy_logprobs,
-        anchor_logprobs=terms.anchor_logprobs,
+        old_logprobs=terms.old_logprobs,
         advantages=terms.advantages,
     )
-    losses_N, clipped_N = SURROGATES[config.surrogate.type](push, config.surrogate)
-    policy = (pushed_N * losses_N).sum()
+    losses_N, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
+    policy = (weighted_coefficients_N * losses_N).sum()
     total, kl = policy, weights_N.new_zeros(())
     if regularizer.kl_coefficient > 0:
         kl = (weights_N * _divergences(terms, regularizer.kl_estimator)).sum()
@@ -118,14 +118,14 @@ def kl_estimate(
 
 
 def _log_ratios(terms: TokenTerms, config: LossConfig) -> Tensor:
-    own_N = token_log_ratios(terms.policy_logprobs, terms.anchor_logprobs, terms.advantages, config)
+    own_N = token_log_ratios(terms.policy_logprobs, terms.old_logprobs, terms.advantages, config)
     if config.ratio_level == "token":
         return own_N
-    if terms.whole_log_ratios is not None:
-        return at_level(own_N, terms.whole_log_ratios)
-    if terms.wholes is None:
-        raise ValueError(f"ratio_level={config.ratio_level!r} needs wholes")
-    return at_level(own_N, pooled(own_N, terms.wholes, config.ratio_level))
+    if terms.sequence_log_ratios is not None:
+        return with_token_gradients(own_N, terms.sequence_log_ratios)
+    if terms.sequences is None:
+        raise ValueError(f"ratio_level={config.ratio_level!r} needs sequences")
+    return with_token_gradients(own_N, level_log_ratios(own_N, terms.sequences, config.ratio_level))
 
 
 def _divergences(terms: TokenTerms, estimator: KlEstimator) -> Tensor:
@@ -134,5 +134,5 @@ def _divergences(terms: TokenTerms, estimator: KlEstimator) -> Tensor:
     estimates_N = kl_estimate(terms.policy_logprobs, terms.ref_logprobs, estimator)
     if estimator != "k3_unbiased":
         return estimates_N
-    gaps_N = terms.policy_logprobs - terms.anchor_logprobs
+    gaps_N = terms.policy_logprobs - terms.old_logprobs
     return gaps_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp() * estimates_N

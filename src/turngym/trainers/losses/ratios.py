@@ -24,7 +24,7 @@ _TURN_BITS = 20
 
 
 def token_log_ratios(
-    policy_logprobs_N: Tensor, anchor_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
+    policy_logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
 ) -> Tensor:
     """Return the tokens' own log-ratios policy / anchor, [N], clipped where the surrogate clips.
 
@@ -34,7 +34,7 @@ def token_log_ratios(
     Source:
         GMPO, arXiv:2507.20673.
     """
-    gaps_N = policy_logprobs_N - anchor_logprobs_N
+    gaps_N = policy_logprobs_N - old_logprobs_N
     if not isinstance(config.surrogate, LogClipGeo):
         return gaps_N
     capped_N = gaps_N.clamp(max=config.surrogate.clip_high)
@@ -42,25 +42,25 @@ def token_log_ratios(
     return torch.where(advantages_N > 0, capped_N, raised_N)
 
 
-def at_level(log_ratios_N: Tensor, whole_N: Tensor) -> Tensor:
-    """Return the log-ratios of wholes with the gradients of tokens, [N].
+def with_token_gradients(log_ratios_N: Tensor, sequence_N: Tensor) -> Tensor:
+    """Return the log-ratios of sequences with the gradients of tokens, [N].
 
     Args:
         log_ratios_N: Of the tokens, with gradient.
-        whole_N: Of the turn or episode that each token belongs to, from ``pooled``.
+        sequence_N: Of the turn or episode that each token belongs to, from ``level_log_ratios``.
 
     Source:
         GSPO-token, arXiv:2507.18071.
     """
-    return whole_N.to(log_ratios_N.dtype) + (log_ratios_N - log_ratios_N.detach())
+    return sequence_N.to(log_ratios_N.dtype) + (log_ratios_N - log_ratios_N.detach())
 
 
-def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
+def level_log_ratios(log_ratios_N: Tensor, sequences_N: Tensor, level: RatioLevel) -> Tensor:
     """Return the log-ratio of the whole that each token belongs to, [N], without gradient.
 
     Args:
         log_ratios_N: Of the tokens; every token of a whole must be there.
-        wholes_N: Which turn of which episode a token belongs to, from ``whole_ids``.
+        sequences_N: Which turn of which episode a token belongs to, from ``sequence_ids``.
         level: ``sequence_prod`` sums, ``turn`` and ``sequence_geo`` average. ``prefix_prod`` sums
             up to the token, ``prefix_min`` adds the least of those before it. ``token`` changes
             nothing.
@@ -72,8 +72,8 @@ def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
     if level == "token":
         return values_N
     if level in ("prefix_prod", "prefix_min"):
-        return _prefixed(values_N, wholes_N, level)
-    keys_N = wholes_N if level == "turn" else episodes_of(wholes_N)
+        return _prefixed(values_N, sequences_N, level)
+    keys_N = sequences_N if level == "turn" else episodes_of(sequences_N)
     _, places_N = torch.unique(keys_N, return_inverse=True)
     count = int(places_N.max()) + 1 if len(places_N) else 0
     sums = values_N.new_zeros(count).index_add_(0, places_N, values_N)
@@ -82,11 +82,11 @@ def pooled(log_ratios_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
     return sums[places_N]
 
 
-def _prefixed(values_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
+def _prefixed(values_N: Tensor, sequences_N: Tensor, level: RatioLevel) -> Tensor:
     """Return what comes of each token's log-ratio and those before it in its episode, [N]."""
     result_N = values_N.clone()
-    order_N = torch.argsort(wholes_N, stable=True)  # a turn's tokens are in order already
-    _, sizes = torch.unique_consecutive(episodes_of(wholes_N[order_N]), return_counts=True)
+    order_N = torch.argsort(sequences_N, stable=True)  # a turn's tokens are in order already
+    _, sizes = torch.unique_consecutive(episodes_of(sequences_N[order_N]), return_counts=True)
     for places in torch.split(order_N, sizes.tolist()):
         own_L = values_N[places]
         if level == "prefix_prod":
@@ -96,7 +96,7 @@ def _prefixed(values_N: Tensor, wholes_N: Tensor, level: RatioLevel) -> Tensor:
     return result_N
 
 
-def whole_ids(samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]]:
+def sequence_ids(samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]]:
     """Return which turn of which episode each token belongs to, one array [L] per sample.
 
     One number holds both, the episode above the turn. Segments of one episode share its number;
@@ -105,9 +105,9 @@ def whole_ids(samples: Sequence[TrainingSample]) -> list[NDArray[np.int64]]:
     return [(s.trajectory << _TURN_BITS) + np.maximum(s.turn_ids, 0) for s in samples]
 
 
-def episodes_of(wholes_N: Tensor) -> Tensor:
+def episodes_of(sequences_N: Tensor) -> Tensor:
     """Return the number of the episode of each token, [N]."""
-    return wholes_N >> _TURN_BITS
+    return sequences_N >> _TURN_BITS
 
 
 def flat(arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample]) -> Tensor:
@@ -134,17 +134,17 @@ def has_split_episodes(samples: Sequence[TrainingSample]) -> bool:
 def episode_log_ratios(
     samples: Sequence[TrainingSample],
     policy_logprobs: Sequence[NDArray[np.floating]],
-    anchor_logprobs: Sequence[NDArray[np.floating]],
+    old_logprobs: Sequence[NDArray[np.floating]],
     config: LossConfig,
 ) -> list[NDArray[np.float64]]:
-    """Return what ``pooled`` gives when it sees the whole batch at once.
+    """Return what ``level_log_ratios`` gives when it sees the whole batch at once.
 
     For episodes in several samples, which micro-batches may tear apart.
 
     Args:
         samples: Every sample of the episodes.
         policy_logprobs: Of the policy as it is now, one array [L] per sample.
-        anchor_logprobs: Denominators, one array [L] per sample.
+        old_logprobs: Denominators, one array [L] per sample.
         config: Level and surrogate.
 
     Returns:
@@ -152,9 +152,9 @@ def episode_log_ratios(
     """
     own_N = token_log_ratios(
         flat(policy_logprobs, samples),
-        flat(anchor_logprobs, samples),
+        flat(old_logprobs, samples),
         flat([s.advantages for s in samples], samples),
         config,
     )
-    values_N = pooled(own_N, flat(whole_ids(samples), samples), config.ratio_level)
+    values_N = level_log_ratios(own_N, flat(sequence_ids(samples), samples), config.ratio_level)
     return unflat(values_N, samples)

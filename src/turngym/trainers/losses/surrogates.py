@@ -24,7 +24,7 @@ from turngym.trainers.settings.loss import (
     PpoClip,
     SoftGate,
     Squared,
-    Taper,
+    TaperedWeight,
     ZeroedWeight,
 )
 
@@ -35,14 +35,14 @@ MAX_WEIGHT = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
-    """N drawn tokens, and how hard and from where they are pushed. Every tensor has shape [N]."""
+class SurrogateInputs:
+    """Inputs of a surrogate for N sampled tokens. Every tensor has shape [N]."""
 
     log_ratios: Tensor
     """Of the token or of its whole, with the token's gradient."""
     policy_logprobs: Tensor
     """Of the policy that is trained; carries the gradient."""
-    anchor_logprobs: Tensor
+    old_logprobs: Tensor
     """Denominator of the ratio; no gradient."""
     advantages: Tensor
 
@@ -52,7 +52,7 @@ class Push:
         return self.log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def ppo_clip(push: Push, config: PpoClip) -> tuple[Tensor, Tensor]:
+def ppo_clip(inputs: SurrogateInputs, config: PpoClip) -> tuple[Tensor, Tensor]:
     """``l = -min(r·A, clip(r, 1-lo, 1+hi)·A)``, and at most ``-c·A`` for ``A < 0``.
 
     c is the dual clip. The gradient with respect to the log-prob is ``-r·A`` where it is not
@@ -62,7 +62,7 @@ def ppo_clip(push: Push, config: PpoClip) -> tuple[Tensor, Tensor]:
         Schulman et al. 2017, arXiv:1707.06347, equation 7; separate bounds: DAPO,
         arXiv:2503.14476; dual clip: Ye et al. 2020, arXiv:1912.09729.
     """
-    ratios_N, advantages_N = push.ratios, push.advantages
+    ratios_N, advantages_N = inputs.ratios, inputs.advantages
     banded_N = ratios_N.clamp(1 - config.clip_low, 1 + config.clip_high)
     losses_N = -torch.minimum(ratios_N * advantages_N, banded_N * advantages_N)
     high_N = (advantages_N > 0) & (ratios_N > 1 + config.clip_high)
@@ -75,29 +75,29 @@ def ppo_clip(push: Push, config: PpoClip) -> tuple[Tensor, Tensor]:
     return losses_N, clipped_N
 
 
-def policy_gradient(push: Push, config: PolicyGradient) -> tuple[Tensor, Tensor]:
+def policy_gradient(inputs: SurrogateInputs, config: PolicyGradient) -> tuple[Tensor, Tensor]:
     """``l = -A·logp / (1 + τ)``; nothing is bounded.
 
     Source:
         REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT.
     """
-    return -push.advantages * push.policy_logprobs / (1 + config.tau), _nowhere(push)
+    return -inputs.advantages * inputs.policy_logprobs / (1 + config.tau), _nowhere(inputs)
 
 
-def taper(push: Push, config: Taper) -> tuple[Tensor, Tensor]:
+def tapered_weight(inputs: SurrogateInputs, config: TaperedWeight) -> tuple[Tensor, Tensor]:
     """``l = -c·A·logp`` with c = 1 for ``A >= 0`` and c = ``sg(clip(r, low, high))`` elsewhere.
 
     Source:
         TOPR, arXiv:2503.14286; the branch is on what is multiplied with, the advantage.
     """
-    ratios_N = push.ratios.detach()
-    negative_N = push.advantages < 0
+    ratios_N = inputs.ratios.detach()
+    negative_N = inputs.advantages < 0
     weights_N = torch.where(negative_N, ratios_N.clamp(config.low, config.high), 1.0)
     bounded_N = negative_N & ((ratios_N < config.low) | (ratios_N > config.high))
-    return -weights_N * push.advantages * push.policy_logprobs, bounded_N
+    return -weights_N * inputs.advantages * inputs.policy_logprobs, bounded_N
 
 
-def balance(push: Push, config: Balance) -> tuple[Tensor, Tensor]:
+def balance(inputs: SurrogateInputs, config: Balance) -> tuple[Tensor, Tensor]:
     """``l = -(2/β)·A·logp``, the gradient of trajectory balance.
 
     A holds the reference already, from ``balanced_advantages``. The value is that of the policy
@@ -106,57 +106,57 @@ def balance(push: Push, config: Balance) -> tuple[Tensor, Tensor]:
     Source:
         TBA, arXiv:2503.18929, section 3.
     """
-    return -2 / config.beta * push.advantages * push.policy_logprobs, _nowhere(push)
+    return -2 / config.beta * inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
 
 
-def clipped_weight(push: Push, config: ClippedWeight) -> tuple[Tensor, Tensor]:
+def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tensor, Tensor]:
     """``l = -sg(clip(r, low, high))·A·logp``.
 
     Source:
         CISPO: MiniMax-M1, arXiv:2506.13585; with the behaviour policy as anchor AIPO: LlamaRL,
         arXiv:2505.24034.
     """
-    ratios_N = push.ratios.detach()
+    ratios_N = inputs.ratios.detach()
     outside_N = (ratios_N < config.low) | (ratios_N > config.high)
     weights_N = ratios_N.clamp(config.low, config.high)
-    return -weights_N * push.advantages * push.policy_logprobs, outside_N
+    return -weights_N * inputs.advantages * inputs.policy_logprobs, outside_N
 
 
-def zeroed_weight(push: Push, config: ZeroedWeight) -> tuple[Tensor, Tensor]:
+def zeroed_weight(inputs: SurrogateInputs, config: ZeroedWeight) -> tuple[Tensor, Tensor]:
     """``l = -sg(r)·A·logp`` where ``low <= r <= high``, else 0."""
-    ratios_N = push.ratios.detach()
+    ratios_N = inputs.ratios.detach()
     outside_N = (ratios_N < config.low) | (ratios_N > config.high)
     weights_N = ratios_N.masked_fill(outside_N, 0.0)
-    return -weights_N * push.advantages * push.policy_logprobs, outside_N
+    return -weights_N * inputs.advantages * inputs.policy_logprobs, outside_N
 
 
-def soft_gate(push: Push, config: SoftGate) -> tuple[Tensor, Tensor]:
+def soft_gate(inputs: SurrogateInputs, config: SoftGate) -> tuple[Tensor, Tensor]:
     """``l = -(4/τ)·sigmoid(τ·(r - 1))·A`` with a τ for each sign of A; no border is crossed.
 
     Source:
         SAPO, arXiv:2511.20347.
     """
-    advantages_N = push.advantages
+    advantages_N = inputs.advantages
     temperatures_N = torch.where(
         advantages_N > 0, config.temperature_positive, config.temperature_negative
     ).to(advantages_N.dtype)
-    gates_N = (temperatures_N * (push.ratios - 1)).sigmoid()
-    return -4 / temperatures_N * gates_N * advantages_N, _nowhere(push)
+    gates_N = (temperatures_N * (inputs.ratios - 1)).sigmoid()
+    return -4 / temperatures_N * gates_N * advantages_N, _nowhere(inputs)
 
 
-def log_clip_geo(push: Push, config: LogClipGeo) -> tuple[Tensor, Tensor]:
+def log_clip_geo(inputs: SurrogateInputs, config: LogClipGeo) -> tuple[Tensor, Tensor]:
     """``l = -g·A`` with g the geometric mean of ratios that ``token_log_ratios`` has clipped.
 
     Source:
         GMPO, arXiv:2507.20673.
     """
-    gaps_N = (push.policy_logprobs - push.anchor_logprobs).detach()
-    high_N = (push.advantages > 0) & (gaps_N > config.clip_high)
-    low_N = (push.advantages < 0) & (gaps_N < -config.clip_low)
-    return -push.ratios * push.advantages, high_N | low_N
+    gaps_N = (inputs.policy_logprobs - inputs.old_logprobs).detach()
+    high_N = (inputs.advantages > 0) & (gaps_N > config.clip_high)
+    low_N = (inputs.advantages < 0) & (gaps_N < -config.clip_low)
+    return -inputs.ratios * inputs.advantages, high_N | low_N
 
 
-def divergence_mask(push: Push, config: DivergenceMask) -> tuple[Tensor, Tensor]:
+def divergence_mask(inputs: SurrogateInputs, config: DivergenceMask) -> tuple[Tensor, Tensor]:
     """``l = -sg(r)·A·logp``, and 0 for a token that has moved too far where A pushes it.
 
     Too far: p has risen by more than ``high`` and A > 0, or fallen by more than ``low`` and A < 0.
@@ -164,26 +164,26 @@ def divergence_mask(push: Push, config: DivergenceMask) -> tuple[Tensor, Tensor]
     Source:
         DPPO with total variation; as weight we take the ratio up to ``MAX_WEIGHT``.
     """
-    moved_N = (push.policy_logprobs.exp() - push.anchor_logprobs.exp()).detach()
-    high_N = (push.advantages > 0) & (moved_N > config.high)
-    low_N = (push.advantages < 0) & (moved_N < -config.low)
+    moved_N = (inputs.policy_logprobs.exp() - inputs.old_logprobs.exp()).detach()
+    high_N = (inputs.advantages > 0) & (moved_N > config.high)
+    low_N = (inputs.advantages < 0) & (moved_N < -config.low)
     masked_N = high_N | low_N
-    weights_N = push.ratios.detach().clamp(max=MAX_WEIGHT).masked_fill(masked_N, 0.0)
-    return -weights_N * push.advantages * push.policy_logprobs, masked_N
+    weights_N = inputs.ratios.detach().clamp(max=MAX_WEIGHT).masked_fill(masked_N, 0.0)
+    return -weights_N * inputs.advantages * inputs.policy_logprobs, masked_N
 
 
-def squared(push: Push, config: Squared) -> tuple[Tensor, Tensor]:
+def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
     """``l = -A·logp + τ/2·x²`` with x the log-ratio; the leash has no border.
 
     Source:
         Kimi k1.5, arXiv:2501.12599 (there over whole sequences: ``ratio_level="sequence_prod"``).
     """
-    leash_N = config.tau / 2 * push.log_ratios.square()
-    return leash_N - push.advantages * push.policy_logprobs, _nowhere(push)
+    leash_N = config.tau / 2 * inputs.log_ratios.square()
+    return leash_N - inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
 
 
 # Any: each function takes its own settings, which the discriminator has already told apart.
-SURROGATES: Mapping[str, Callable[[Push, Any], tuple[Tensor, Tensor]]] = {
+SURROGATES: Mapping[str, Callable[[SurrogateInputs, Any], tuple[Tensor, Tensor]]] = {
     "ppo_clip": ppo_clip,
     "pg": policy_gradient,
     "is_clip": clipped_weight,
@@ -192,11 +192,11 @@ SURROGATES: Mapping[str, Callable[[Push, Any], tuple[Tensor, Tensor]]] = {
     "log_clip_geo": log_clip_geo,
     "div_mask": divergence_mask,
     "squared": squared,
-    "taper": taper,
+    "is_taper": tapered_weight,
     "balance": balance,
 }
 """Every surrogate by the ``type`` of its settings."""
 
 
-def _nowhere(push: Push) -> Tensor:
-    return torch.zeros_like(push.advantages, dtype=torch.bool)
+def _nowhere(inputs: SurrogateInputs) -> Tensor:
+    return torch.zeros_like(inputs.advantages, dtype=torch.bool)

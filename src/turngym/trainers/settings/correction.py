@@ -1,7 +1,7 @@
 """Settings of what is done about tokens that other weights drew.
 
-Three policies have an opinion on a drawn token: the one that drew it (*behaviour*), the one that
-the update began with (*prox*), and the one that is being trained (*live*).
+Three policies have log-probs for a sampled token: the one that sampled it (*behaviour*), the one
+that the update began with (*proximal*), and the one that is being trained (*current*).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from turngym.config import StrictModel
 
 CorrectionLevel = Literal["token", "turn", "sequence_geo", "sequence_prod"]
 RejectionLevel = Literal["token", "sequence_sum", "sequence_mean", "sequence_max", "any_token"]
-Pair = Literal["prox_behaviour", "live_behaviour", "live_prox"]
+Pair = Literal["proximal_behaviour", "current_behaviour", "current_proximal"]
 
 
 class Rejection(StrictModel):
@@ -24,7 +24,7 @@ class Rejection(StrictModel):
     ``abs_dp`` the gap between the two probabilities.
     """
 
-    pair: Pair = "prox_behaviour"
+    pair: Pair = "proximal_behaviour"
     """Which two: the first is compared with the second."""
     statistic: Literal["ratio", "k1", "k2", "k3", "abs_dp"] = "ratio"
     """How much they disagree, see above."""
@@ -48,16 +48,16 @@ class Rejection(StrictModel):
         return self
 
     @property
-    def reads_prox(self) -> bool:
+    def reads_proximal(self) -> bool:
         """Whether it asks the policy that the update began with."""
-        return "prox" in self.pair
+        return "proximal" in self.pair
 
 
 class CorrectionConfig(StrictModel):
     """How tokens are weighed and left out because other weights drew them.
 
-    The weight is the ratio prox / behaviour, without gradient; it multiplies the loss of the token
-    after any clipping. Rejected tokens have the weight 0.
+    The weight is the ratio proximal / behaviour, without gradient; it multiplies the loss of the
+    token after any clipping. Rejected tokens have the weight 0.
     """
 
     weight: Literal["none", "raw", "truncate", "band"] = "none"
@@ -112,7 +112,7 @@ class CorrectionConfig(StrictModel):
     @property
     def bounds_the_policy(self) -> bool:
         """Whether tokens are left out once the policy in training has moved too far."""
-        return any(each.pair != "prox_behaviour" for each in self.reject)
+        return any(each.pair != "proximal_behaviour" for each in self.reject)
 
 
 class FixedBounds(StrictModel):
@@ -171,8 +171,8 @@ Bounds = Annotated[FixedBounds | SecondMoment | Balanced, Field(discriminator="t
 class StepScale(StrictModel):
     """Make a step smaller when few episodes carry most of the importance weight (VCPO).
 
-    With w the product ratio live / behaviour of an episode, the effective share of a mini-batch of
-    B episodes is ``q = (sum w)² / (B · sum w²)``, and the learning rate is multiplied with
+    With w the product ratio current / behaviour of an episode, the effective share of a mini-batch
+    of B episodes is ``q = (sum w)² / (B · sum w²)``, and the learning rate is multiplied with
     ``min(1, q / base)`` or its square root.
     """
 

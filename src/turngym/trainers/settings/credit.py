@@ -45,7 +45,7 @@ def needs_of(rewards: Sequence[RewardConfig], advantage: AdvantageConfig) -> lis
 
 def _group_needs(advantage: GroupRelative) -> Iterable[Need]:
     for term in advantage.terms:
-        if term.group_by in ("anchor", "history"):
+        if term.group_by in ("state", "history"):
             yield "anchor"
         if term.returns == "segmented":
             yield "expert_match"

@@ -80,7 +80,7 @@ class UtteranceCritic(StrictModel):
     """Critic steps per batch of episodes."""
     batch_turns: int = Field(default=128, ge=1)
     """Replayed turns per critic step."""
-    value_actions: Literal["fresh", "played"] = "fresh"
+    value_actions: Literal["on_policy", "replayed"] = "on_policy"
     """V follows Q at actions that the policy draws now, or at the actions that were played. The
     fresh ones are those of the actor: one draw per ``actor_turns`` state and update, because
     drawing is what costs time. The paper's code draws anew for every critic step."""

@@ -1,4 +1,4 @@
-"""Settings of group-relative credit: returns, pools, scales, fusion."""
+"""Settings of group-relative credit: returns, pools, scales, combination."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Term(StrictModel):
     immediate: tuple[str, ...] = ()
     """Channels that count for their own turn alone: added to its return as they are (GiGPO's
     penalty for an invalid action)."""
-    channel_weights: dict[str, float] = Field(default_factory=dict)
+    reward_weights: dict[str, float] = Field(default_factory=dict)
     """Weights in the sum of ``rewards``, 1 where none is given; ``parts/NAME`` is a part. With
-    ``pool="separate"`` they multiply what the comparison made of a channel."""
+    ``normalization="separate"`` they multiply what the comparison made of a channel."""
     order: Literal["accumulate_first", "normalize_first"] = "accumulate_first"
     """Compare returns, or compare rewards and add up what comes of it (IGPO)."""
-    pool: Literal["joint", "separate"] = "joint"
+    normalization: Literal["joint", "separate"] = "joint"
     """Compare the channels together, or each in pools of its own and add up what comes of it
     (GDPO). Together means their sum, or with ``normalize_first`` the values of all in one pool."""
     returns: Literal["outcome", "reward_to_go", "segmented"] = "outcome"
@@ -31,7 +31,7 @@ class Term(StrictModel):
     part ``expert_match`` is less than 1 (UI-S1)."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per turn."""
-    group_by: Literal["task", "task_turn", "anchor", "history"] = "task"
+    group_by: Literal["task", "task_turn", "state", "history"] = "task"
     """Who is compared within a group: all, turns with one index, turns in one state, or turns with
     the same last states (HGPO)."""
     history: int = Field(default=2, ge=1)
@@ -60,7 +60,7 @@ class Term(StrictModel):
     """Added to the scale."""
     least_scale: float = Field(default=0.0, ge=0)
     """The scale is never less than this."""
-    singleton: Literal["zero", "raw"] = "zero"
+    group_of_one: Literal["zero", "raw"] = "zero"
     """What a pool of one becomes: 0, or the value itself."""
     above: float | None = None
     """Count a value as 1 when it is more than this, else as 0, before anything is compared."""
@@ -86,7 +86,7 @@ class Term(StrictModel):
             what = "immediate rewards" if self.immediate else f"returns={self.returns!r}"
             raise ValueError(
                 f"{what} differ from turn to turn: wanted group_by='task_turn', "
-                "'anchor' or 'history', or unit='turn'"
+                "'state' or 'history', or unit='turn'"
             )
         return self
 
@@ -100,7 +100,7 @@ class Term(StrictModel):
         )
 
 
-class GatedFusion(StrictModel):
+class GatedSum(StrictModel):
     """Add the later terms to the first with a weight that fades where outcomes already differ.
 
     Source:
@@ -116,13 +116,13 @@ class GatedFusion(StrictModel):
     """beta falls by ``exp(-decay * update)``."""
 
 
-class SumFusion(StrictModel):
+class SumOfTerms(StrictModel):
     """Add up the terms, each with its weight."""
 
     type: Literal["sum"] = "sum"
 
 
-Fusion = Annotated[SumFusion | GatedFusion, Field(discriminator="type")]
+Combination = Annotated[SumOfTerms | GatedSum, Field(discriminator="type")]
 
 
 class BatchScale(StrictModel):
@@ -154,7 +154,7 @@ class GroupRelative(StrictModel):
 
     type: Literal["group_relative"] = "group_relative"
     terms: tuple[Term, ...] = Field(default=(Term(),), min_length=1)
-    fusion: Fusion = SumFusion()
+    combine: Combination = SumOfTerms()
     batch: BatchScale | None = None
     filter: GroupFilter = GroupFilter()
     drop_pivot: bool = False

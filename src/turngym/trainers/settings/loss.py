@@ -24,7 +24,7 @@ Aggregation = Literal[
     "turn_mean",
 ]
 RatioLevel = Literal["token", "turn", "sequence_geo", "sequence_prod", "prefix_prod", "prefix_min"]
-RatioAnchor = Literal["prox", "interpolate", "behaviour", "live"]
+OldPolicyName = Literal["proximal", "estimated", "behaviour", "current"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 
 
@@ -62,14 +62,14 @@ class PolicyGradient(StrictModel):
     """The loss is divided by ``1 + tau`` (OPMD)."""
 
 
-class Taper(StrictModel):
+class TaperedWeight(StrictModel):
     """REINFORCE with weight 1 where the advantage is positive, and a bounded ratio elsewhere.
 
     What is praised is imitated, whoever drew it; what is blamed counts less the less likely it has
     become (TOPR).
     """
 
-    type: Literal["taper"]
+    type: Literal["is_taper"]
     low: float = Field(default=0.0, ge=0, lt=1)
     """Smallest weight of what is pushed down."""
     high: float = Field(default=1.0, ge=1)
@@ -98,7 +98,7 @@ class _Band(StrictModel):
 class ClippedWeight(_Band):
     """REINFORCE with the ratio as a bounded weight: no token is ever left out.
 
-    With ``ratio_anchor="behaviour"`` this is AIPO.
+    With ``old_policy="behaviour"`` this is AIPO.
     """
 
     type: Literal["is_clip"]
@@ -160,16 +160,16 @@ Surrogate = Annotated[
     | LogClipGeo
     | DivergenceMask
     | Squared
-    | Taper
+    | TaperedWeight
     | Balance,
     Field(discriminator="type"),
 ]
 
-UNBOUNDED = ("pg", "is_clip", "is_zero", "taper", "balance")
+UNBOUNDED = ("pg", "is_clip", "is_zero", "is_taper", "balance")
 """Surrogates without a trust region of their own."""
 NO_RATIO = ("pg", "balance")
 """Surrogates that read no ratio."""
-_MEASURED = ("behaviour", "interpolate")
+_MEASURED = ("behaviour", "estimated")
 """Anchors that are not the policy at the start of the update."""
 
 
@@ -177,11 +177,11 @@ class LossConfig(StrictModel):
     """What is minimised."""
 
     surrogate: Surrogate = PpoClip()
-    ratio_anchor: RatioAnchor = "prox"
-    """Denominator of the ratio: the policy at the start of the update; a guess of it between the
-    policy itself and who drew the token, which spares a forward pass (A-3PO); the log-probs that
-    the engine reported when it drew the tokens; or the policy itself, which makes every ratio 1
-    and allows one optimizer step per batch only."""
+    old_policy: OldPolicyName = "proximal"
+    """Denominator of the importance ratio: the policy at the start of the update (``proximal``); an
+    estimate of it between the current and the behaviour policy, which spares a forward pass
+    (A-3PO); the policy that sampled the token (``behaviour``); or the current policy, which makes
+    every ratio 1 and allows one optimizer step per batch only."""
     ratio_level: RatioLevel = "token"
     """Whose ratio a token gets: its own; the geometric mean over its turn or its episode; the
     product over its episode, or over the episode up to the token; or its own times the smallest
@@ -208,9 +208,9 @@ class LossConfig(StrictModel):
     @model_validator(mode="after")
     def _level_fits_the_surrogate(self) -> Self:
         kind, level = self.surrogate.type, self.ratio_level
-        if kind in NO_RATIO and (level != "token" or self.ratio_anchor in _MEASURED):
+        if kind in NO_RATIO and (level != "token" or self.old_policy in _MEASURED):
             raise ValueError(
-                f"surrogate.type={kind!r} has no ratio: leave ratio_level and ratio_anchor out, "
+                f"surrogate.type={kind!r} has no ratio: leave ratio_level and old_policy out, "
                 "or use 'is_clip'"
             )
         if kind == "div_mask" and level != "token":
@@ -227,24 +227,24 @@ class LossConfig(StrictModel):
 
     @model_validator(mode="after")
     def _corrected_once(self) -> Self:
-        anchor, correction = self.ratio_anchor, self.correction
+        anchor, correction = self.old_policy, self.correction
         if anchor == "behaviour" and correction.weight != "none":
             raise ValueError(
-                "ratio_anchor='behaviour' already weighs by who drew the tokens, and "
+                "old_policy='behaviour' already weighs by who drew the tokens, and "
                 f"correction.weight={correction.weight!r} would do it again: use "
-                "ratio_anchor='prox', or leave the weight out"
+                "old_policy='proximal', or leave the weight out"
             )
-        if anchor == "behaviour" and any(each.reads_prox for each in correction.reject):
+        if anchor == "behaviour" and any(each.reads_proximal for each in correction.reject):
             raise ValueError(
-                "ratio_anchor='behaviour' knows no policy at the start of the update: wanted "
-                "correction.reject with pair='live_behaviour'"
+                "old_policy='behaviour' knows no policy at the start of the update: wanted "
+                "correction.reject with pair='current_behaviour'"
             )
-        if anchor == "interpolate":
+        if anchor == "estimated":
             adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
             if not correction.is_local or self.ratio_level != "token" or adaptive:
                 raise ValueError(
-                    "ratio_anchor='interpolate' spares a forward pass that ratios, corrections or "
-                    "bounds over more than one token need again: use ratio_anchor='prox'"
+                    "old_policy='estimated' spares a forward pass that ratios, corrections or "
+                    "bounds over more than one token need again: use old_policy='proximal'"
                 )
         return self
 
@@ -258,7 +258,7 @@ class LossConfig(StrictModel):
         return self
 
     @property
-    def needs_live_scores(self) -> bool:
+    def needs_current_scores(self) -> bool:
         """Whether a step looks at its whole mini-batch before it computes any gradient."""
         adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
         return adaptive or not self.correction.is_local

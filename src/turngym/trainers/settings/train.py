@@ -73,10 +73,10 @@ class AlgoConfig(StrictModel):
                 "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
                 f"{advantage.type!r}; use 'seq_mean_token_mean'"
             )
-        if self.updates_last_turn_first and loss.ratio_anchor in ("behaviour", "interpolate"):
+        if self.updates_last_turn_first and loss.old_policy in ("behaviour", "estimated"):
             raise ValueError(
                 "advantage.turn_order='reverse' measures each turn from the policy that the later "
-                f"turns left: wanted loss.ratio_anchor='prox', got {loss.ratio_anchor!r}"
+                f"turns left: wanted loss.old_policy='proximal', got {loss.old_policy!r}"
             )
         if self.updates_last_turn_first and loss.correction.is_active:
             raise ValueError(
@@ -176,6 +176,18 @@ class TrainConfig(StrictModel):
     recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
     renamed: ClassVar[Mapping[str, str]] = {
         "warm_start.oracle_noise": "warm_start.expert_noise",
+        "algo.advantage.fusion": "algo.advantage.combine",
+        "algo.advantage.terms.*.channel_weights": "algo.advantage.terms.*.reward_weights",
+        "algo.advantage.terms.*.pool": "algo.advantage.terms.*.normalization",
+        "algo.advantage.terms.*.singleton": "algo.advantage.terms.*.group_of_one",
+        "algo.advantage.terms.*.group_by=anchor": "state",
+        "algo.advantage.critic.value_actions=fresh": "on_policy",
+        "algo.advantage.critic.value_actions=played": "replayed",
+        "algo.loss.ratio_anchor": "algo.loss.old_policy",
+        "algo.loss.surrogate.type=taper": "algo.loss.surrogate.type=is_taper",
+        "algo.loss.correction.reject.*.pair=prox_behaviour": "proximal_behaviour",
+        "algo.loss.correction.reject.*.pair=live_behaviour": "current_behaviour",
+        "algo.loss.correction.reject.*.pair=live_prox": "current_proximal",
     }
 
     env: EnvConfig
@@ -198,13 +210,13 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
                 f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
-                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'live' pair"
+                "'ppo_clip', set regularizer.kl_coefficient, or reject by a 'current_*' pair"
             )
-        if loss.ratio_anchor == "live" and steps > 1:
+        if loss.old_policy == "current" and steps > 1:
             raise ValueError(
-                f"algo.loss.ratio_anchor='live' makes every ratio 1, but learner.num_epochs and "
+                f"algo.loss.old_policy='current' makes every ratio 1, but learner.num_epochs and "
                 f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
-                "'prox'"
+                "'proximal'"
             )
         advantage = self.algo.advantage
         compares = isinstance(advantage, GroupRelative) and any(
@@ -270,11 +282,11 @@ class TrainConfig(StrictModel):
                 "rollout.mode='sync'"
             )
         corrected = loss.correction.weight != "none" or rollout.staleness == 0
-        if loss.ratio_anchor == "live" and not corrected:
+        if loss.old_policy == "current" and not corrected:
             raise ValueError(
-                "algo.loss.ratio_anchor='live' makes every ratio 1, although rollout.staleness="
-                f"{rollout.staleness} lets older weights draw: use 'prox' or 'behaviour', or set "
-                "algo.loss.correction.weight"
+                "algo.loss.old_policy='current' makes every ratio 1, although rollout.staleness="
+                f"{rollout.staleness} lets older weights sample: use 'proximal' or 'behaviour', or "
+                "set algo.loss.correction.weight"
             )
         heads = rollout.stale == "mask_stale" and rollout.admission != "in_order"
         if heads and not isinstance(self.algo.advantage, GroupRelative):

@@ -13,16 +13,24 @@ from torch import Tensor
 
 from turngym.seeding import generator
 from turngym.trainers.losses.aggregation import aggregation_coefficients
-from turngym.trainers.losses.clip_bounds import solved
-from turngym.trainers.losses.corrections import Drift, correction_weights, interpolated
-from turngym.trainers.losses.off_policy import EpisodeWeights, kept_only, with_balance
+from turngym.trainers.losses.clip_bounds import solve_clip_bounds
+from turngym.trainers.losses.corrections import (
+    PolicyLogprobs,
+    correction_weights,
+    estimated_old_logprobs,
+)
+from turngym.trainers.losses.off_policy import (
+    EpisodeWeights,
+    with_balanced_advantages,
+    without_rejected,
+)
 from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
 from turngym.trainers.losses.ratios import (
     episode_log_ratios,
     flat,
     has_split_episodes,
+    sequence_ids,
     unflat,
-    whole_ids,
 )
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
@@ -42,16 +50,17 @@ class BatchTerms:
     """What one mini-batch gives its micro-batches to pick from: arrays [L], one per sample."""
 
     loss: LossConfig
-    """What is minimised in this step: clip bounds that follow the batch are solved."""
+    """What is minimised in this step: adaptive clip bounds are solved."""
     coefficients: Scores
-    anchors: Scores | None
-    """Denominators of the ratios; None when they are the policy of the step itself, or a guess."""
+    old_logprobs: Scores | None
+    """Old-policy log-probs of the importance ratio; None for those of the current policy, or for an
+    estimate that is made with each micro-batch."""
     weights: list[NDArray[np.float64]] | None
     """As in ``TokenTerms``; None where each token's own can be computed with its loss."""
     references: Scores | None
-    wholes: list[NDArray[np.int64]] | None
+    sequences: list[NDArray[np.int64]] | None
     """As in ``TokenTerms``."""
-    whole_log_ratios: list[NDArray[np.float64]] | None
+    sequence_log_ratios: list[NDArray[np.float64]] | None
     """As in ``TokenTerms``."""
 
 
@@ -130,15 +139,17 @@ class Learner:
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
         if not counted:
             return
-        anchors, references = self._anchors(counted), self._references(counted)
+        old_logprobs, references = self._old_logprobs(counted), self._references(counted)
         if self._loss.surrogate.type == "balance":
             assert references is not None
             beta = self._loss.surrogate.beta
-            counted = with_balance(counted, self.logprobs(counted), references, beta=beta)
+            counted = with_balanced_advantages(
+                counted, self.logprobs(counted), references, beta=beta
+            )
         for number, batch in enumerate(self._minibatches(counted)):
             self._step(
                 [counted[i] for i in batch],
-                None if anchors is None else [anchors[i] for i in batch],
+                None if old_logprobs is None else [old_logprobs[i] for i in batch],
                 None if references is None else [references[i] for i in batch],
                 sums,
                 is_first=is_first and number == 0,
@@ -175,14 +186,14 @@ class Learner:
             temperature=self._temperature,
         )
 
-    def _anchors(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        """Return the ratio's denominators, or None when they are the policy of the step itself.
+    def _old_logprobs(self, samples: Sequence[TrainingSample]) -> Scores | None:
+        """Return the log-probs of the old policy, or None when that is the current one.
 
-        None also for those that are guessed, each with its token's loss.
+        None also for an estimate, which is made with each micro-batch.
         """
-        if self._loss.ratio_anchor == "behaviour":
+        if self._loss.old_policy == "behaviour":
             return [s.behaviour_logprobs for s in samples]
-        if self._loss.ratio_anchor in ("live", "interpolate") or self.config.steps_per_batch == 1:
+        if self._loss.old_policy in ("current", "estimated") or self.config.steps_per_batch == 1:
             return None
         unbiased_kl = (
             self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
@@ -213,14 +224,14 @@ class Learner:
     def _step(
         self,
         samples: Sequence[TrainingSample],
-        anchors: Scores | None,
+        old_logprobs: Scores | None,
         references: Scores | None,
         sums: MetricSums,
         *,
         is_first: bool,
     ) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        known = self._known(samples, anchors, references)
+        known = self._known(samples, old_logprobs, references)
         self.optimizer.zero_grad()
         loss, policy, kl, episodes = 0.0, 0.0, 0.0, EpisodeWeights()
         for batch in micro_batches(
@@ -251,55 +262,57 @@ class Learner:
     def _known(
         self,
         samples: Sequence[TrainingSample],
-        anchors: Scores | None,
+        old_logprobs: Scores | None,
         references: Scores | None,
     ) -> BatchTerms:
         """Return what a step knows before any gradient; a forward pass where that needs one."""
         loss, weights = self._loss, None
         counted = list(samples)
-        wholes = whole_ids(samples) if self._reads_wholes else None
+        sequences = sequence_ids(samples) if self._reads_sequences else None
         by_episode = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
-        live = None
-        if loss.needs_live_scores or (by_episode and anchors is not None):
-            live = self.logprobs(samples)
-        if live is not None and not loss.correction.is_local:
-            weights = self._weights(samples, live, anchors)
+        current = None
+        if loss.needs_current_scores or (by_episode and old_logprobs is not None):
+            current = self.logprobs(samples)
+        if current is not None and not loss.correction.is_local:
+            weights = self._weights(samples, current, old_logprobs)
             if loss.correction.denominator == "kept":
-                counted = kept_only(samples, weights)
-        if live is not None and isinstance(loss.surrogate, PpoClip):
-            gaps_N = flat(live, samples) - flat(anchors or live, samples)
-            clip = solved(loss.surrogate, gaps_N, flat([s.advantages for s in samples], samples))
+                counted = without_rejected(samples, weights)
+        if current is not None and isinstance(loss.surrogate, PpoClip):
+            gaps_N = flat(current, samples) - flat(old_logprobs or current, samples)
+            clip = solve_clip_bounds(
+                loss.surrogate, gaps_N, flat([s.advantages for s in samples], samples)
+            )
             loss = loss.model_copy(update={"surrogate": clip})
         split = None
-        if live is not None and by_episode and anchors is not None:
-            split = episode_log_ratios(samples, live, anchors, loss)
+        if current is not None and by_episode and old_logprobs is not None:
+            split = episode_log_ratios(samples, current, old_logprobs, loss)
         return BatchTerms(
             loss=loss,
             coefficients=aggregation_coefficients(
                 counted, loss.aggregation, constant_length=loss.constant_length
             ),
-            anchors=anchors,
+            old_logprobs=old_logprobs,
             weights=weights,
             references=references,
-            wholes=wholes,
-            whole_log_ratios=split,
+            sequences=sequences,
+            sequence_log_ratios=split,
         )
 
     def _weights(
-        self, samples: Sequence[TrainingSample], live: Scores, anchors: Scores | None
+        self, samples: Sequence[TrainingSample], current: Scores, old_logprobs: Scores | None
     ) -> list[NDArray[np.float64]]:
         """Return the corrections of a whole mini-batch."""
-        drift = Drift(
+        logprobs = PolicyLogprobs(
             behaviour=flat([s.behaviour_logprobs for s in samples], samples),
-            prox=flat(anchors or live, samples),
-            live=flat(live, samples),
+            proximal=flat(old_logprobs or current, samples),
+            current=flat(current, samples),
             advantages=flat([s.advantages for s in samples], samples),
-            wholes=flat(whole_ids(samples), samples),
+            sequences=flat(sequence_ids(samples), samples),
         )
-        return unflat(correction_weights(drift, self._loss.correction), samples)
+        return unflat(correction_weights(logprobs, self._loss.correction), samples)
 
     @property
-    def _reads_wholes(self) -> bool:
+    def _reads_sequences(self) -> bool:
         return self._loss.ratio_level != "token"
 
     def _terms(
@@ -315,40 +328,40 @@ class Learner:
         def gather(arrays: Sequence[NDArray[np.generic]] | None) -> Tensor | None:
             return None if arrays is None else batch.gather(arrays)
 
-        live_N = logprobs_N.detach()
-        anchors_N = gather(known.anchors)
-        if anchors_N is None:
-            anchors_N = self._guessed(live_N, batch, samples)
+        current_N = logprobs_N.detach()
+        old_N = gather(known.old_logprobs)
+        if old_N is None:
+            old_N = self._estimated_old(current_N, batch, samples)
         advantages_N = batch.gather([s.advantages for s in samples])
         weights_N = gather(known.weights)
         if weights_N is None and self._loss.correction.is_active:
-            drift = Drift(
+            logprobs = PolicyLogprobs(
                 behaviour=batch.gather([s.behaviour_logprobs for s in samples]),
-                prox=anchors_N,
-                live=live_N,
+                proximal=old_N,
+                current=current_N,
                 advantages=advantages_N,
             )
-            weights_N = correction_weights(drift, self._loss.correction)
+            weights_N = correction_weights(logprobs, self._loss.correction)
         return TokenTerms(
             policy_logprobs=logprobs_N,
-            anchor_logprobs=anchors_N,
+            old_logprobs=old_N,
             advantages=advantages_N,
             coefficients=batch.gather(known.coefficients),
             weights=weights_N,
-            wholes=gather(known.wholes),
-            whole_log_ratios=gather(known.whole_log_ratios),
+            sequences=gather(known.sequences),
+            sequence_log_ratios=gather(known.sequence_log_ratios),
             ref_logprobs=gather(known.references),
             entropies=entropies_N,
         )
 
-    def _guessed(
-        self, live_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
+    def _estimated_old(
+        self, current_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
     ) -> Tensor:
-        """Return the anchors that nobody computed before: the policy itself, or a guess."""
-        if self._loss.ratio_anchor != "interpolate":
-            return live_N
-        return interpolated(
-            live_N,
+        """Return old log-probs that were not computed before: current ones, or an estimate."""
+        if self._loss.old_policy != "estimated":
+            return current_N
+        return estimated_old_logprobs(
+            current_N,
             batch.gather([s.behaviour_logprobs for s in samples]),
             batch.gather([s.policy_versions for s in samples]),
             self.updates,

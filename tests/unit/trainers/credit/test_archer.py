@@ -160,7 +160,7 @@ async def test_the_token_baseline_learns_the_advantage() -> None:
 
 
 async def test_offline_weighs_the_actions_that_were_played() -> None:
-    critic = {"value_actions": "played"}
+    critic = {"value_actions": "replayed"}
     made = method(mode="offline", critic=critic, awr_inverse_temperature=3.0)
     samples = (await made.assign(matching_game(0))).samples
     assert len(samples) == 6

@@ -20,7 +20,7 @@ CRITIC = {
     "steps_per_update": 2,
     "batch_turns": 8,
     "warmup_updates": 0,
-    "value_actions": "played",
+    "value_actions": "replayed",
 }
 VALID = np.array([[True, True, True, False]])
 JUDGED = Judgement(
@@ -91,7 +91,7 @@ async def test_one_candidate_is_the_action_that_was_played() -> None:
 
 
 async def test_the_policy_waits_for_the_critic() -> None:
-    made = method(threshold=0.0, critic={"warmup_updates": 1, "value_actions": "fresh"})
+    made = method(threshold=0.0, critic={"warmup_updates": 1, "value_actions": "on_policy"})
     assert (await made.assign(matching_game(0))).samples == ()
     assert (await made.assign(matching_game(1))).metrics["credit/buffer_turns"] == 48
 

@@ -13,7 +13,7 @@ from turngym.errors import TrainingError
 from turngym.trainers.credit.channels import Channels, gated, pure_channels
 from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
 from turngym.trainers.credit.turns import Turns
-from turngym.trainers.settings.group import GatedFusion, GroupRelative, Term
+from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.trainers.settings.rewards import (
     EnvReward,
     InvalidPenalty,
@@ -84,11 +84,11 @@ def test_channels_are_read_together() -> None:
     assert found["invalid"].values_N.tolist() == [-0.1, 0.0, 0.0]
 
 
-def igpo(pool: str, gamma: float) -> Term:
+def igpo(normalization: str, gamma: float) -> Term:
     return Term(
         rewards=("info_gain", "outcome"),
         order="normalize_first",
-        pool=pool,
+        normalization=normalization,
         returns="reward_to_go",
         gamma=gamma,
         unit="turn",
@@ -153,7 +153,7 @@ def test_a_reward_of_zero_is_a_turn_like_any_other() -> None:
 def infopo(temperature: float, decay: float = 0.0) -> GroupRelative:
     return GroupRelative(
         terms=(
-            Term(singleton="raw"),
+            Term(group_of_one="raw"),
             Term(
                 rewards=("feedback_gain",),
                 order="normalize_first",
@@ -162,7 +162,7 @@ def infopo(temperature: float, decay: float = 0.0) -> GroupRelative:
                 unit="token",
             ),
         ),
-        fusion=GatedFusion(type="gated", beta=0.5, temperature=temperature, decay=decay),
+        combine=GatedSum(type="gated", beta=0.5, temperature=temperature, decay=decay),
     )
 
 

@@ -188,8 +188,8 @@ def test_a_gate_that_fades_goes_on_where_a_checkpoint_left_it() -> None:
         {"centre": "none", "scale": "none"},
         {"rewards": ["invalid"], "order": "normalize_first", "unit": "turn"},
     ]
-    fusion = {"type": "gated", "decay": 0.5}
-    advantage = {"type": "group_relative", "terms": terms, "fusion": fusion}
+    combine = {"type": "gated", "decay": 0.5}
+    advantage = {"type": "group_relative", "terms": terms, "combine": combine}
     rewards = [{"type": "env"}, {"type": "invalid"}]
     method = load_config(AlgoConfig, [{"rewards": rewards, "advantage": advantage}])
     groups = [group(episode([turn(invalid=True), turn()]), [1.0])]

@@ -103,7 +103,7 @@ def test_gdpo_compares_each_reward_on_its_own_scale() -> None:
     apart = algo("gdpo", "batch=null")
     assert_rows(rows_of(apart, FIRST), [[1.731751], [0.0], [0.0 - 1.731751], [0.0]], atol=1e-5)
     assert_rows(rows_of(apart, SECOND), [[1.9996], [0.0], [0.0], [-1.9996]])
-    together = algo("gdpo", "batch=null", "terms.0.pool=joint")
+    together = algo("gdpo", "batch=null", "terms.0.normalization=joint")
     assert_rows(rows_of(together, SECOND), [[1.224595], [0.0], [0.0], [-1.224595]], atol=1e-5)
 
 
@@ -122,7 +122,7 @@ def test_gdpo_tells_two_rewards_from_one() -> None:
 
 
 def test_gdpo_weighs_a_part_after_it_was_compared() -> None:
-    weighted = algo("gdpo", "batch=null", 'terms.0.channel_weights={"parts/neat": 0.5}')
+    weighted = algo("gdpo", "batch=null", 'terms.0.reward_weights={"parts/neat": 0.5}')
     assert_rows(rows_of(weighted, parts((0, 0), (1, 1))), [[-1.0605], [1.0605]])
 
 
@@ -157,7 +157,7 @@ def test_a_turn_that_one_attempt_alone_reached_gets_no_credit() -> None:
 
 
 def test_a_lone_turn_keeps_its_return_when_asked_to_as_the_authors_do() -> None:
-    raw = algo("trloo", "terms.0.singleton=raw")
+    raw = algo("trloo", "terms.0.group_of_one=raw")
     assert rows_of(raw, group([0.0, 1.0], [0.0])) == [[1.0, 1.0], [-1.0]]
 
 

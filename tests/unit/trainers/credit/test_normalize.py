@@ -120,8 +120,8 @@ def test_floating_point_noise_is_no_difference() -> None:
     ("flags", "wanted"),
     [
         ({}, 0.0),
-        ({"singleton": "raw"}, 3.0),
-        ({"centre": "leave_one_out", "singleton": "raw", "scale": "none"}, 3.0),
+        ({"group_of_one": "raw"}, 3.0),
+        ({"centre": "leave_one_out", "group_of_one": "raw", "scale": "none"}, 3.0),
         ({"centre": "none"}, 3.0),
     ],
 )

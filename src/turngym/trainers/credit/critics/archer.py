@@ -62,7 +62,7 @@ class ArcherCredit:
         rows = critic.sample("actor_states", config.actor_turns)
         states: list[Ids] = [row.state for row in rows]
         drawn: list[Generation] = []
-        if config.critic.value_actions == "fresh" or (is_warm and config.mode == "online"):
+        if config.critic.value_actions == "on_policy" or (is_warm and config.mode == "online"):
             seed = derive_seed(self._context.seed, "actor_actions", critic.updates)
             drawn = await draw_actions(self._context, states, seed=seed)
         fresh: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in drawn]

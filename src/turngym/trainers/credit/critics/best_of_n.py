@@ -70,7 +70,7 @@ class BestOfNCredit:
         turns, is_warm = critic.add(groups), critic.is_warm
         rows = critic.sample("actor_states", config.actor_turns)
         fresh_per_state = config.candidates - 1 if is_warm else 0
-        if config.critic.value_actions == "fresh":
+        if config.critic.value_actions == "on_policy":
             fresh_per_state = max(1, fresh_per_state)
         states: list[Ids] = [row.state for row in rows for _ in range(fresh_per_state)]
         seed = derive_seed(self._context.seed, "candidates", critic.updates)

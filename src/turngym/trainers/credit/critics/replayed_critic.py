@@ -97,7 +97,7 @@ class ReplayedCritic:
         """Take the critic steps of one update.
 
         Args:
-            states: States that V learns at, with ``value_actions="fresh"``.
+            states: States that V learns at, with ``value_actions="on_policy"``.
             actions: A fresh action at each of them.
 
         Raises:
@@ -107,7 +107,7 @@ class ReplayedCritic:
         for step in range(config.steps_per_update if len(self.ring) else 0):
             rng = generator(self._context.seed, "critic_step", self.updates, step)
             rows = self.ring.sample(config.batch_turns, rng)
-            if config.value_actions == "played":
+            if config.value_actions == "replayed":
                 losses.append(self._learner.step(rows))
                 continue
             chosen = rng.integers(0, len(states), config.batch_turns)

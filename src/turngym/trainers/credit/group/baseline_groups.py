@@ -38,7 +38,7 @@ def poolings(turns: Turns, term: Term) -> list[Pooling]:
     if term.group_by == "task_turn":
         keys = zip(turns.group_N.tolist(), turns.turn_N.tolist(), strict=True)
         return [Pooling(pools_N=_numbered(keys))]
-    if term.group_by == "anchor":
+    if term.group_by == "state":
         return [Pooling(pools_N=_state_pools(turns, 1))]
     return [
         Pooling(

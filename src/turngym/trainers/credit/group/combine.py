@@ -13,12 +13,14 @@ import numpy as np
 from turngym.trainers.credit.group.normalize import ZERO_SPREAD
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.group import BatchScale, Fusion, GatedFusion
+from turngym.trainers.settings.group import BatchScale, Combination, GatedSum
 
 _EPS = 1e-6
 
 
-def fuse(terms: Sequence[FloatArray], turns: Turns, config: Fusion, *, update: int) -> FloatArray:
+def combine_terms(
+    terms: Sequence[FloatArray], turns: Turns, config: Combination, *, update: int
+) -> FloatArray:
     """Return the sum of weighted terms, or the gated one, shape [N].
 
     Args:
@@ -27,7 +29,7 @@ def fuse(terms: Sequence[FloatArray], turns: Turns, config: Fusion, *, update: i
         config: How.
         update: Number of the update, from 0.
     """
-    if not isinstance(config, GatedFusion) or len(terms) == 1:
+    if not isinstance(config, GatedSum) or len(terms) == 1:
         total_N: FloatArray = np.sum(terms, axis=0)
         return total_N
     first_N, others_N = terms[0], np.sum(terms[1:], axis=0)
@@ -35,8 +37,8 @@ def fuse(terms: Sequence[FloatArray], turns: Turns, config: Fusion, *, update: i
     least = _token_deviation(others_N, turns) + _EPS
     widest = max(_token_deviation(first_N, turns) + _EPS, 1.0)
     gate_N = _gates(turns, config)[turns.episode_N]
-    fused_N: FloatArray = first_N + beta * min(1.0, widest / least) * gate_N * others_N
-    return fused_N
+    combined_N: FloatArray = first_N + beta * min(1.0, widest / least) * gate_N * others_N
+    return combined_N
 
 
 def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) -> FloatArray:
@@ -88,7 +90,7 @@ def group_deviations(values_B: FloatArray, turns: Turns) -> FloatArray:
     return spread[turns.group_B]
 
 
-def _gates(turns: Turns, config: GatedFusion) -> FloatArray:
+def _gates(turns: Turns, config: GatedSum) -> FloatArray:
     """Return ``sigmoid(-std of the group's outcomes / temperature)``, in (0, 0.5], shape [B]."""
     doubt_B = group_deviations(turns.outcome_B, turns) / config.temperature
     gates_B: FloatArray = np.exp(-np.logaddexp(0.0, doubt_B))

@@ -12,13 +12,13 @@ import numpy as np
 
 from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.group.combine import batch_counts, fuse, scale_batch
+from turngym.trainers.credit.group.combine import batch_counts, combine_terms, scale_batch
 from turngym.trainers.credit.group.filters import groups_with_signal, informative_groups, pivots
 from turngym.trainers.credit.group.signal_metrics import signal_metrics
 from turngym.trainers.credit.group.terms import term_advantages
 from turngym.trainers.credit.turns import Turns
 from turngym.trainers.samples import FloatArray, per_token, to_samples
-from turngym.trainers.settings.group import GatedFusion, GroupRelative
+from turngym.trainers.settings.group import GatedSum, GroupRelative
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def group_advantages(
     """Return the advantage of every drawn token, one array [M] per episode.
 
     Every drawn token of a turn has the turn's advantage. Pure. An episode's advantages depend on
-    its own group alone, but for ``batch`` and for the common scale in gated fusion.
+    its own group alone, but for ``batch`` and for the common scale of a gated sum.
 
     Args:
         turns: The batch.
         channels: Its rewards by channel.
         config: The method.
-        update: Number of the update, from 0; gated fusion may fade with it.
+        update: Number of the update, from 0; a gated sum may fade with it.
 
     Raises:
         TrainingError: ``scale="mean"`` meets a group whose mean is negative.
@@ -57,7 +57,7 @@ def turn_advantages(
 ) -> FloatArray:
     """Return the advantage of every turn, shape [N]; otherwise as ``group_advantages``."""
     terms = [t.weight * term_advantages(turns, channels, t) for t in config.terms]
-    values_N = fuse(terms, turns, config.fusion, update=update)
+    values_N = combine_terms(terms, turns, config.combine, update=update)
     if config.drop_pivot:
         values_N = values_N * _pivot_factors(values_N, turns)
     if config.batch is not None:
@@ -148,7 +148,7 @@ class GroupRelativeCredit:
     def state(self) -> dict[str, Tensor]:
         """Return what the reward channels learned, and the update where it matters."""
         state = self._channels.state()
-        if isinstance(self._config.fusion, GatedFusion):
+        if isinstance(self._config.combine, GatedSum):
             import torch
 
             state[_UPDATE] = torch.tensor([self._update])

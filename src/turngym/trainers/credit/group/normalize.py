@@ -24,7 +24,7 @@ def normalize(
     """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
 
     A pool of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and is not
-    divided when it is not. A pool of one becomes what ``term.singleton`` says when it is centred
+    divided when it is not. A pool of one becomes what ``term.group_of_one`` says when it is centred
     and is not divided either.
 
     Args:
@@ -51,7 +51,7 @@ def normalize(
     divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(pools, term))
     scaled_N = centred_N / divisor_P[pools.index_N]
     if term.centre != "none":
-        alone_N = pools.values_N if term.singleton == "raw" else np.zeros(pools.values_N.shape)
+        alone_N = pools.values_N if term.group_of_one == "raw" else np.zeros(pools.values_N.shape)
         scaled_N = np.where(is_equal_P[pools.index_N], -term.offset, scaled_N)
         scaled_N = np.where(is_one_P[pools.index_N], alone_N, scaled_N)
     result_N[inside_N] = scaled_N

@@ -38,7 +38,7 @@ def signal_metrics(
         "credit/advantage_std": float(advantages_N.std()),
     }
     for term in config.terms:
-        if term.group_by in ("anchor", "history"):
+        if term.group_by in ("state", "history"):
             metrics |= _pool_metrics(poolings(turns, term)[0].pools_N)
     outcome_N = turns.outcome_B[turns.episode_N]
     for name, channel in channels.items():

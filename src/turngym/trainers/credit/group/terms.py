@@ -34,18 +34,18 @@ def term_advantages(turns: Turns, channels: Mapping[str, Channel], term: Term) -
         TrainingError: See ``normalize``.
     """
     names = _channel_names(channels, term)
-    weights_C = np.array([term.channel_weights.get(name, 1.0) for name in names])
+    weights_C = np.array([term.reward_weights.get(name, 1.0) for name in names])
     values_CN = np.stack([channels[name].values_N for name in names])
     valid_CN = np.stack([channels[name].has_value_N for name in names])
     if term.order == "accumulate_first":
-        if term.pool == "joint":
+        if term.normalization == "joint":
             values_CN, weights_C = weights_C[None] @ values_CN, np.ones(1)
         returns_CN = np.stack([_accumulated(row, turns, channels, term) for row in values_CN])
         everywhere_CN = np.ones(returns_CN.shape, dtype=np.bool_)
         compared_CN = _compared_apart(returns_CN, everywhere_CN, turns, term)
         found_N: FloatArray = weights_C @ compared_CN
         return found_N
-    if term.pool == "joint":
+    if term.normalization == "joint":
         values_CN = weights_C[:, None] * values_CN
         return _sums(_compared(values_CN, valid_CN, turns, term).sum(axis=0), turns, term)
     return _sums(weights_C @ _compared_apart(values_CN, valid_CN, turns, term), turns, term)
@@ -54,7 +54,7 @@ def term_advantages(turns: Turns, channels: Mapping[str, Channel], term: Term) -
 def term_returns(turns: Turns, channels: Mapping[str, Channel], term: Term) -> FloatArray:
     """Return what each turn is held responsible for before anything is compared, shape [N]."""
     names = _channel_names(channels, term)
-    values = [term.channel_weights.get(name, 1.0) * channels[name].values_N for name in names]
+    values = [term.reward_weights.get(name, 1.0) * channels[name].values_N for name in names]
     return _accumulated(np.sum(values, axis=0), turns, channels, term)
 
 
