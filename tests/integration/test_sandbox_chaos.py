@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from turngym.sandbox.checks.attacks import guests_of
 
 from turngym.errors import SandboxClosed, SandboxFault, SandboxFileError
 from turngym.sandbox import Limits, SandboxSpec
@@ -17,6 +16,7 @@ from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.channel import Channel
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.backends.launcher_client import base_folder
+from turngym.sandbox.checks.host_attacks import guests_of
 from turngym.sandbox.launcher import cgroups
 
 pytestmark = pytest.mark.extra("bwrap")

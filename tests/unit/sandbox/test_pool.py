@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from turngym.sandbox.checks.attacks import guests_of
 
 from turngym.errors import SandboxClosed, SandboxUnavailable
 from turngym.sandbox import Limits, Quota, SandboxPool, SandboxSpec
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.unsafe_local import RISK, UnsafeLocalBackend
+from turngym.sandbox.checks.host_attacks import guests_of
 
 SPEC = SandboxSpec(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, enforce="best_effort"))
 Backend = BubblewrapBackend | UnsafeLocalBackend
