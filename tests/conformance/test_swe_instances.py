@@ -110,7 +110,7 @@ async def score(env: InstanceEnv, actions: list[str]) -> float:
 def built_image(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> str:
     """Return an image of this machine's packages, pytest, and the broken sample without tests."""
     docker = pytest.importorskip("docker")
-    from turngym.sandbox.backends.docker_images import commit_with, prepared
+    from turngym.sandbox.backends.docker_engine import commit_with, prepared
 
     monkeypatch.setenv("DOCKER_HOST", engine())
     client = docker.DockerClient(base_url=engine(), timeout=120)

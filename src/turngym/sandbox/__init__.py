@@ -13,7 +13,6 @@ from turngym.sandbox.base import (
     Backend,
     Capabilities,
     Change,
-    ExecResult,
     LayerRef,
     Limits,
     ReadOnlyMount,
@@ -24,6 +23,7 @@ from turngym.sandbox.base import (
 )
 from turngym.sandbox.checks.check import check_sandbox
 from turngym.sandbox.pool import SandboxPool
+from turngym.sandbox.processes import ExecResult
 
 __all__ = [
     "Backend",

@@ -14,11 +14,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from turngym.sandbox.processes import Process, Pty, Stream
-    from turngym.sandbox.session import Session
+from turngym.sandbox.processes import ExecResult, Process, Pty, Stream
+from turngym.sandbox.session import Session
 
 Isolation = Literal["strong", "standard", "none"]
 """Strong: own kernel. Standard: own namespaces and seccomp filter, shared kernel. None: none."""
@@ -100,7 +99,7 @@ class ReadOnlyMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRef:
-    """Files that sandboxes can start from: an imported folder, or what a snapshot sealed.
+    """Files that sandboxes can start from: an imported folder, or what a snapshot committed.
 
     Belongs to the back end that made it and lives until that closes or ``drop`` is called.
     """
@@ -132,38 +131,6 @@ class SandboxSpec:
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise ValueError(f"SandboxSpec.env: {name!r} is no name and value of a variable")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecResult:
-    """What one command did. A failing, slow or greedy command is a result, not an exception."""
-
-    exit_code: int | None
-    """None exactly when a signal ended it. 127: no such program; 126: it cannot be executed."""
-    signal: int | None
-    stdout: bytes
-    """The first and last bytes, at most ``max_output`` in all."""
-    stderr: bytes
-    stdout_total: int
-    """Bytes that were written, kept or not."""
-    stderr_total: int
-    timed_out: bool
-    idle_timed_out: bool
-    oom_killed: bool
-    """The memory limit killed a process during this command."""
-    killed_leftovers: int
-    """Processes that the command left behind and that were ended with it."""
-    duration_s: float
-
-    @property
-    def truncated(self) -> bool:
-        """True when not all output was kept."""
-        return self.stdout_total > len(self.stdout) or self.stderr_total > len(self.stderr)
-
-    @property
-    def ok(self) -> bool:
-        """True for exit code 0 in time."""
-        return self.exit_code == 0 and not (self.timed_out or self.idle_timed_out)
 
 
 def printable(path: str | bytes) -> str:

@@ -1,4 +1,4 @@
-"""Commands that go on while the caller does something else: background jobs, terminals, ports."""
+"""What a command did, and commands that go on meanwhile: background processes, terminals, ports."""
 
 from __future__ import annotations
 
@@ -21,6 +21,38 @@ class Exit:
 
     exit_code: int | None
     signal: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """What one command did. A failing, slow or greedy command is a result, not an exception."""
+
+    exit_code: int | None
+    """None exactly when a signal ended it. 127: no such program; 126: it cannot be executed."""
+    signal: int | None
+    stdout: bytes
+    """The first and last bytes, at most ``max_output`` in all."""
+    stderr: bytes
+    stdout_total: int
+    """Bytes that were written, kept or not."""
+    stderr_total: int
+    timed_out: bool
+    idle_timed_out: bool
+    oom_killed: bool
+    """The memory limit killed a process during this command."""
+    killed_leftovers: int
+    """Processes that the command left behind and that were ended with it."""
+    duration_s: float
+
+    @property
+    def truncated(self) -> bool:
+        """True when not all output was kept."""
+        return self.stdout_total > len(self.stdout) or self.stderr_total > len(self.stderr)
+
+    @property
+    def ok(self) -> bool:
+        """True for exit code 0 in time."""
+        return self.exit_code == 0 and not (self.timed_out or self.idle_timed_out)
 
 
 def read_exit(how: bytes, number: bytes) -> Exit:

@@ -10,13 +10,10 @@ kept, and neither is a state of more than 8 MB.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
-from turngym.sandbox.base import ExecResult
-
-if TYPE_CHECKING:
-    from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.processes import ExecResult
 
 _BEGIN, _END = "# state of the shell", "# complete"
 _OWN_NAMES = (
@@ -49,13 +46,22 @@ which no ``readonly`` reaches. A command with its own EXIT trap and an explicit 
 to itself."""
 
 
+class StatefulRunner(Protocol):
+    """What a session needs of a sandbox."""
+
+    @property
+    def run_with_state(self) -> Callable[..., Awaitable[tuple[ExecResult, bytes]]]:
+        """Run one command; return its result and the state after it."""
+        ...
+
+
 class Session:
     """A sequence of commands in one sandbox, each seeing what the one before it set.
 
     Belongs to one sandbox; `carried_to` continues it in a fork. One command at a time.
     """
 
-    def __init__(self, sandbox: GuestSandbox, state: bytes = b"") -> None:
+    def __init__(self, sandbox: StatefulRunner, state: bytes = b"") -> None:
         self._sandbox = sandbox
         self._state = state
 
@@ -86,7 +92,7 @@ class Session:
         self._state = _read_state(state) or self._state
         return result
 
-    def carried_to(self, sandbox: GuestSandbox) -> Session:
+    def carried_to(self, sandbox: StatefulRunner) -> Session:
         """Return a session of a fork of this one's sandbox, starting from the same state."""
         return Session(sandbox, self._state)
 

@@ -6,7 +6,7 @@ import pytest
 
 from turngym.errors import SandboxRefused
 from turngym.sandbox import SandboxSpec
-from turngym.sandbox.backends import docker_container as engine_container
+from turngym.sandbox.backends import docker_engine as engine_container
 from turngym.sandbox.backends import seccomp
 
 ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError
 from turngym.sandbox.backends.channel import Channel, to_int
 from turngym.sandbox.guest import wire
-from turngym.sandbox.guest.capture import Capture
+from turngym.sandbox.guest.jobs import Capture
 from turngym.sandbox.trees import is_safe_name, safe_links
 
 

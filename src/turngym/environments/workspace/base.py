@@ -218,7 +218,7 @@ class WorkspaceEnv(AsyncTurnEnv):
     # Snapshots.
 
     async def get_state(self) -> WorkspaceState:
-        """Seal what was written, without copying it."""
+        """Commit what was written, without copying it."""
         await self._note_changes()
         state = WorkspaceState(
             layer=await self.sandbox.snapshot(),
@@ -235,7 +235,7 @@ class WorkspaceEnv(AsyncTurnEnv):
         return state
 
     async def set_state(self, state: WorkspaceState) -> None:  # type: ignore[override]  # awaited
-        """Start a sandbox on what was sealed."""
+        """Start a sandbox on what was committed."""
         await self._close_sandbox()
         self._touched, self._anchor = state.touched, state.anchor
         self._turns, self._extended = state.turns, state.extended

@@ -11,36 +11,57 @@ import contextlib
 import os
 import shutil
 import socket
-import subprocess
 import threading
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
 from turngym.errors import (
     SandboxClosed,
     SandboxDied,
+    SandboxFault,
+    SandboxFileTooLarge,
     SandboxRefused,
     SandboxUnavailable,
     SnapshotError,
 )
 from turngym.sandbox.backends import images, refusals, seccomp
 from turngym.sandbox.backends.bubblewrap_command import Root, arguments
-from turngym.sandbox.backends.bubblewrap_sandbox import BubblewrapSandbox, Started, limits_json
-from turngym.sandbox.backends.channel import Channel, SocketStream
-from turngym.sandbox.backends.launcher_client import LauncherError, LauncherProcess
+from turngym.sandbox.backends.channel import Channel, SocketStream, to_int
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
+from turngym.sandbox.backends.launcher_client import Answer, LauncherError, LauncherProcess
 from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Capabilities,
+    Change,
     Enforcement,
     Isolation,
     LayerRef,
     Limits,
     SandboxSpec,
 )
+from turngym.sandbox.launcher import cgroups
 from turngym.sandbox.launcher.layers import MAX_LAYERS
 from turngym.sandbox.launcher.users import FIRST
+
+MAX_CHANGES = 250_000
+"""More than a sandbox of the usual ``Limits.inodes`` can make; a long path counts as several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A guest that answers, and where the launcher keeps what belongs to it."""
+
+    launcher: LauncherProcess
+    id: str
+    """The launcher's name for it."""
+    channel: Channel
+    enforced: Mapping[str, Enforcement]
+    oom_file: str
+    evidence: list[str]
 
 
 class BubblewrapBackend:
@@ -65,7 +86,7 @@ class BubblewrapBackend:
         self._roots: dict[str, Root] = {}
         self._capabilities: Capabilities | None = None
         self._chains: dict[str, int] = {"skeleton": 0}
-        """Sealed layers below and including each layer."""
+        """Committed layers below and including each layer."""
 
     async def launcher(self) -> LauncherProcess:
         """Return the launcher, started again when it has died.
@@ -107,7 +128,7 @@ class BubblewrapBackend:
                         "a sandbox cannot run 'true'", result.stderr.decode()[:200]
                     )
                 launcher = await self.launcher()
-                frozen = await launcher.call("freeze", id=sandbox.box, frozen=False)
+                frozen = await launcher.call("freeze", id=sandbox.running().id, frozen=False)
                 self._capabilities = Capabilities(
                     isolation=self.isolation,
                     limits=sandbox.enforced,
@@ -120,18 +141,13 @@ class BubblewrapBackend:
 
     async def start(self, spec: SandboxSpec) -> BubblewrapSandbox:
         """See `Backend.start`."""
-        layer = spec.workspace.id if spec.workspace else "skeleton"
-        if spec.workspace is not None and spec.workspace.id not in self._chains:
-            raise SnapshotError(
-                f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
-            )
-        return await self.start_on(spec, layer)
+        return await self.start_on(spec, layer_of(spec, self._chains) or "skeleton")
 
     async def start_on(self, spec: SandboxSpec, layer: str) -> BubblewrapSandbox:
         """Start a sandbox on a layer of the launcher."""
         give_back = self.quota.take(spec.limits)
         try:
-            started = await self.start_box(spec, layer)
+            started = await self.start_guest(spec, layer)
         except BaseException:
             give_back()
             raise
@@ -139,15 +155,15 @@ class BubblewrapBackend:
         sandbox.when_closed.append(give_back)
         return sandbox
 
-    async def start_box(self, spec: SandboxSpec, layer: str) -> Started:
+    async def start_guest(self, spec: SandboxSpec, layer: str) -> Started:
         """Start the processes of a sandbox, and check from inside that it is as it must be."""
         launcher = await self.launcher()
         root = await self._root(spec.image, launcher)
-        box = uuid.uuid4().hex[:12]
+        name = uuid.uuid4().hex[:12]
         options = arguments(
             spec,
             root,
-            overlay=f"{launcher.base}/boxes/{box}/m",
+            overlay=f"{launcher.base}/sandboxes/{name}/m",
             runtime=f"{launcher.base}/runtime",
             watch_memory=spec.limits.enforce == "best_effort",
         )
@@ -157,7 +173,7 @@ class BubblewrapBackend:
                 answer = await launcher.call(
                     "start",
                     fds=[theirs.fileno()],
-                    id=box,
+                    id=name,
                     layer=layer,
                     args=options,
                     seccomp=seccomp.bpf(
@@ -166,18 +182,18 @@ class BubblewrapBackend:
                     limits=limits_json(spec.limits),
                     strict=spec.limits.enforce == "strict",
                 )
-            channel = Channel(SocketStream(ours), box)
+            channel = Channel(SocketStream(ours), name)
             facts = await channel.open()
         except LauncherError as error:
             ours.close()
             raise refusals.of_start(str(error), spec) from None
         except SandboxDied:
-            messages = (await launcher.call("kill", id=box))["messages"]
+            messages = (await launcher.call("kill", id=name))["messages"]
             raise refusals.of_start(messages, spec) from None
         except BaseException:
             ours.close()
-            with contextlib.suppress(SandboxUnavailable):  # then the box has ended with it
-                launcher.ask("kill", id=box)
+            with contextlib.suppress(SandboxUnavailable):  # then the sandbox has ended with it
+                launcher.ask("kill", id=name)
             raise
         try:
             evidence = refusals.check_greeting(
@@ -189,31 +205,25 @@ class BubblewrapBackend:
             )
         except SandboxRefused:
             await channel.close()
-            await launcher.call("kill", id=box)
+            await launcher.call("kill", id=name)
             raise
         enforced = enforcement(cast("dict[str, Enforcement]", answer["enforced"]))
-        return Started(launcher, box, channel, enforced, answer["oom_file"], evidence)
+        return Started(launcher, name, channel, enforced, answer["oom_file"], evidence)
 
     async def _root(self, image: str, launcher: LauncherProcess) -> Root:
         if image not in self._roots:
-            if image == "host":
-                etc = await asyncio.to_thread(images.host_etc)
-                path = (await launcher.call("image", folder=str(etc)))["path"]
-                self._roots[image] = Root(entries=images.host_entries(), etc=path)
-            else:
-                folder = await asyncio.to_thread(images.unpacked, image)
-                images.root_entries(folder)
-                path = (await launcher.call("image", folder=str(folder)))["path"]
-                self._roots[image] = Root(entries=images.root_entries(folder))
-                moved = [
-                    images.RootEntry(
-                        name=entry.name,
-                        source=f"{path}/{entry.name}" if entry.source else "",
-                        link=entry.link,
-                    )
-                    for entry in self._roots[image].entries
+            is_host = image == "host"
+            make = images.host_etc if is_host else partial(images.unpacked, image)
+            folder = await asyncio.to_thread(make)
+            entries = images.host_entries() if is_host else images.root_entries(folder)
+            # Only the launcher's mounts are seen by the sandboxes' user.
+            path = (await launcher.call("image", folder=str(folder)))["path"]
+            if not is_host:
+                entries = [
+                    replace(entry, source=f"{path}/{entry.name}") if entry.source else entry
+                    for entry in entries
                 ]
-                self._roots[image] = Root(entries=moved)
+            self._roots[image] = Root(entries=entries, etc=path if is_host else "")
         return self._roots[image]
 
     # Layers
@@ -245,7 +255,7 @@ class BubblewrapBackend:
         return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
 
     def note_layer(self, layer: str, below: str) -> None:
-        """Remember a sealed layer and how many it stands on."""
+        """Remember a committed layer and how many it stands on."""
         self._chains[layer] = self._chains.get(below, 0) + 1
 
     async def flat(self, layer: str, limits: Limits) -> str:
@@ -253,18 +263,17 @@ class BubblewrapBackend:
         if self._chains[layer] < MAX_LAYERS:
             return layer
         launcher = await self.launcher()
-        several = limits_json(limits)
-        several["disk_bytes"] *= 2
-        several["inodes"] *= 2
+        several = replace(limits, disk_bytes=2 * limits.disk_bytes, inodes=2 * limits.inodes)
         try:
-            merged = (await launcher.call("flatten", layer=layer, limits=several))["layer"]
+            answer = await launcher.call("flatten", layer=layer, limits=limits_json(several))
         except LauncherError as error:
             raise SnapshotError(
                 f"snapshot: cannot merge {self._chains[layer]} layers: {error}"
             ) from None
+        merged = str(answer["layer"])
         self._chains[merged] = 1
         await launcher.call("drop", layer=layer)
-        return str(merged)
+        return merged
 
     async def drop(self, layer: LayerRef) -> None:
         """See `Backend.drop`."""
@@ -289,6 +298,158 @@ class BubblewrapBackend:
             launcher.close()
 
 
+class BubblewrapSandbox(GuestSandbox):
+    """One sandbox of bubblewrap.
+
+    A snapshot of an idle sandbox commits what it wrote, without a copy; the sandbox starts again on
+    top of it when it is next used. With commands that run, or processes in the background, what was
+    written is copied instead while all are frozen, and they go on. Requests that come during a
+    snapshot wait for its end, and it waits for files that are just being copied in or out.
+    """
+
+    isolation: Isolation = "standard"
+
+    def __init__(
+        self, backend: BubblewrapBackend, spec: SandboxSpec, layer: str, started: Started
+    ) -> None:
+        super().__init__(started.channel, spec, id=started.id, enforced=started.enforced)
+        self._backend = backend
+        self._layer = layer
+        self._own_layers: list[str] = []
+        """Committed since the start, oldest first; what `diff` looks at."""
+        self._started: Started | None = started
+        self._restart_lock = asyncio.Lock()
+        self.evidence = started.evidence
+
+    def running(self) -> Started:
+        """Return the processes that it has at the moment."""
+        if self._started is None:
+            raise SandboxDied(f"sandbox {self.id} died: it was committed and could not start again")
+        return self._started
+
+    async def _settled(self) -> None:
+        await super()._settled()
+        if self._started is None:
+            async with self._restart_lock:
+                if self._started is None:
+                    self._started = await self._backend.start_guest(self.spec, self._layer)
+                    self._channel = self._started.channel
+                    await self._started.launcher.call("unhold", layer=self._layer)
+                    if self._is_closed:
+                        await self._channel.close()
+                        await self._end()
+                        await super()._settled()
+
+    def _oom_kills(self) -> int:
+        return cgroups.oom_kills(self._started.oom_file if self._started else "")
+
+    async def _freeze(self, frozen: bool) -> None:
+        started = self.running()
+        answer = await started.launcher.call("freeze", id=started.id, frozen=frozen)
+        if not answer["done"]:
+            await super()._freeze(frozen)
+
+    async def _disk_use(self) -> tuple[int | None, int | None]:
+        started = self.running()
+        answer = await started.launcher.call("usage", id=started.id)
+        return int(answer["bytes"]), int(answer["inodes"])
+
+    async def diff(self) -> list[Change]:
+        """See `Sandbox.diff`. Read from what the overlay keeps, not by comparing trees."""
+        async with self._lock.exclusive():
+            answer = await self._diff_frozen()
+        if answer["changes"] is None:
+            raise SandboxFileTooLarge(f"diff: more than {MAX_CHANGES} changes")
+        return [Change(path=path, kind=kind) for path, kind in answer["changes"]]
+
+    async def _diff_frozen(self) -> Answer:
+        await self._settled()
+        started = self.running()
+        await self._freeze(True)
+        try:
+            return await started.launcher.call(
+                "diff", id=started.id, layers=self._own_layers, limit=MAX_CHANGES
+            )
+        except LauncherError as error:
+            raise SandboxDied(f"sandbox {self.id} died: {error}") from None
+        finally:
+            if not self._is_paused:
+                await self._freeze(False)
+
+    async def snapshot(self) -> LayerRef:
+        """See `Sandbox.snapshot`."""
+        layer = await self._commit()
+        return await self._backend.layer_ref(layer, "snapshot")
+
+    async def _commit(self) -> str:
+        async with self._lock.exclusive():
+            return await self._commit_exclusively()
+
+    async def _is_idle(self) -> bool:
+        if self._is_paused:
+            return False  # frozen, it could not answer
+        processes, _, jobs = (await self._channel.call("stats"))[:3]
+        return to_int(processes) == 0 and to_int(jobs) == 0
+
+    async def _commit_exclusively(self) -> str:
+        await self._settled()
+        started = self.running()
+        is_idle = await self._is_idle()
+        try:
+            if is_idle:
+                layer = await self._commit_idle(started)
+            else:
+                layer = await self._copy_busy(started)
+        except LauncherError as error:
+            if not self._channel.is_alive:
+                raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
+            raise SnapshotError(f"sandbox {self.id}: snapshot: {error}") from None
+        self._backend.note_layer(layer, self._layer)
+        layer = await self._backend.flat(layer, self.spec.limits)
+        if is_idle:
+            self._layer = layer
+            self._own_layers.append(layer)
+        return layer
+
+    async def _commit_idle(self, started: Started) -> str:
+        self._started = None
+        answer = await started.launcher.call("commit", id=started.id)
+        await self._channel.close()
+        return str(answer["layer"])
+
+    async def _copy_busy(self, started: Started) -> str:
+        await self._freeze(True)
+        try:
+            limits = limits_json(self.spec.limits)
+            answer = await started.launcher.call("copy", id=started.id, limits=limits)
+        finally:
+            if not self._is_paused:
+                await self._freeze(False)
+        return str(answer["layer"])
+
+    async def _fork(self, n: int) -> list[GuestSandbox | Exception]:
+        layer = await self._commit()
+        outcomes = await asyncio.gather(
+            *(self._backend.start_on(self.spec, layer) for _ in range(n)), return_exceptions=True
+        )
+        # Ours until nobody stands on it any more.
+        await (await self._backend.launcher()).call("drop", layer=layer)
+        return settled(outcomes)
+
+    async def _release(self) -> None:
+        async with self._lock.exclusive():  # what is just being committed has to be let go, too
+            await self._end()
+
+    async def _end(self) -> None:
+        # Without the launcher everything it started is gone too.
+        with contextlib.suppress(SandboxFault, LauncherError, SandboxClosed):
+            if self._started is not None:
+                await self._started.launcher.call("kill", id=self._started.id)
+            else:
+                launcher = await self._backend.launcher()
+                await launcher.call("unhold", layer=self._layer)
+
+
 def enforcement(held: Mapping[str, Enforcement]) -> dict[str, Enforcement]:
     """Return how each limit is held, given those that the kernel holds for the whole sandbox."""
     # RLIMIT_NPROC is counted per user namespace, and each sandbox has one.
@@ -309,10 +470,7 @@ def _size_of(folder: Path) -> tuple[int, int]:
     return num_bytes + num_bytes // 8, inodes + inodes // 8
 
 
-def has_bubblewrap() -> str:
-    """Return bubblewrap's version, "" when there is none."""
-    program = shutil.which("bwrap", path="/usr/bin:/bin")
-    if program is None:
-        return ""
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return told.stdout.strip()
+def limits_json(limits: Limits) -> dict[str, float]:
+    """Return the limits of a whole sandbox as the launcher reads them."""
+    names = ("memory_bytes", "pids", "cpus", "disk_bytes", "inodes")
+    return {name: getattr(limits, name) for name in names}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError
@@ -208,3 +210,33 @@ def to_int(field: bytes, most: int = (1 << 63) - 1) -> int:
     if not field.isdigit() or len(field) > 20 or int(field) > most:
         raise SandboxDied(f"the guest broke the protocol: {field[:40]!r} is no number")
     return int(field)
+
+
+class RequestLock:
+    """Fair readers-writer lock: any number of requests, or one that needs the sandbox alone."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._users = 0
+        self._is_empty = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Wait while somebody is in alone."""
+        async with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._is_empty.set()
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Let nobody else in, and wait until all have left."""
+        async with self._lock:
+            while self._users:
+                self._is_empty.clear()
+                await self._is_empty.wait()
+            yield

@@ -24,13 +24,17 @@ from turngym.errors import (
     SnapshotError,
     missing_extra,
 )
-from turngym.sandbox.backends import docker_images as engine_images
-from turngym.sandbox.backends import refusals
+from turngym.sandbox.backends import docker_engine, refusals
 from turngym.sandbox.backends.channel import Channel, SocketStream
-from turngym.sandbox.backends.docker_container import OWNER_LABEL, creation, held_limits
-from turngym.sandbox.backends.docker_images import UID, Client
+from turngym.sandbox.backends.docker_engine import (
+    OWNER_LABEL,
+    UID,
+    Client,
+    creation,
+    held_limits,
+)
 from turngym.sandbox.backends.folder_listing import digest, manifest
-from turngym.sandbox.backends.guest_sandbox import GuestSandbox, settled
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
 from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Capabilities,
@@ -179,18 +183,13 @@ class DockerBackend:
 
     async def start(self, spec: SandboxSpec) -> DockerSandbox:
         """See `Backend.start`."""
-        if spec.workspace is not None:
-            if spec.workspace.id not in self._layers:
-                raise SnapshotError(
-                    f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
-                )
-            return await self.start_on(spec, spec.workspace.id)
-        return await self.start_on(spec, await self._image(spec.image))
+        layer = layer_of(spec, self._layers)
+        return await self.start_on(spec, layer or await self._image(spec.image))
 
     async def _image(self, name: str) -> str:
         client = await self.client()
         if name not in self._images:
-            self._images[name] = await self.call(lambda: engine_images.prepared(client, name))
+            self._images[name] = await self.call(lambda: docker_engine.prepared(client, name))
         return self._images[name]
 
     async def start_on(self, spec: SandboxSpec, image: str) -> DockerSandbox:
@@ -311,8 +310,8 @@ class DockerBackend:
         def work() -> tuple[str, str]:
             if not folder.is_dir():
                 raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
-            archive = engine_images.folder_archive(folder)
-            made = engine_images.commit_with(client, image, {"/workspace": archive})
+            archive = docker_engine.folder_archive(folder)
+            made = docker_engine.commit_with(client, image, {"/workspace": archive})
             return made, digest(manifest(folder))
 
         made, found = await self.call(work)
@@ -328,7 +327,7 @@ class DockerBackend:
             SandboxRefused: There is no such image, or no such folder in it.
         """
         client = await self.client()
-        made = await self.call(lambda: engine_images.adopted(client, image, folder))
+        made = await self.call(lambda: docker_engine.adopted(client, image, folder))
         layer = await self.layer_ref(made)
         self._adopted.add(made)
         return layer
@@ -410,7 +409,7 @@ class DockerSandbox(GuestSandbox):
 
     async def diff(self) -> list[Change]:
         """See `Sandbox.diff`."""
-        async with self._gate.alone():
+        async with self._lock.exclusive():
             await self._settled()
             try:
                 found = await self._backend.call(self._container.diff) or []
@@ -435,14 +434,11 @@ class DockerSandbox(GuestSandbox):
 
     async def _commit(self) -> str:
         # One at a time: the first that is done would let the processes go on under the next.
-        async with self._gate.alone():
+        async with self._lock.exclusive():
             await self._settled()
             return await self._backend.commit(self._container)
 
-    async def fork(self, n: int) -> list[GuestSandbox | Exception]:
-        """See `Sandbox.fork`."""
-        if n < 1:
-            raise ValueError(f"fork: wanted at least 1, got {n}")
+    async def _fork(self, n: int) -> list[GuestSandbox | Exception]:
         image = await self._commit()
         starts = (self._backend.start_on(self.spec, image) for _ in range(n))
         outcomes = await asyncio.gather(*starts, return_exceptions=True)

@@ -1,6 +1,6 @@
 """A sandbox as seen through its guest; what all back ends share.
 
-A back end subclasses `GuestSandbox` and adds what only it can know: how files are sealed, how
+A back end subclasses `GuestSandbox` and adds what only it can know: how files are committed, how
 everything is frozen, and how all of it is removed.
 """
 
@@ -11,28 +11,26 @@ import contextlib
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-from turngym.errors import SandboxClosed, SandboxDied, SandboxFault
+from turngym.errors import SandboxClosed, SandboxDied, SandboxFault, SnapshotError
 from turngym.sandbox import trees
-from turngym.sandbox.backends.channel import Channel, GuestError, to_int
+from turngym.sandbox.backends.channel import Channel, GuestError, RequestLock, to_int
 from turngym.sandbox.base import (
     MAX_ARGUMENT_BYTES,
     Change,
     Enforcement,
-    ExecResult,
     Isolation,
     LayerRef,
     SandboxSpec,
     Stats,
     TreeReport,
 )
-from turngym.sandbox.gate import Gate
 from turngym.sandbox.guest import wire
-from turngym.sandbox.processes import Process, Pty, Stream, read_exit
+from turngym.sandbox.processes import ExecResult, Process, Pty, Stream, read_exit
 from turngym.sandbox.session import Session
 
 STOP_GRACE_S = 10.0
@@ -71,7 +69,7 @@ class GuestSandbox(ABC):
         self.workspace = workspace
         self.enforced = dict(enforced)
         self._channel = channel
-        self._gate = Gate()
+        self._lock = RequestLock()
         self._is_closed = False
         self._closing: asyncio.Task[None] | None = None
         self._base_env = {**DEFAULT_ENV, **spec.env}
@@ -112,9 +110,11 @@ class GuestSandbox(ABC):
         keep_background: bool = False,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
-        script = _long_script(command)
-        fields = self._order(
-            _LONG_SCRIPT_ARGV if script else command,
+        script = b""
+        if isinstance(command, str) and len(_encode(command)) > _INLINE_SCRIPT_BYTES:
+            script = _encode(command)
+        fields = self._start_request(
+            ("bash", "/dev/fd/8") if script else command,
             cwd=cwd,
             env=env,
             stdin=stdin or b"",
@@ -141,7 +141,7 @@ class GuestSandbox(ABC):
         """Run one command of a session; return its result and the state after it, b"" for none."""
         # Each as one quoted word, so that a state that is broken does not break the script.
         source = b"set -- " + _quoted(_encode(script)) + b"\neval " + _quoted(state) + b"\n"
-        fields = self._order(
+        fields = self._start_request(
             ["bash", "--norc", "--noprofile", "-c", wrapper, "bash"],
             cwd=None,
             env=env,
@@ -188,7 +188,7 @@ class GuestSandbox(ABC):
                 SandboxDied(f"sandbox {self.id} died: it could not end a command in time")
             )
 
-    def _order(
+    def _start_request(
         self,
         command: Sequence[str] | str,
         *,
@@ -249,7 +249,7 @@ class GuestSandbox(ABC):
             SandboxFileError: The program cannot be started.
         """
         number, future = await self._send(
-            "start", *self._order(command, cwd=cwd, env=env, flags="s")
+            "start", *self._start_request(command, cwd=cwd, env=env, flags="s")
         )
         [pid, *_] = await future
         return Process(self._channel, number, to_int(pid))
@@ -269,7 +269,9 @@ class GuestSandbox(ABC):
             SandboxFileError: The program cannot be started.
         """
         variables = {"TERM": "xterm-256color", **(env or {})}
-        fields = self._order(command, cwd=cwd, env=variables, flags="st", rows=rows, cols=cols)
+        fields = self._start_request(
+            command, cwd=cwd, env=variables, flags="st", rows=rows, cols=cols
+        )
         number, future = await self._send("start", *fields)
         [pid, *_] = await future
         return Pty(self._channel, number, to_int(pid))
@@ -338,7 +340,7 @@ class GuestSandbox(ABC):
     @contextlib.asynccontextmanager
     async def _using(self) -> AsyncIterator[None]:
         """Hold the sandbox as it is for the length of a request; a back end may have to wait."""
-        async with self._gate.shared():
+        async with self._lock.shared():
             await self._settled()
             yield
 
@@ -363,9 +365,14 @@ class GuestSandbox(ABC):
     async def snapshot(self) -> LayerRef:
         """See `Sandbox.snapshot`."""
 
-    @abstractmethod
     async def fork(self, n: int) -> list[GuestSandbox | Exception]:
         """See `Sandbox.fork`."""
+        if n < 1:
+            raise ValueError(f"fork: wanted at least 1, got {n}")
+        return await self._fork(n)
+
+    @abstractmethod
+    async def _fork(self, n: int) -> list[GuestSandbox | Exception]: ...
 
     async def pause(self) -> None:
         """See `Sandbox.pause`."""
@@ -429,17 +436,15 @@ def settled(
     return forks
 
 
-ForkOutcome = GuestSandbox | Exception
-PauseKind = Literal["exact", "signals", "none"]
+def layer_of(spec: SandboxSpec, known: Container[str]) -> str:
+    """Return the id of the layer that a sandbox shall start from, "" for none.
 
-_LONG_SCRIPT_ARGV = ("bash", "/dev/fd/8")
-
-
-def _long_script(command: Sequence[str] | str) -> bytes:
-    """Return a script that is too long for an argument, else b""."""
-    if isinstance(command, str) and len(encoded := _encode(command)) > _INLINE_SCRIPT_BYTES:
-        return encoded
-    return b""
+    Raises:
+        SnapshotError: Its back end does not have it any more.
+    """
+    if spec.workspace is not None and spec.workspace.id not in known:
+        raise SnapshotError(f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone")
+    return spec.workspace.id if spec.workspace else ""
 
 
 def _encode(text: str) -> bytes:
@@ -448,10 +453,8 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _quoted(text: str | bytes) -> bytes:
-    return (
-        b"'" + (text if isinstance(text, bytes) else _encode(text)).replace(b"'", b"'\\''") + b"'"
-    )
+def _quoted(text: bytes) -> bytes:
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
 def _read_result(answer: list[bytes], max_output: int, *, timed_out: bool) -> ExecResult:

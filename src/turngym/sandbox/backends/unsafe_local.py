@@ -14,11 +14,12 @@ import subprocess
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Literal
 
 from turngym.errors import SandboxClosed, SandboxRefused, SandboxUnavailable, SnapshotError
 from turngym.sandbox.backends.channel import Channel, SocketStream
 from turngym.sandbox.backends.folder_listing import difference, digest, manifest
-from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of
 from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.backends.runtime import command, runtime_folder
 from turngym.sandbox.base import (
@@ -82,13 +83,8 @@ class UnsafeLocalBackend:
             raise SandboxRefused(
                 "'unsafe-local' has no root of its own", f"image {spec.image!r}", "Use 'bubblewrap'"
             )
-        if spec.workspace is not None and spec.workspace.id not in self._layers:
-            raise SnapshotError(
-                f"layer {spec.workspace.id!r} of {spec.workspace.backend!r} is gone"
-            )
-        return await self.start_on(
-            spec, self._layers[spec.workspace.id] if spec.workspace else None
-        )
+        layer = layer_of(spec, self._layers)
+        return await self.start_on(spec, self._layers[layer] if layer else None)
 
     async def start_on(self, spec: SandboxSpec, base: Path | None) -> UnsafeLocalSandbox:
         """Start a sandbox on a copy of ``base``."""
@@ -114,19 +110,14 @@ class UnsafeLocalBackend:
             raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
         return await self.keep(folder, "folder")
 
-    async def keep(self, folder: Path, kind: str) -> LayerRef:
+    async def keep(self, folder: Path, kind: Literal["folder", "snapshot"]) -> LayerRef:
         """Copy a folder and return the handle of the copy."""
         id = f"layer-{uuid.uuid4().hex[:12]}"
         target = self._root / id
         await asyncio.to_thread(_copy, folder, target)
         self._layers[id] = target
         found = digest(await asyncio.to_thread(manifest, target))
-        return LayerRef(
-            id=id,
-            backend=self.name,
-            kind="folder" if kind == "folder" else "snapshot",
-            digest=found,
-        )
+        return LayerRef(id=id, backend=self.name, kind=kind, digest=found)
 
     async def drop(self, layer: LayerRef) -> None:
         """See `Backend.drop`."""
@@ -176,10 +167,7 @@ class UnsafeLocalSandbox(GuestSandbox):
         await self._settled()
         return await self._backend.keep(self._folder / "workspace", "snapshot")
 
-    async def fork(self, n: int) -> list[GuestSandbox | Exception]:
-        """See `Sandbox.fork`."""
-        if n < 1:
-            raise ValueError(f"fork: wanted at least 1, got {n}")
+    async def _fork(self, n: int) -> list[GuestSandbox | Exception]:
         await self._settled()
         base = self._folder / "workspace"
         forks: list[GuestSandbox | Exception] = []
@@ -223,17 +211,8 @@ async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Pope
     limits = spec.limits
     runtime = await asyncio.to_thread(runtime_folder)
     ours, theirs = socket.socketpair()
-    settings = (
-        theirs.fileno(),
-        theirs.fileno(),
-        -1,
-        limits.memory_bytes,
-        -1,
-        -1,
-        limits.open_files,
-        0,
-        -1,
-    )
+    fd = theirs.fileno()
+    settings = (fd, fd, -1, limits.memory_bytes, -1, -1, limits.open_files, 0, -1)
     process = subprocess.Popen(
         command(",".join(map(str, settings)), str(runtime)),
         stdin=subprocess.DEVNULL,

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from turngym.check_report import Broken
-from turngym.sandbox.base import Backend, Capabilities, ExecResult, Limits, Sandbox, SandboxSpec
+from turngym.sandbox.base import Backend, Capabilities, Limits, Sandbox, SandboxSpec
+from turngym.sandbox.processes import ExecResult
 
 CHECK_TIMEOUT_S = 120.0
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from turngym.check_report import NotRun
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge, SandboxRefused
-from turngym.sandbox.base import ExecResult, Sandbox
+from turngym.sandbox.base import Sandbox
 from turngym.sandbox.checks import attack_programs as programs
 from turngym.sandbox.checks.attack_targets import attack, judge, program, targets
 from turngym.sandbox.checks.context import CheckContext, output, raises, said, want
+from turngym.sandbox.processes import ExecResult
 
 
 async def a_fork_bomb_stops_at_the_limit_and_harms_no_sibling(context: CheckContext) -> None:

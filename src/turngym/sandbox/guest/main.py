@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from turngym.sandbox.guest import cage, files, runner, system, wire
+from turngym.sandbox.guest import files, runner, system, wire
 from turngym.sandbox.guest.jobs import CHUNK, POLLIN, POLLOUT, Job
 
 STOP_PATIENCE_S = 3.0
@@ -30,7 +30,7 @@ class Guest:
         self.memory_bytes = memory_bytes
         """Private memory of all processes at which the largest is killed; 0 for no watch."""
         self.is_init = os.getpid() == 1
-        self.score = runner.Score(cage.sent_file(score_fd))
+        self.score = runner.Score(system.sent_file(score_fd))
         self.jobs: dict[bytes, Job] = {}
         self.poll = select.poll()
         self.handlers: dict[int, object] = {}
@@ -226,7 +226,7 @@ class Guest:
         job = Job(self, request, b"s" in flags, int(max_output))
         job.idle_s = int(idle_ms) / 1000
         variables = wire.load(env)
-        order = runner.Order(
+        command = runner.Command(
             wire.load(argv),
             {name: value for name, value in zip(variables[::2], variables[1::2])},  # noqa: B905
             cwd,
@@ -237,16 +237,16 @@ class Guest:
         given: list[int] = []
         try:
             if b"t" in flags:
-                self._make_terminal(job, order, given, int(rows), int(cols))
+                self._make_terminal(job, command, given, int(rows), int(cols))
             else:
-                self._make_pipes(job, order, given, stdin, b"s" in flags)
+                self._make_pipes(job, command, given, stdin, b"s" in flags)
             if b"m" in flags:
-                order.state_in = os.memfd_create("state")
-                os.write(order.state_in, state)
-                os.lseek(order.state_in, 0, os.SEEK_SET)
-                order.state_out = job.state_fd = os.memfd_create("state")
-                given.append(order.state_in)
-            job.runner_pid, job.report_fd = runner.start(order, self.score)
+                command.state_in = os.memfd_create("state")
+                os.write(command.state_in, state)
+                os.lseek(command.state_in, 0, os.SEEK_SET)
+                command.state_out = job.state_fd = os.memfd_create("state")
+                given.append(command.state_in)
+            job.runner_pid, job.report_fd = runner.start(command, self.score)
             self.runners.add(job.runner_pid)
         except OSError:
             job.close()
@@ -260,7 +260,7 @@ class Guest:
         self.watch(job.report_fd, POLLIN, lambda fd, events: job.on_report(fd))
 
     def _make_pipes(
-        self, job: Job, order: runner.Order, given: "list[int]", stdin: bytes, is_stream: bool
+        self, job: Job, command: runner.Command, given: "list[int]", stdin: bytes, is_stream: bool
     ) -> None:
         if stdin or is_stream:
             read_end, job.stdin_fd = os.pipe()
@@ -276,23 +276,23 @@ class Guest:
             given.append(write_end)
             if not is_stream:
                 self.watch(fd, POLLIN, lambda fd, events: job.on_output(fd))
-        order.standard = (given[0], given[1], given[2])
+        command.standard = (given[0], given[1], given[2])
         if stdin:
             job.on_stdin(job.stdin_fd)
 
     def _make_terminal(
-        self, job: Job, order: runner.Order, given: "list[int]", rows: int, cols: int
+        self, job: Job, command: runner.Command, given: "list[int]", rows: int, cols: int
     ) -> None:
         master, slave = os.openpty()
         # Asked of the terminal itself: this process cannot look at its own /proc/self/fd.
-        order.tty = b"/dev/pts/%d" % _terminal_number(master)
+        command.tty = b"/dev/pts/%d" % _terminal_number(master)
         os.set_blocking(master, False)
         job.pty_fd = job.stdin_fd = master
         job.outputs[master] = 1
         # The end of the command is kept open until it is started: a terminal without one hangs up.
         null = os.open("/dev/null", os.O_RDWR)
         given += [slave, null]
-        order.standard = (null, null, null)
+        command.standard = (null, null, null)
         _resize(master, rows, cols)
 
     def do_stop(self, request: bytes, target: bytes) -> None:
@@ -473,13 +473,13 @@ def main(settings: str, mark: str) -> None:
     Args:
         settings: Receiving and sending descriptor, that from which the file of its own score comes
             (-1 for none, see `runner.Score`), memory to watch for, and the five resource limits of
-            ``cage.LIMITS`` (-1 leaves one as it is), separated by commas.
+            ``system.LIMITS`` (-1 leaves one as it is), separated by commas.
         mark: Only to be seen in the list of processes.
     """
     import resource
 
     receive_fd, send_fd, score_fd, memory_bytes, *limits = map(int, settings.split(","))
-    for kind, value in zip(cage.LIMITS, limits):  # noqa: B905 - lists from one caller
+    for kind, value in zip(system.LIMITS, limits):  # noqa: B905 - lists from one caller
         if value >= 0:
             resource.setrlimit(kind, (value, value))
     os.set_inheritable(receive_fd, False)
@@ -489,5 +489,5 @@ def main(settings: str, mark: str) -> None:
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
     os.umask(0o022)
-    guest._send([b"0", b"hello", *cage.greeting()])
+    guest._send([b"0", b"hello", *system.greeting()])
     guest.run()

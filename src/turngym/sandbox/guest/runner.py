@@ -17,7 +17,7 @@ _MORE_LIKELY = 500
 _SIGINT, _SIGPIPE, _SIGXFSZ = 2, 13, 25
 
 
-class Order:
+class Command:
     """What to start, with the file descriptors of the guest that the command gets."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Score:
             return False
 
 
-def start(order: Order, score: Score) -> "tuple[int, int]":
+def start(command: Command, score: Score) -> "tuple[int, int]":
     """Fork a runner; return its process id and the pipe that it reports to.
 
     The report is text: ``started PID`` when asked for, then ``ended WAITSTATUS LEFTOVERS CLEAN``;
@@ -88,29 +88,29 @@ def start(order: Order, score: Score) -> "tuple[int, int]":
         os.close(status)
         return pid, report
     try:
-        _run(order, status, is_scored)
+        _run(command, status, is_scored)
     finally:
         os._exit(1)
 
 
-def _run(order: Order, status: int, is_scored: bool) -> None:
+def _run(command: Command, status: int, is_scored: bool) -> None:
     _signal.set_wakeup_fd(-1)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(system.SIGUSR1, _stop)
     system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
-    _keep_only(order, status)
+    _keep_only(command, status)
     try:
         if not is_scored:
             _be_killed_first()
-        main = _spawn(order)
+        main = _spawn(command)
     except OSError as error:
         os.write(STATUS_FD, b"failed %d\n" % (error.errno or 0))
         os._exit(0)
     for fd in (0, 1, 2, STATE_IN_FD, STATE_OUT_FD):
         _close(fd)
-    if order.tell_start:
+    if command.tell_start:
         os.write(STATUS_FD, b"started %d\n" % main)
-    _wait(main, order.keep_background)
+    _wait(main, command.keep_background)
     os._exit(0)
 
 
@@ -118,9 +118,9 @@ def _stop(number: int, frame: object) -> None:
     raise Stop
 
 
-def _keep_only(order: Order, status: int) -> None:
+def _keep_only(command: Command, status: int) -> None:
     """Put the descriptors of the command where it wants them and close all others."""
-    wanted = [*order.standard, status, order.state_in, order.state_out]
+    wanted = [*command.standard, status, command.state_in, command.state_out]
     # First out of the way, so that no descriptor is overwritten before it is moved.
     high = [_above_places(fd) for fd in wanted]
     places = (0, 1, 2, STATUS_FD, STATE_IN_FD, STATE_OUT_FD)
@@ -147,15 +147,15 @@ def _close(fd: int) -> None:
         pass
 
 
-def _spawn(order: Order) -> int:
-    os.chdir(order.cwd)
+def _spawn(command: Command) -> int:
+    os.chdir(command.cwd)
     actions: list[tuple[int, int, bytes, int, int]] = []
-    if order.tty:
-        actions = [(os.POSIX_SPAWN_OPEN, fd, order.tty, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    if command.tty:
+        actions = [(os.POSIX_SPAWN_OPEN, fd, command.tty, os.O_RDWR, 0) for fd in (0, 1, 2)]
     return os.posix_spawn(
-        find_program(order.argv[0], order.env.get(b"PATH", b"")),
-        order.argv,
-        order.env,
+        find_program(command.argv[0], command.env.get(b"PATH", b"")),
+        command.argv,
+        command.env,
         file_actions=actions,
         setsid=True,
         setsigmask=[],

@@ -19,7 +19,7 @@ GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD, SCORE_FD = 3, 4, 5, 6, 7, 8
 
 
 class Store:
-    """Memory with a limit, holding the upper folder of a sandbox and, once sealed, a layer."""
+    """Memory with a limit, holding the upper folder of a sandbox and, once committed, a layer."""
 
     def __init__(self, path: str, *, num_bytes: int, inodes: int, owner: int) -> None:
         self.path = path
@@ -276,6 +276,6 @@ def make_base(path: str, owner: int) -> None:
     """Mount the place that holds everything of this launcher, and make its parts."""
     Path(path).mkdir(parents=True, exist_ok=True, mode=0o755)
     mounts.mount_tmpfs(path, num_bytes=64 << 20, inodes=1 << 20, mode=0o755)
-    for name in ("boxes", "stores", "layers", "images", "runtime"):
+    for name in ("sandboxes", "stores", "layers", "images", "runtime"):
         os.mkdir(f"{path}/{name}")
     layers.make_skeleton(Path(path, "layers", "skeleton"), owner)

@@ -1,7 +1,7 @@
-"""Files that sandboxes stand on: stores in memory, sealed layers, copies, digests, differences.
+"""Files that sandboxes stand on: stores in memory, committed layers, copies, digests, differences.
 
 A store is a file system of its own, with a limit of bytes and inodes, that holds the upper folder
-of one sandbox. Sealing a sandbox turns its store into a layer; the sandbox gets a new one.
+of one sandbox. Committing a sandbox turns its store into a layer; the sandbox gets a new one.
 
 What lies in a store was chosen by a command nobody trusts: files of exabytes that hold nothing,
 folders deeper than any path reaches, names of any bytes. So trees are walked folder by folder

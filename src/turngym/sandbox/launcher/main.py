@@ -44,7 +44,7 @@ class Launcher:
         self.is_root = as_root()
         self.users = Users(is_root=self.is_root, pid=os.getpid())
         self.selector = selectors.DefaultSelector()
-        self.boxes: dict[str, Instance] = {}
+        self.sandboxes: dict[str, Instance] = {}
         self.dying: list[Instance] = []
         self.layers: dict[str, list[str]] = {"skeleton": []}
         """Name of a layer to the chain below it, topmost first."""
@@ -52,7 +52,7 @@ class Launcher:
         self.digests: dict[str, str] = {"skeleton": ""}
         self.dropped: set[str] = set()
         self.held: set[str] = set()
-        """Layers that a sealed sandbox will start again on."""
+        """Layers that a committed sandbox will start again on."""
         self.serial = 0
         self.inbox = bytearray()
         self.fds: list[int] = []
@@ -90,10 +90,10 @@ class Launcher:
 
     def end(self) -> None:
         """Kill every sandbox and wait until each is gone."""
-        for box in self.boxes.values():
-            box.kill()
+        for sandbox in self.sandboxes.values():
+            sandbox.kill()
         deadline = time.monotonic() + 5.0
-        while (self.boxes or self.dying) and time.monotonic() < deadline:
+        while (self.sandboxes or self.dying) and time.monotonic() < deadline:
             for key, _ in self.selector.select(RETRY_S):
                 if key.fileobj is not self.connection:
                     key.data(key.fd)
@@ -171,54 +171,54 @@ class Launcher:
     def do_start(self, request: Request) -> Request | None:
         """Start a sandbox; answered when its first process is let go on."""
         guest_fd = self.fds.pop(0)
-        box = Instance(request["id"], f"boxes/{request['id']}", [])
+        sandbox = Instance(request["id"], f"sandboxes/{request['id']}", [])
         try:
-            if box.id in self.boxes:
-                raise OSError(f"there is a sandbox {box.id} already")
-            box.chain = self.chain(request["layer"])
-            box.user = self.users.of(request["layer"])
-            self._prepare(box, request)
-            box.launch(
+            if sandbox.id in self.sandboxes:
+                raise OSError(f"there is a sandbox {sandbox.id} already")
+            sandbox.chain = self.chain(request["layer"])
+            sandbox.user = self.users.of(request["layer"])
+            self._prepare(sandbox, request)
+            sandbox.launch(
                 request["args"],
                 bytes.fromhex(request["seccomp"]),
                 guest_fd,
-                box.user if self.is_root else None,
+                sandbox.user if self.is_root else None,
             )
         except OSError as error:
-            box.release()
+            sandbox.release()
             return {"error": str(error)}
         finally:
             os.close(guest_fd)
-        box.start_request = request["number"]
-        self.boxes[box.id] = box
-        self.watch(box.info_fd, lambda fd: self.on_info(box))
-        self.watch(box.monitor_fd, lambda fd: self.on_exit(box))
+        sandbox.start_request = request["number"]
+        self.sandboxes[sandbox.id] = sandbox
+        self.watch(sandbox.info_fd, lambda fd: self.on_info(sandbox))
+        self.watch(sandbox.monitor_fd, lambda fd: self.on_exit(sandbox))
         return None
 
-    def _prepare(self, box: Instance, request: Request) -> None:
+    def _prepare(self, sandbox: Instance, request: Request) -> None:
         limits = request["limits"]
-        os.mkdir(box.folder)
-        os.mkdir(f"{box.folder}/m")
-        box.store = self.make_store(limits, box.user)
+        os.mkdir(sandbox.folder)
+        os.mkdir(f"{sandbox.folder}/m")
+        sandbox.store = self.make_store(limits, sandbox.user)
         if request["layer"] == "skeleton":
-            layers.make_areas(box.store.upper, box.user)
+            layers.make_areas(sandbox.store.upper, sandbox.user)
         mounts.mount_overlay(
-            f"{box.folder}/m",
-            lower=[self.layer_path(name) for name in box.chain],
-            upper=box.store.upper,
-            work=f"{box.store.path}/w",
+            f"{sandbox.folder}/m",
+            lower=[self.layer_path(name) for name in sandbox.chain],
+            upper=sandbox.store.upper,
+            work=f"{sandbox.store.path}/w",
             as_root=self.is_root,
         )
-        box.is_mounted = True
-        box.enforced = {"disk": "exact", "inodes": "exact"}
-        box.group = cgroups.Group(self.parents, f"{start_marker()}-{box.id}")
-        box.enforced |= box.group.limit(
+        sandbox.is_mounted = True
+        sandbox.enforced = {"disk": "exact", "inodes": "exact"}
+        sandbox.group = cgroups.Group(self.parents, f"{start_marker()}-{sandbox.id}")
+        sandbox.enforced |= sandbox.group.limit(
             memory_bytes=limits["memory_bytes"] + limits["disk_bytes"],
             pids=limits["pids"] + 2,
             cpus=limits["cpus"],
         )
         if request["strict"]:
-            missing = {"memory", "pids", "cpus"} - set(box.enforced)
+            missing = {"memory", "pids", "cpus"} - set(sandbox.enforced)
             if missing:
                 raise OSError(f"limits not held: {', '.join(sorted(missing))}")
 
@@ -232,92 +232,99 @@ class Launcher:
             owner=user,
         )
 
-    def on_info(self, box: Instance) -> None:
+    def on_info(self, sandbox: Instance) -> None:
         """Bubblewrap tells its first process, or has ended."""
-        fd = box.info_fd
-        if not box.hear():
+        fd = sandbox.info_fd
+        if not sandbox.hear():
             return
         self.selector.unregister(fd)
-        if box.admit():
-            self.watch(box.init_fd, lambda fd: self.on_exit(box))
-            oom_file = box.group.oom_file if box.group else ""
-            answer = {"enforced": box.enforced, "oom_file": oom_file, "uid": box.uid}
-            answer["user"] = box.user
-            self.answer(box.start_request, answer)
-            box.start_request = None
-        self.on_exit(box)
+        if sandbox.admit():
+            self.watch(sandbox.init_fd, lambda fd: self.on_exit(sandbox))
+            oom_file = sandbox.group.oom_file if sandbox.group else ""
+            answer = {"enforced": sandbox.enforced, "oom_file": oom_file, "uid": sandbox.uid}
+            answer["user"] = sandbox.user
+            self.answer(sandbox.start_request, answer)
+            sandbox.start_request = None
+        self.on_exit(sandbox)
 
-    def on_exit(self, box: Instance) -> None:
+    def on_exit(self, sandbox: Instance) -> None:
         """The monitor or the first process may have ended; when both have, clean up.
 
         A first process that the monitor had not yet let go on would wait for it without end.
         """
         for name in ("monitor_fd", "init_fd"):
-            fd = getattr(box, name)
+            fd = getattr(sandbox, name)
             if fd >= 0 and _has_ended(fd):
                 with contextlib.suppress(KeyError):
                     self.selector.unregister(fd)
                 if name == "monitor_fd":
                     with contextlib.suppress(ChildProcessError):
-                        os.waitpid(box.monitor_pid, 0)
+                        os.waitpid(sandbox.monitor_pid, 0)
                 os.close(fd)
-                setattr(box, name, -1)
-        if box.monitor_fd < 0 and box.init_fd >= 0:
-            box.kill()
-        if box.monitor_fd < 0 and box.init_fd < 0 and box.info_fd < 0 and not box.has_ended:
-            box.has_ended = True
-            self.boxes.pop(box.id, None)
-            self.answer(box.start_request, {"error": box.messages() or "bwrap ended"})
-            self.dying.append(box)
+                setattr(sandbox, name, -1)
+        if sandbox.monitor_fd < 0 and sandbox.init_fd >= 0:
+            sandbox.kill()
+        if (
+            sandbox.monitor_fd < 0
+            and sandbox.init_fd < 0
+            and sandbox.info_fd < 0
+            and not sandbox.has_ended
+        ):
+            sandbox.has_ended = True
+            self.sandboxes.pop(sandbox.id, None)
+            self.answer(sandbox.start_request, {"error": sandbox.messages() or "bwrap ended"})
+            self.dying.append(sandbox)
 
     def retry(self) -> None:
         """Remove what is left of ended sandboxes, as far as it lets itself be removed."""
-        for box in list(self.dying):
-            text = box.messages()
-            if box.release():
-                self.dying.remove(box)
-                for act in box.when_gone:
+        for sandbox in list(self.dying):
+            text = sandbox.messages()
+            if sandbox.release():
+                self.dying.remove(sandbox)
+                for act in sandbox.when_gone:
                     act(text)
-                if not box.keep_store:
+                if not sandbox.keep_store:
                     self.collect_layers()
 
     def do_kill(self, request: Request) -> Request | None:
         """End a sandbox; answered when nothing of it is left."""
-        box = self.find(request["id"])
-        if box is None:
+        sandbox = self.find(request["id"])
+        if sandbox is None:
             return {"messages": ""}
         number = request["number"]
-        box.when_gone.append(lambda text: self.answer(number, {"messages": text}))
-        if not box.has_ended:
-            box.kill()
+        sandbox.when_gone.append(lambda text: self.answer(number, {"messages": text}))
+        if not sandbox.has_ended:
+            sandbox.kill()
         return None
 
     def find(self, id: str) -> Instance | None:
         """Return a sandbox that runs or dies."""
-        return self.boxes.get(id) or next((box for box in self.dying if box.id == id), None)
+        return self.sandboxes.get(id) or next(
+            (sandbox for sandbox in self.dying if sandbox.id == id), None
+        )
 
     def do_freeze(self, request: Request) -> Request:
         """Stop or continue all processes of a sandbox."""
-        group = self.boxes[request["id"]].group
+        group = self.sandboxes[request["id"]].group
         return {"done": group is not None and group.freeze(request["frozen"])}
 
     def do_usage(self, request: Request) -> Request:
         """Tell bytes and inodes written."""
-        store = self.boxes[request["id"]].store
+        store = self.sandboxes[request["id"]].store
         num_bytes, inodes = layers.usage(store.path) if store else (0, 0)
         return {"bytes": num_bytes, "inodes": inodes}
 
     def do_diff(self, request: Request) -> None:
         """Tell what a sandbox wrote and deleted in its workspace; None when it is too much."""
-        box = self.boxes[request["id"]]
-        store = box.store
+        sandbox = self.sandboxes[request["id"]]
+        store = sandbox.store
         chain = [name for name in request["layers"] if name in self.layers]
         uppers = [self.layer_path(name) for name in reversed(chain)]
         uppers += [store.upper] if store else []
 
         def work() -> list[list[str]] | None:
             merged: dict[str, str] = {}
-            box.wait_frozen()
+            sandbox.wait_frozen()
             try:
                 for upper in uppers:
                     merged |= dict(layers.changes(upper, request["limit"], self.marks))
@@ -339,29 +346,29 @@ class Launcher:
         """Return where a layer's files are."""
         return self.stores[name].upper if name in self.stores else f"layers/{name}"
 
-    def do_seal(self, request: Request) -> None:
+    def do_commit(self, request: Request) -> None:
         """End a sandbox whose processes are idle and make a layer of what it wrote."""
-        box = self.boxes[request["id"]]
-        box.keep_store = True
+        sandbox = self.sandboxes[request["id"]]
+        sandbox.keep_store = True
         self.serial += 1
         name = f"l{self.serial}"
 
-        def sealed(_: str) -> None:
-            assert box.store is not None
-            self.layers[name], self.stores[name] = box.chain, box.store
-            self.users.note(name, box.user)
+        def committed(_: str) -> None:
+            assert sandbox.store is not None
+            self.layers[name], self.stores[name] = sandbox.chain, sandbox.store
+            self.users.note(name, sandbox.user)
             self.held.add(name)
             self.answer(request["number"], {"layer": name})
 
-        box.when_gone.append(sealed)
-        box.kill()
+        sandbox.when_gone.append(committed)
+        sandbox.kill()
 
     def do_copy(self, request: Request) -> None:
         """Make a layer of a copy of what a running (frozen) sandbox wrote."""
-        box = self.boxes[request["id"]]
-        assert box.store is not None
-        name, store = self._new_store(request["limits"], box.user)
-        source, target, chain = box.store.upper, store.upper, box.chain
+        sandbox = self.sandboxes[request["id"]]
+        assert sandbox.store is not None
+        name, store = self._new_store(request["limits"], sandbox.user)
+        source, target, chain = sandbox.store.upper, store.upper, sandbox.chain
         os.rmdir(target)
 
         def done(_: object) -> Request:
@@ -369,7 +376,7 @@ class Launcher:
             return {"layer": name}
 
         def work() -> None:
-            box.wait_frozen()
+            sandbox.wait_frozen()
             layers.copy_upper(source, target, self.marks)
 
         self.later(request, work, done, store.remove)
@@ -381,13 +388,13 @@ class Launcher:
         return name, store
 
     def do_flatten(self, request: Request) -> None:
-        """Make one layer of a layer and the sealed ones below it; a hold passes on to it."""
+        """Make one layer of a layer and the committed ones below it; a hold passes on to it."""
         chain = self.chain(request["layer"])
-        sealed = [name for name in chain if name in self.stores]
-        below = chain[len(sealed) :]
+        committed = [name for name in chain if name in self.stores]
+        below = chain[len(committed) :]
         name, store = self._new_store(request["limits"], self.users.of(request["layer"]))
         target = store.upper
-        paths = [self.layer_path(layer) for layer in sealed]
+        paths = [self.layer_path(layer) for layer in committed]
         os.rmdir(target)
 
         def done(_: object) -> Request:
@@ -448,7 +455,7 @@ class Launcher:
         return {}
 
     def do_unhold(self, request: Request) -> Request:
-        """A sealed sandbox runs again on its layer, or never will."""
+        """A committed sandbox runs again on its layer, or never will."""
         self.held.discard(request["layer"])
         self.collect_layers()
         return {}
@@ -456,8 +463,8 @@ class Launcher:
     def collect_layers(self) -> None:
         """Remove dropped layers that no sandbox and no other layer needs."""
         for name in list(self.dropped):
-            boxes = [*self.boxes.values(), *self.dying]
-            needed = name in self.held or any(name in box.chain for box in boxes)
+            sandboxes = [*self.sandboxes.values(), *self.dying]
+            needed = name in self.held or any(name in sandbox.chain for sandbox in sandboxes)
             needed = needed or any(name in chain for chain in self.layers.values())
             if not needed and name in self.layers:
                 del self.layers[name]
