@@ -466,7 +466,7 @@ def test_pointing_keeps_every_promise():
     "kind", ("notes-append", "files-rename", "sheet-sum") if IS_FULL else ("calc-product",)
 )
 def test_forks_are_equal_and_independent(kind):
-    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
+    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2, "depths": [1]}
     check_fork(f"desktop/{kind}", **quick).raise_on_failure()
 
 

@@ -21,7 +21,7 @@ OWN_FILES = ("desktop", "phone", "web", "swe", "terminal")  # in files of their 
 QUICK_TURN: dict[str, Any] = (
     {"timeout_s": 1800.0} if IS_FULL else {"episodes": 1, "tasks": 4, "max_turns": 8}
 )
-QUICK_FORK: dict[str, int] = {} if IS_FULL else {"episodes": 1, "max_turns": 6}
+QUICK_FORK: dict[str, Any] = {} if IS_FULL else {"episodes": 1, "max_turns": 6, "depths": [0, 3]}
 
 
 def every_environment() -> list[object]:

@@ -2,13 +2,18 @@
 
 Their other promises (seeds, other processes, siblings, snapshots, forks, nothing left behind) are
 checked for every registered environment in ``test_every_environment.py``. Where an engine is slow
-the normal suite plays five tasks; ``make conformance`` plays a hundred of every game.
+the normal suite plays five tasks or two; ``make conformance`` plays a hundred of every game.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -50,35 +55,68 @@ def extra_games() -> list[object]:
 
 def held_out(entry: EnvEntry) -> int:
     """Return how many test tasks are played."""
-    return 5 if entry.short_name.startswith(HEAVY) and not IS_FULL else 100
+    if IS_FULL or not entry.short_name.startswith(HEAVY):
+        return 100
+    return 2 if entry.programs else 5
 
 
-each_game = pytest.mark.parametrize("entry", extra_games())
+def one_of_each_class(games: list[Any]) -> list[Any]:
+    """Return the first difficulty of each class whose engine is a program, and all others."""
+    first = {g.values[0].entry_point: g.id for g in reversed(games) if g.values[0].programs}
+    return [g for g in games if IS_FULL or g.id == first.get(g.values[0].entry_point, g.id)]
 
 
-async def play(
-    entry: EnvEntry, policy: object, *, tasks: int, **kwargs: object
-) -> list[Trajectory]:
-    """Play the first held-out tasks, one after the other in one environment."""
+@dataclass(frozen=True)
+class Game:
+    """A game that the tests of an entry share, because its engine takes long to start."""
+
+    entry: EnvEntry
+    env: gymnasium.Env[Any, Any]
+
+    async def play(self, policy: object, *, tasks: int) -> list[Trajectory]:
+        """Play the first held-out tasks, one after the other."""
+        task = self.env.get_wrapper_attr("task")
+        specs = [
+            spec
+            for index in range(tasks)
+            for spec in group_specs(self.entry.id, task("test", index), seed=7, group_size=1)
+        ]
+        return await collect(lambda: KeptOpen(self.env), policy, specs, concurrency=1)
+
+
+class KeptOpen(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Leaves an environment open for the next that play in it."""
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def opened(entry: EnvEntry, **kwargs: object) -> Iterator[Game]:
+    """Give a game, and close it."""
     env = turngym.make(entry.id, **kwargs)
-    task = env.get_wrapper_attr("task")
-    specs = [
-        spec
-        for index in range(tasks)
-        for spec in group_specs(entry.id, task("test", index), seed=7, group_size=1)
-    ]
-    return await collect(lambda: env, policy, specs, concurrency=1)
+    try:
+        yield Game(entry, env)
+    finally:
+        env.close()
 
 
-async def expert_must_solve(entry: EnvEntry, tasks: int) -> None:
-    played = await play(entry, ExpertPolicy(), tasks=tasks)
+@pytest.fixture(scope="module", params=extra_games())
+def game(request: pytest.FixtureRequest) -> Iterator[Game]:
+    """One game after the other, each with all its tests."""
+    with opened(request.param) as made:
+        yield made
+
+
+async def expert_must_solve(game: Game, tasks: int) -> None:
+    played = await game.play(ExpertPolicy(), tasks=tasks)
     assert [t.error for t in played if t.error] == []
     assert [t.task_id for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
 
 
-async def chance_must_fail(entry: EnvEntry, tasks: int) -> None:
-    played = await play(entry, RandomPolicy(), tasks=tasks)
+async def chance_must_fail(game: Game, tasks: int) -> None:
+    played = await game.play(RandomPolicy(), tasks=tasks)
     assert [t.error for t in played if t.error] == []
     assert sum(t.is_success for t in played) < tasks / 5
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
@@ -88,48 +126,50 @@ def test_all_extra_games_are_found() -> None:
     assert len(extra_games()) == 27
 
 
-@each_game
+@pytest.mark.parametrize(
+    "entry", one_of_each_class([p for p in extra_games() if p.values[0].programs])
+)
 def test_gymnasium_finds_nothing_wrong(entry: EnvEntry) -> None:
+    """Where ``test_every_environment.py`` does not ask."""
     env = turngym.make(entry.id)
     check_env(env.unwrapped, skip_render_check=True)
     env.close()
 
 
-@each_game
-async def test_expert_solves_held_out_tasks_and_chance_does_not(entry: EnvEntry) -> None:
+async def test_expert_solves_held_out_tasks_and_chance_does_not(game: Game) -> None:
     """One test for both, because the generated games are still in memory then."""
-    await expert_must_solve(entry, held_out(entry))
-    await chance_must_fail(entry, held_out(entry))
+    await expert_must_solve(game, held_out(game.entry))
+    await chance_must_fail(game, held_out(game.entry) if IS_FULL else min(30, held_out(game.entry)))
 
 
-@each_game
-async def test_saying_nothing_ends_at_the_turn_limit(entry: EnvEntry) -> None:
-    (episode,) = await play(entry, NoopPolicy(), tasks=1)
+async def test_saying_nothing_ends_at_the_turn_limit(game: Game) -> None:
+    (episode,) = await game.play(NoopPolicy(), tasks=1)
     assert episode.stop_reason is StopReason.TRUNCATED_TURNS
-    assert len(episode.turns) == entry.max_turns
+    assert len(episode.turns) == game.entry.max_turns
     assert all(turn.invalid_action for turn in episode.turns)
     assert not episode.is_success
 
 
-@each_game
-def test_nonsense_is_answered_and_changes_nothing(entry: EnvEntry) -> None:
-    env = turngym.make(entry.id)
-    _, info = env.reset(seed=3, options={"split": "test"})
+def test_nonsense_is_answered_and_changes_nothing(game: Game) -> None:
+    _, info = game.env.reset(seed=3, options={"split": "test"})
     assert info_problems(info) == []
-    observation, reward, terminated, truncated, after = env.step("sing [a song]")
+    observation, reward, terminated, truncated, after = game.env.step("sing [a song]")
     assert after["invalid_action"]
     assert observation["text"]
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert after["anchor"] == info["anchor"]
-    env.close()
 
 
 @pytest.mark.parametrize(
-    "entry", [p for p in extra_games() if p.values[0].entry_point.split(":")[0] != "textarena"]
+    "entry",
+    one_of_each_class(
+        [p for p in extra_games() if p.values[0].entry_point.split(":")[0] != "textarena"]
+    ),
 )
 async def test_expert_and_legal_actions_speak_in_tool_calls(entry: EnvEntry) -> None:
-    (episode,) = await play(entry, ExpertPolicy(), tasks=1, action_style="tools")
-    assert episode.is_success
-    assert all(turn.action.content.startswith("{") for turn in episode.turns)
-    (episode,) = await play(entry, RandomPolicy(), tasks=1, action_style="tools")
-    assert episode.error is None
+    with opened(entry, action_style="tools") as game:
+        (episode,) = await game.play(ExpertPolicy(), tasks=1)
+        assert episode.is_success
+        assert all(turn.action.content.startswith("{") for turn in episode.turns)
+        (episode,) = await game.play(RandomPolicy(), tasks=1)
+        assert episode.error is None

@@ -197,5 +197,5 @@ def test_phone_tasks_keep_every_promise(browser):
 
 
 def test_forks_are_equal_and_independent(browser):
-    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2}
+    quick = {} if IS_FULL else {"episodes": 1, "max_turns": 2, "depths": [1]}
     check_fork("phone/note-delete", **quick).raise_on_failure()

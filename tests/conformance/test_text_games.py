@@ -1,11 +1,13 @@
-"""What every core text game promises, on every registered difficulty."""
+"""What every core text game promises, on every registered difficulty.
+
+Gymnasium's own check is one of those of ``test_every_environment.py``.
+"""
 
 from __future__ import annotations
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 import turngym
 from turngym import registry
@@ -32,6 +34,8 @@ GAMES = [
 ]
 IDS = [entry.short_name for entry in GAMES]
 HELD_OUT = 100
+BY_CHANCE = 30
+"""Chance plays to the limit of turns; of thirty tasks it wins no fifth either."""
 
 each_game = pytest.mark.parametrize("entry", GAMES, ids=IDS)
 
@@ -65,11 +69,6 @@ def _is_over(env) -> bool:
 
 
 @each_game
-def test_gymnasium_finds_nothing_wrong(entry):
-    check_env(turngym.make(entry.id).unwrapped, skip_render_check=True)
-
-
-@each_game
 async def test_expert_solves_every_held_out_task(entry):
     played = await _play(entry, ExpertPolicy())
     assert [t.task_id for t in played if not t.is_success] == []
@@ -78,8 +77,8 @@ async def test_expert_solves_every_held_out_task(entry):
 
 @each_game
 async def test_chance_solves_few_tasks_and_only_with_legal_actions(entry):
-    played = await _play(entry, RandomPolicy())
-    assert sum(t.is_success for t in played) < 20
+    played = await _play(entry, RandomPolicy(), episodes=BY_CHANCE)
+    assert sum(t.is_success for t in played) < BY_CHANCE / 5
     assert all(turn.invalid_action is None for t in played for turn in t.turns)
 
 

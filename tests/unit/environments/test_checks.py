@@ -194,6 +194,9 @@ def test_a_broken_snapshot_is_found_and_named(kind):
 def test_the_place_of_a_broken_fork_is_named():
     report = check_fork(broken_envs.ForgetsSomething)
     assert "random agent, seed 0, forked after turn 0: differs after" in str(report)
+    report = check_fork(broken_envs.ForgetsSomething, depths=[1])
+    assert "random agent, seed 0, forked after turn 1: differs after" in str(report)
+    assert "forked after turn 0" not in str(report)
 
 
 def test_a_lost_count_of_a_wrapper_is_found(monkeypatch):

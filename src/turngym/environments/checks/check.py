@@ -11,7 +11,7 @@ a test of it:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,19 +61,27 @@ def check_turn_env(
     return report
 
 
-def check_fork(target: Target, *, episodes: int = 2, max_turns: int = 24) -> CheckReport:
+def check_fork(
+    target: Target,
+    *,
+    episodes: int = 2,
+    max_turns: int = 24,
+    depths: Sequence[int] | None = None,
+) -> CheckReport:
     """Check that ``snapshot``, ``restore`` and ``fork`` give the same episode again, and no other.
 
     Args:
         target: As in ``check_turn_env``.
         episodes: Episodes that are forked, each at several depths.
         max_turns: Turns of each.
+        depths: Turns after which an episode is forked; by default none, the first, half of them
+            and all but the last.
 
     Returns:
         A report with one result per check, in order.
     """
     make_env, subject = _maker(target)
-    checks = ForkChecks(make_env, episodes=episodes, max_turns=max_turns)
+    checks = ForkChecks(make_env, episodes=episodes, max_turns=max_turns, depths=depths)
     report = CheckReport(f"snapshots of {subject}")
     if report.run("can be played", checks.can_be_played):
         for name, check, required in checks.all():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -59,12 +59,21 @@ class ForkChecks:
         make: Makes one more environment of the kind.
         episodes: Episodes that are forked.
         max_turns: Turns of each.
+        depths: Turns after which an episode is forked; None for four places.
     """
 
-    def __init__(self, make: Callable[[], AnyEnv], *, episodes: int, max_turns: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AnyEnv],
+        *,
+        episodes: int,
+        max_turns: int,
+        depths: Sequence[int] | None = None,
+    ) -> None:
         self._make = make
         self._num_seeds = episodes
         self._max_turns = max_turns
+        self._depths = depths
         self._played: list[tuple[int, Episode]] = []
 
     def all(self) -> list[tuple[str, Check, bool]]:
@@ -111,10 +120,11 @@ class ForkChecks:
             env.close()
 
     def _branches(self) -> Iterator[_Branch]:
-        """Yield each episode's opening, first turn, middle, and the turn before its end."""
+        """Yield the chosen places, or opening, first turn, middle, and the turn before the end."""
         for seed, episode in self._played:
             turns = len(episode.actions)
-            for depth in sorted({0, min(1, turns - 1), turns // 2, turns - 1}):
+            chosen = (0, 1, turns // 2, turns - 1) if self._depths is None else self._depths
+            for depth in sorted({min(depth, turns - 1) for depth in chosen}):
                 yield _Branch(seed=seed, depth=depth, episode=episode)
 
     @contextmanager
