@@ -1,7 +1,4 @@
-"""A training run in a process of its own, which tells where it is and can be killed for real.
-
-python train_process.py OUT SOURCE...
-"""
+"""A training run in a process of its own, which tells where it is and can be killed for real."""
 
 from __future__ import annotations
 
@@ -10,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
 from pathlib import Path
 
+from helpers import warm
 from helpers.signals import register_signals
 from turngym.config import load_config
 from turngym.errors import Interrupted
@@ -44,37 +43,34 @@ def stop_at(
     Raises:
         AssertionError: It ended before it printed the line.
     """
-    command = [sys.executable, "-P", __file__, str(out), *sources]
-    package = Path(sys.modules["turngym"].__file__ or "").parents[1]
-    paths = os.pathsep.join([str(package), str(Path(__file__).parents[1])])
-    variables = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        lines = []
-        for printed in process.stdout:
-            lines.append(printed.strip())
+    reader, writer = Pipe(duplex=False)
+    errors = out.parent / "errors.txt"
+    errors.write_text("")
+    process = warm.start(main, [str(out), *sources], out=writer, err=errors)
+    writer.close()
+    lines = []
+    with open(reader.fileno(), closefd=False) as printed:
+        for each in printed:
+            lines.append(each.strip())
             if lines[-1] == line:
                 time.sleep(delay_s)
-                process.send_signal(number)
+                os.kill(process.pid or 0, number)
                 break
-        rest, errors = process.communicate(timeout=120)
-        assert line in lines, f"ended without {line!r}: {lines[-3:]} {errors[-2000:]}"
-        return subprocess.CompletedProcess(command, process.returncode, rest, errors)
+        rest = printed.read()
+    reader.close()
+    process.join(120)
+    said = errors.read_text()
+    assert line in lines, f"ended without {line!r}: {lines[-3:]} {said[-2000:]}"
+    return subprocess.CompletedProcess(sources, process.exitcode or 0, rest, said)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Train, and report an interruption as the command line does."""
     register_signals()
-    out, *sources = sys.argv[1:]
+    out, *sources = arguments
     try:
         train(load_config(TrainConfig, sources), out, progress=Telling())
     except Interrupted as wish:
         print(wish, file=sys.stderr)
         return wish.exit_code
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,13 +14,16 @@ from typing import Any
 
 import pytest
 
+from helpers import warm
 from helpers.cli import COMMAND, SOURCE, TINY_RUN
 from helpers.models import model, tokenizer
 from helpers.runs import write_run
 from turngym.agents.engine.models import save_model_dir
+from turngym.cli import jobs
 from turngym.cli.main import main
 from turngym.records import read_trajectories
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.comparison import PlannedRun
 
 Captured = pytest.CaptureFixture[str]
 
@@ -34,9 +38,21 @@ def in_json(capsys: Captured, *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+async def in_a_warm_process(run: PlannedRun) -> int:
+    """Train as ``jobs`` does, without the seconds that a new Python needs to import torch."""
+    command = ["train", str(run.settings_file), "--out", str(run.folder)]
+    process = warm.start(main, command, out=run.log_file, err=run.log_file)
+    await asyncio.to_thread(process.join)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
 @pytest.mark.slow
-def test_two_algorithms_and_two_seeds_from_end_to_end(capsys: Captured, tmp_path: Path) -> None:
+def test_two_algorithms_and_two_seeds_from_end_to_end(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One test, because the runs take most of the time and all of this can be asked of them."""
+    monkeypatch.setattr(jobs, "_train", in_a_warm_process)
     (tmp_path / "tiny.toml").write_text(TINY_RUN)
     out = tmp_path / "out"
     command = ["compare", str(tmp_path / "tiny.toml"), "--out", str(out), "--seeds", "2"]
@@ -82,7 +98,7 @@ def test_two_algorithms_and_two_seeds_from_end_to_end(capsys: Captured, tmp_path
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_runs_and_the_same_command_goes_on(
-    capsys: Captured, tmp_path: Path
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model_dir(model(context=256), tokenizer(), tmp_path / "model")
     start = json.dumps({"type": "pretrained", "path": str(tmp_path / "model"), "context": 256})
@@ -114,6 +130,7 @@ def test_ctrl_c_ends_the_runs_and_the_same_command_goes_on(
     log = run.with_name("grpo.log")
     assert "interrupted and saved" in log.read_text(encoding="utf-8")
     assert not (run / "summary.json").exists()
+    monkeypatch.setattr(jobs, "_train", in_a_warm_process)
     assert main(command) == 0
     assert "text/maze, 80 episodes" in capsys.readouterr().out
     assert "going on with the run that is there" in log.read_text(encoding="utf-8")

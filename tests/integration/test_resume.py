@@ -120,11 +120,16 @@ def summary(result: TrainResult) -> dict[str, Any]:
     return {k: v for k, v in result.to_json().items() if k != "seconds"}
 
 
-def test_a_run_repeats_itself_to_the_bit(
-    config: TrainConfig, straight: Path, tmp_path: Path
+def test_a_run_repeats_itself_to_the_bit_and_draws_once(
+    config: TrainConfig, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn: list[Path] = []
+    monkeypatch.setattr(
+        "turngym.trainers.runs.run.draw_curve", lambda path, *_, **__: drawn.append(path)
+    )
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
+    assert drawn == [tmp_path / "curve.png"]
 
 
 def test_another_seed_gives_another_run(straight: Path, tmp_path: Path) -> None:
@@ -455,6 +460,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
         original(*args, **kwargs)
 
     monkeypatch.setattr("turngym.trainers.runs.outbox.RETRY_S", 0.0)
+    monkeypatch.setattr("turngym.trainers.runs.run.SECONDS_BETWEEN_CURVES", 0.0)
     monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)

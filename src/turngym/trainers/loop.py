@@ -150,7 +150,7 @@ async def _is_good(run: Run) -> bool:
         found = await run.validate("validation", state.step)
         target = config.target_success
         state.reached_target = target is not None and (found.success or 0.0) >= target
-        run.draw()
+        run.draw_now_and_then()
     return is_last or state.reached_target
 
 

@@ -29,7 +29,8 @@ def draw_curve(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4))
+    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.13, top=0.92)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     training = [(r["step"], r["rollout/success"]) for r in rows if "rollout/success" in r]

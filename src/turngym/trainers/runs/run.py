@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+SECONDS_BETWEEN_CURVES = 30.0
+"""A picture takes longer than a small update, and holds up the loop."""
+
 
 class Run:
     """Everything one run holds. ``open_run`` makes it.
@@ -94,6 +97,7 @@ class Run:
         self.arena = arena
         self.model = model
         self.state = state
+        self._last_curve_s = time.monotonic()
         self.imitator: Imitator | None = None
         self.learner: Learner | None = None
         self.credit: CreditMethod | None = None
@@ -248,8 +252,14 @@ class Run:
             self.folder.summary, lambda: self.folder.conclude(self.result().to_json())
         )
 
+    def draw_now_and_then(self) -> None:
+        """Draw the learning curve, unless that was just done."""
+        if time.monotonic() - self._last_curve_s >= SECONDS_BETWEEN_CURVES:
+            self.draw()
+
     def draw(self) -> None:
         """Draw the learning curve as far as it goes."""
+        self._last_curve_s = time.monotonic()
         state = self.state
         held_out = {
             step: HeldOut.from_json(content).sampled
