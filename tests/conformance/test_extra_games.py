@@ -37,6 +37,8 @@ HEAVY = (
     "text/twtreasure-medium",
 )
 """Beginnings of the names whose hundred tasks take more than ten seconds."""
+LUCKY = ("text/twcoin-easy",)
+"""Where chance wins nearly a fifth, so that thirty tasks do not show that it is less."""
 
 
 def extra_games() -> list[object]:
@@ -139,7 +141,8 @@ def test_gymnasium_finds_nothing_wrong(entry: EnvEntry) -> None:
 async def test_expert_solves_held_out_tasks_and_chance_does_not(game: Game) -> None:
     """One test for both, because the generated games are still in memory then."""
     await expert_must_solve(game, held_out(game.entry))
-    await chance_must_fail(game, held_out(game.entry) if IS_FULL else min(30, held_out(game.entry)))
+    few = not IS_FULL and game.entry.short_name not in LUCKY
+    await chance_must_fail(game, min(30 if few else 100, held_out(game.entry)))
 
 
 async def test_saying_nothing_ends_at_the_turn_limit(game: Game) -> None:
