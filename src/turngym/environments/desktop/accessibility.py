@@ -40,17 +40,9 @@ ROLES = {
 }  # fmt: skip
 """Numbers of AT-SPI roles that say something, and their words."""
 _SILENT = {
-    "image",
-    "list",
-    "menu bar",
-    "panel",
-    "scroll bar",
-    "status bar",
-    "tab list",
-    "table",
-    "tree",
+    "image", "list", "menu bar", "panel", "scroll bar", "status bar", "tab list", "table", "tree",
     "tree table",
-}
+}  # fmt: skip
 """Roles that only hold others."""
 _READ = {"column header", "dialog", "label", "progress", "window"}
 _HINTED = {"button", "check box", "combo box", "icon", "radio button", "text", "toggle button"}

@@ -291,18 +291,9 @@ _SHELL = "/run/sh"
 of the same user into it, and what it tells us is written by none but itself."""
 _BUS = "unix:path=/run/user/bus"
 VARIABLES = {
-    "AT_SPI_BUS_ADDRESS": _BUS,
-    "DBUS_SESSION_BUS_ADDRESS": _BUS,
-    "DISPLAY": ":0",
-    "GDK_BACKEND": "x11",
-    "GIO_USE_VFS": "local",
-    "GSETTINGS_BACKEND": "keyfile",
-    "GTK_MODULES": "gail:atk-bridge",
-    "GTK_OVERLAY_SCROLLING": "0",
-    "HOME": HOME,
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/bin:/bin",
-    "TZ": "UTC",
-    "XDG_RUNTIME_DIR": "/run/user",
-}
+    "AT_SPI_BUS_ADDRESS": _BUS, "DBUS_SESSION_BUS_ADDRESS": _BUS, "DISPLAY": ":0",
+    "GDK_BACKEND": "x11", "GIO_USE_VFS": "local", "GSETTINGS_BACKEND": "keyfile",
+    "GTK_MODULES": "gail:atk-bridge", "GTK_OVERLAY_SCROLLING": "0", "HOME": HOME,
+    "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC", "XDG_RUNTIME_DIR": "/run/user",
+}  # fmt: skip
 """What every program inside is told. Settings are files, so that tasks can be judged on them."""

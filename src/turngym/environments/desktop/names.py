@@ -28,16 +28,10 @@ PHONE_KINDS = (
 """Every kind of task on the phone-shaped browser."""
 
 PACKAGES = {
-    "bwrap": "bubblewrap",
-    "dbus-daemon": "dbus",
-    "galculator": "galculator",
-    "gnumeric": "gnumeric",
-    "mousepad": "mousepad",
-    "obconf": "obconf",
-    "openbox": "openbox",
-    "pcmanfm": "pcmanfm",
-    "Xvfb": "xvfb",
-}
+    "bwrap": "bubblewrap", "dbus-daemon": "dbus", "galculator": "galculator",
+    "gnumeric": "gnumeric", "mousepad": "mousepad", "obconf": "obconf", "openbox": "openbox",
+    "pcmanfm": "pcmanfm", "Xvfb": "xvfb",
+}  # fmt: skip
 """Program on PATH, and the Debian package that holds it."""
 FILES = {
     "/usr/libexec/at-spi2-registryd": "at-spi2-core",

@@ -19,12 +19,9 @@ from turngym.tasks.base import Split
 from turngym.tasks.splits import split_of
 
 APPS: Mapping[str, tuple[str, ...]] = {
-    "calculator": ("galculator",),
-    "editor": ("mousepad",),
-    "files": ("pcmanfm",),
-    "sheet": ("gnumeric",),
-    "windows": ("obconf",),
-}
+    "calculator": ("galculator",), "editor": ("mousepad",), "files": ("pcmanfm",),
+    "sheet": ("gnumeric",), "windows": ("obconf",),
+}  # fmt: skip
 """Name in environment ids, and what is started."""
 FOLDERS: Mapping[Split, int] = {"train": 8, "test": 4}
 """Different folders that the file manager shows; no name is in folders of both splits."""

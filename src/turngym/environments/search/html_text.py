@@ -9,26 +9,10 @@ _BLANKS = re.compile(r"[ \t\r\f\v]+")
 _ANY_BLANKS = re.compile(r"\s+")
 _EMPTY_LINES = re.compile(r"\s*\n\s*\n\s*")
 _SKIPPED_TAGS = frozenset({"script", "style", "template", "noscript", "head", "nav"})
-_BLOCK_TAGS = frozenset(
-    {
-        *(
-            "article",
-            "blockquote",
-            "br",
-            "dd",
-            "div",
-            "dl",
-            "dt",
-            "h1",
-            "h2",
-            "h3",
-            "h4",
-            "h5",
-            "h6",
-        ),
-        *("hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul"),
-    }
-)
+_BLOCK_TAGS = frozenset((
+    "article", "blockquote", "br", "dd", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6",
+    "hr", "li", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+))  # fmt: skip
 
 
 class _TextOf(HTMLParser):

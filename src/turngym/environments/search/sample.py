@@ -10,17 +10,8 @@ from turngym.environments.search.world_names import ADJECTIVES, NOUNS, Names
 _NUM_PACKAGES = 240
 _NUM_PEOPLE = 90
 _SECTIONS = (
-    "admin",
-    "devel",
-    "games",
-    "graphics",
-    "libs",
-    "mail",
-    "math",
-    "net",
-    "science",
-    "sound",
-)
+    "admin", "devel", "games", "graphics", "libs", "mail", "math", "net", "science", "sound",
+)  # fmt: skip
 _KINDS = ("tool", "library", "plug-in", "server", "viewer", "game", "collection")
 
 

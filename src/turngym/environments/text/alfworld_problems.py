@@ -21,51 +21,24 @@ Kind = Literal["put", "clean", "heat", "cool", "look", "two"]
 _OPENABLE = {"cabinet", "drawer", "fridge", "microwave", "safe"}
 _LAMPS = ("desklamp", "floorlamp")
 
-_PLACES: dict[str, tuple[tuple[str, int], ...]] = {
-    "kitchen": (
-        ("countertop", 3),
-        ("fridge", 1),
-        ("microwave", 1),
-        ("sinkbasin", 1),
-        ("cabinet", 4),
-        ("diningtable", 1),
-        ("drawer", 3),
-        ("shelf", 2),
-        ("garbagecan", 1),
-        ("stoveburner", 2),
-    ),
-    "bathroom": (
-        ("countertop", 1),
-        ("sinkbasin", 1),
-        ("cabinet", 4),
-        ("toilet", 1),
-        ("shelf", 3),
-        ("drawer", 3),
-        ("garbagecan", 1),
-        ("bathtub", 1),
-    ),
-    "bedroom": (
-        ("desk", 1),
-        ("bed", 1),
-        ("drawer", 4),
-        ("shelf", 3),
-        ("sidetable", 2),
-        ("dresser", 1),
-        ("garbagecan", 1),
-        ("safe", 1),
-    ),
-    "livingroom": (
-        ("sidetable", 2),
-        ("sofa", 1),
-        ("coffeetable", 1),
-        ("tvstand", 1),
-        ("armchair", 2),
-        ("drawer", 3),
-        ("cabinet", 2),
-        ("shelf", 2),
-        ("garbagecan", 1),
-    ),
-}
+_PLACES: dict[str, dict[str, int]] = {
+    "kitchen": {
+        "countertop": 3, "fridge": 1, "microwave": 1, "sinkbasin": 1, "cabinet": 4,
+        "diningtable": 1, "drawer": 3, "shelf": 2, "garbagecan": 1, "stoveburner": 2,
+    },
+    "bathroom": {
+        "countertop": 1, "sinkbasin": 1, "cabinet": 4, "toilet": 1, "shelf": 3, "drawer": 3,
+        "garbagecan": 1, "bathtub": 1,
+    },
+    "bedroom": {
+        "desk": 1, "bed": 1, "drawer": 4, "shelf": 3, "sidetable": 2, "dresser": 1,
+        "garbagecan": 1, "safe": 1,
+    },
+    "livingroom": {
+        "sidetable": 2, "sofa": 1, "coffeetable": 1, "tvstand": 1, "armchair": 2, "drawer": 3,
+        "cabinet": 2, "shelf": 2, "garbagecan": 1,
+    },
+}  # fmt: skip
 """Room to its furniture in the order of need, with the most there are of each."""
 
 _SURFACES = "countertop diningtable desk sidetable coffeetable shelf"
@@ -103,14 +76,8 @@ _THINGS: dict[str, dict[str, str]] = {
     "livingroom": {
         **dict.fromkeys(
             (
-                "book",
-                "box",
-                "creditcard",
-                "keychain",
-                "laptop",
-                "newspaper",
-                "remotecontrol",
-                "vase",
+                *("book", "box", "creditcard", "keychain", "laptop"),
+                *("newspaper", "remotecontrol", "vase"),
             ),
             f"{_SURFACES} {_STORAGE} sofa armchair tvstand garbagecan",
         ),
@@ -179,7 +146,7 @@ def draw_problem(
 def _furnish(rng: np.random.Generator, room: str, kind: Kind, places: int) -> list[str]:
     """Return ``places`` pieces such as ``"cabinet_2"``, those that the task needs first."""
     needed = {"heat": "microwave", "cool": "fridge", "clean": "sinkbasin"}.get(kind)
-    stock = [f"{name}_{n + 1}" for name, most in _PLACES[room] for n in range(most)]
+    stock = [f"{name}_{n + 1}" for name, most in _PLACES[room].items() for n in range(most)]
     first = [place for place in stock if place == f"{needed}_1"]
     rest = [place for place in stock if place not in first]
     chosen = first + [rest[i] for i in rng.permutation(len(rest))[: places - len(first)]]

@@ -22,13 +22,8 @@ from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
 
 MOVES = {
-    "turn left": 0,
-    "turn right": 1,
-    "go forward": 2,
-    "pick up": 3,
-    "drop": 4,
-    "toggle": 5,
-}
+    "turn left": 0, "turn right": 1, "go forward": 2, "pick up": 3, "drop": 4, "toggle": 5,
+}  # fmt: skip
 """Command to minigrid's action number, all of them possible at any time."""
 
 _NO_LIMIT = 1 << 30

@@ -29,13 +29,9 @@ _TEXTARENA: dict[str, tuple[int, dict[str, Any]]] = {
 problem each, so nothing can be held out of them; ``from_textarena`` plays them."""
 
 _BABYAI = {
-    "GoToRedBall": 14,
-    "GoToLocal": 14,
-    "PickupLoc": 16,
-    "PutNextLocal": 28,
-    "UnlockLocal": 30,
+    "GoToRedBall": 14, "GoToLocal": 14, "PickupLoc": 16, "PutNextLocal": 28, "UnlockLocal": 30,
     "GoToObjMazeS5": 80,
-}
+}  # fmt: skip
 """Level to turn limit."""
 
 

@@ -51,31 +51,23 @@ COMMANDS = Commands(
 
 _MARK = {"type": ["integer", "string"], "description": "number before an element"}
 _TEXT = {"type": "string"}
+_INT = {"type": "integer"}
 _TOOLS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "click": ("Click an element.", {"mark": _MARK}, ["mark"]),
     "double_click": ("Click an element twice.", {"mark": _MARK}, ["mark"]),
     "hover": ("Move the mouse over an element.", {"mark": _MARK}, ["mark"]),
-    "click_at": (
-        "Click at pixels of the view.",
-        {"x": {"type": "integer"}, "y": {"type": "integer"}},
-        ["x", "y"],
-    ),
+    "click_at": ("Click at pixels of the view.", {"x": _INT, "y": _INT}, ["x", "y"]),
     "drag": (
-        "Drag one element onto another.",
-        {"mark": _MARK, "target": _MARK},
-        ["mark", "target"],
+        "Drag one element onto another.", {"mark": _MARK, "target": _MARK}, ["mark", "target"],
     ),
     "drag_at": (
         "Drag from one point of the view to another.",
-        {name: {"type": "integer"} for name in ("x", "y", "to_x", "to_y")},
-        ["x", "y", "to_x", "to_y"],
+        dict.fromkeys(("x", "y", "to_x", "to_y"), _INT), ["x", "y", "to_x", "to_y"],
     ),
     "type": (
         "Type into a field; replaces what it holds unless clear is false.",
         {
-            "mark": _MARK,
-            "text": _TEXT,
-            "clear": {"type": "boolean", "default": True},
+            "mark": _MARK, "text": _TEXT, "clear": {"type": "boolean", "default": True},
             "submit": {"type": "boolean", "default": False, "description": "then press Enter"},
         },
         ["mark", "text"],
@@ -85,23 +77,21 @@ _TOOLS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "press": ("Press keys such as Enter or Control+A.", {"keys": _TEXT}, ["keys"]),
     "scroll": (
         "Scroll the page, or what the element is in.",
-        {"direction": {"type": "string", "enum": ["up", "down"]}, "mark": _MARK},
-        ["direction"],
+        {"direction": {"type": "string", "enum": ["up", "down"]}, "mark": _MARK}, ["direction"],
     ),
     "upload": (
         "Put a file of the episode's folder into a file field.",
-        {"mark": _MARK, "file": _TEXT},
-        ["mark", "file"],
+        {"mark": _MARK, "file": _TEXT}, ["mark", "file"],
     ),
     "goto": ("Open an address.", {"url": _TEXT}, ["url"]),
     "go_back": ("Go back one page.", {}, []),
     "new_tab": ("Open a tab.", {}, []),
     "close_tab": ("Close this tab.", {}, []),
-    "switch_tab": ("Go to another tab.", {"tab": {"type": "integer"}}, ["tab"]),
+    "switch_tab": ("Go to another tab.", {"tab": _INT}, ["tab"]),
     "wait": ("Wait one second.", {}, []),
     "answer": ("End the episode with an answer.", {"text": _TEXT}, ["text"]),
     "stop": ("End the episode.", {}, []),
-}
+}  # fmt: skip
 _IN_WORDS = {"submit": "type", "append": "type", "scroll_in": "scroll"}
 """Commands in words that are a tool with other arguments."""
 

@@ -9,21 +9,12 @@ from xml.etree import ElementTree
 from turngym.environments.desktop.observation import Element
 
 _ROLES = {
-    "AutoCompleteTextView": "text",
-    "Button": "button",
-    "CheckBox": "check box",
-    "CheckedTextView": "check box",
-    "EditText": "text",
-    "ImageButton": "button",
-    "ImageView": "image",
-    "ProgressBar": "progress",
-    "RadioButton": "radio button",
-    "SeekBar": "slider",
-    "Spinner": "combo box",
-    "Switch": "switch",
-    "TextView": "label",
+    "AutoCompleteTextView": "text", "Button": "button", "CheckBox": "check box",
+    "CheckedTextView": "check box", "EditText": "text", "ImageButton": "button",
+    "ImageView": "image", "ProgressBar": "progress", "RadioButton": "radio button",
+    "SeekBar": "slider", "Spinner": "combo box", "Switch": "switch", "TextView": "label",
     "ToggleButton": "toggle button",
-}
+}  # fmt: skip
 """Last part of a class to what it is called here; anything else that can be touched is an item."""
 _TOUCHED = ("clickable", "long-clickable", "checkable")
 _BOUNDS = re.compile(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]")

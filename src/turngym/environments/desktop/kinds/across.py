@@ -134,10 +134,8 @@ def sheet_into_note(rng: Random) -> Job:
 
 
 ACROSS: dict[str, Callable[[Random], Job]] = {
-    "across-compute-into-note": compute_into_note,
-    "across-list-files": list_files,
+    "across-compute-into-note": compute_into_note, "across-list-files": list_files,
     "across-note-into-clipboard": note_into_clipboard,
-    "across-number-into-sheet": number_into_sheet,
-    "across-rename-as-told": rename_as_told,
+    "across-number-into-sheet": number_into_sheet, "across-rename-as-told": rename_as_told,
     "across-sheet-into-note": sheet_into_note,
-}
+}  # fmt: skip

@@ -77,10 +77,6 @@ def tenths(rng: Random) -> Job:
 
 
 CALCULATOR: dict[str, Callable[[Random], Job]] = {
-    "calc-difference": difference,
-    "calc-mixed": mixed,
-    "calc-product": product,
-    "calc-quotient": quotient,
-    "calc-sum": total,
-    "calc-tenths": tenths,
-}
+    "calc-difference": difference, "calc-mixed": mixed, "calc-product": product,
+    "calc-quotient": quotient, "calc-sum": total, "calc-tenths": tenths,
+}  # fmt: skip

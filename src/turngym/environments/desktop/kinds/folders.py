@@ -141,14 +141,7 @@ def nested(rng: Random) -> Job:
 
 
 FOLDERS: dict[str, Callable[[Random], Job]] = {
-    "files-bring-up": bring_up,
-    "files-copy": copy,
-    "files-delete": delete,
-    "files-empty": empty,
-    "files-move": move,
-    "files-move-all": move_all,
-    "files-nested": nested,
-    "files-new-folder": new_folder,
-    "files-rename": rename,
-    "files-rename-folder": rename_folder,
-}
+    "files-bring-up": bring_up, "files-copy": copy, "files-delete": delete, "files-empty": empty,
+    "files-move": move, "files-move-all": move_all, "files-nested": nested,
+    "files-new-folder": new_folder, "files-rename": rename, "files-rename-folder": rename_folder,
+}  # fmt: skip

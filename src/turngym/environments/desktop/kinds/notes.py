@@ -145,15 +145,7 @@ def clip(rng: Random) -> Job:
 
 
 NOTES: dict[str, Callable[[Random], Job]] = {
-    "notes-append": append,
-    "notes-clip": clip,
-    "notes-copy-as": copy_as,
-    "notes-create": create,
-    "notes-delete": delete,
-    "notes-insert": insert,
-    "notes-number": number,
-    "notes-prepend": prepend,
-    "notes-replace": replace,
-    "notes-sort": sort,
-    "notes-upper": upper,
-}
+    "notes-append": append, "notes-clip": clip, "notes-copy-as": copy_as, "notes-create": create,
+    "notes-delete": delete, "notes-insert": insert, "notes-number": number,
+    "notes-prepend": prepend, "notes-replace": replace, "notes-sort": sort, "notes-upper": upper,
+}  # fmt: skip

@@ -123,11 +123,7 @@ word_wrap = _editor(
 
 
 SETTINGS: dict[str, Callable[[Random], Job]] = {
-    "settings-desktops": desktops,
-    "settings-follow-mouse": follow_mouse,
-    "settings-line-numbers": line_numbers,
-    "settings-new-windows": new_windows,
-    "settings-status-bar": status_bar,
-    "settings-theme": theme,
-    "settings-word-wrap": word_wrap,
-}
+    "settings-desktops": desktops, "settings-follow-mouse": follow_mouse,
+    "settings-line-numbers": line_numbers, "settings-new-windows": new_windows,
+    "settings-status-bar": status_bar, "settings-theme": theme, "settings-word-wrap": word_wrap,
+}  # fmt: skip

@@ -159,12 +159,7 @@ def clear(rng: Random) -> Job:
 
 
 SHEETS: dict[str, Callable[[Random], Job]] = {
-    "sheet-add-row": add_row,
-    "sheet-change": change,
-    "sheet-clear": clear,
-    "sheet-fill": fill,
-    "sheet-maximum": maximum,
-    "sheet-minimum": minimum,
-    "sheet-products": products,
+    "sheet-add-row": add_row, "sheet-change": change, "sheet-clear": clear, "sheet-fill": fill,
+    "sheet-maximum": maximum, "sheet-minimum": minimum, "sheet-products": products,
     "sheet-sum": total,
-}
+}  # fmt: skip

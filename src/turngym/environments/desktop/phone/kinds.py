@@ -270,20 +270,11 @@ def shopping_remove(rng: Random, state: State) -> Made:
 
 
 TEMPLATES: dict[str, Callable[[Random, State], Made]] = {
-    "alarm-add": alarm_add,
-    "alarm-switch": alarm_switch,
-    "contact-add": contact_add,
-    "contact-change": contact_change,
-    "contact-delete": contact_delete,
-    "contact-find": contact_find,
-    "message-number": message_number,
-    "message-send": message_send,
-    "note-add": note_add,
-    "note-change": note_change,
-    "note-delete": note_delete,
-    "setting-choose": setting_choose,
-    "setting-switch": setting_switch,
-    "shopping-add": shopping_add,
-    "shopping-check": shopping_check,
+    "alarm-add": alarm_add, "alarm-switch": alarm_switch, "contact-add": contact_add,
+    "contact-change": contact_change, "contact-delete": contact_delete,
+    "contact-find": contact_find, "message-number": message_number, "message-send": message_send,
+    "note-add": note_add, "note-change": note_change, "note-delete": note_delete,
+    "setting-choose": setting_choose, "setting-switch": setting_switch,
+    "shopping-add": shopping_add, "shopping-check": shopping_check,
     "shopping-remove": shopping_remove,
-}
+}  # fmt: skip

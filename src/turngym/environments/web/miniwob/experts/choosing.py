@@ -129,20 +129,10 @@ def pick_day(scene: Scene, month: int, day: int) -> Move | None:
 
 
 CHOOSING: dict[str, Expert] = {
-    "choose-date": _date,
-    "choose-date-easy": _date,
-    "choose-date-medium": _date,
-    "choose-date-nodelay": _date,
-    "choose-list": _list,
-    "click-checkboxes": _checkboxes,
-    "click-checkboxes-large": _checkboxes,
-    "click-checkboxes-transfer": _checkboxes,
-    "click-option": _option,
-    "click-scroll-list": _list,
-    "form-sequence": _form_sequence,
-    "form-sequence-2": _form_sequence_2,
-    "form-sequence-3": _form_sequence_3,
-    "use-slider": _slider,
-    "use-slider-2": _sliders,
-    "use-spinner": _spinner,
-}
+    "choose-date": _date, "choose-date-easy": _date, "choose-date-medium": _date,
+    "choose-date-nodelay": _date, "choose-list": _list, "click-checkboxes": _checkboxes,
+    "click-checkboxes-large": _checkboxes, "click-checkboxes-transfer": _checkboxes,
+    "click-option": _option, "click-scroll-list": _list, "form-sequence": _form_sequence,
+    "form-sequence-2": _form_sequence_2, "form-sequence-3": _form_sequence_3,
+    "use-slider": _slider, "use-slider-2": _sliders, "use-spinner": _spinner,
+}  # fmt: skip

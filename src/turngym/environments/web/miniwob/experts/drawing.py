@@ -184,20 +184,10 @@ def _sort(scene: Scene) -> Move:
 
 
 DRAWING: dict[str, Expert] = {
-    "ascending-numbers": _ascending,
-    "click-shades": _shades,
-    "click-shape": _shape,
-    "count-shape": _count,
-    "drag-box": _drag_box,
-    "drag-circle": _drag_way,
-    "drag-shapes": _drag_shapes,
-    "drag-shapes-2": _drag_shapes,
-    "drag-single-shape": _drag_way,
-    "drag-sort-numbers": _sort,
-    "draw-line": _line,
-    "grid-coordinate": _coordinate,
-    "highlight-text": _highlight,
-    "highlight-text-2": _highlight,
-    "identify-shape": _identify,
+    "ascending-numbers": _ascending, "click-shades": _shades, "click-shape": _shape,
+    "count-shape": _count, "drag-box": _drag_box, "drag-circle": _drag_way,
+    "drag-shapes": _drag_shapes, "drag-shapes-2": _drag_shapes, "drag-single-shape": _drag_way,
+    "drag-sort-numbers": _sort, "draw-line": _line, "grid-coordinate": _coordinate,
+    "highlight-text": _highlight, "highlight-text-2": _highlight, "identify-shape": _identify,
     "resize-textarea": _resize,
-}
+}  # fmt: skip

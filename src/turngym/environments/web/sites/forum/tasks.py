@@ -364,26 +364,10 @@ def _compare(data: Data, rng: Random) -> Job:
 
 
 TEMPLATES: dict[str, Template] = {
-    "announce": _announce,
-    "as-other": _as_other,
-    "compare": _compare,
-    "count": _count,
-    "delete": _delete,
-    "edit": _edit,
-    "follow": _follow,
-    "last": _last,
-    "lock": _lock,
-    "lock-all": _lock_all,
-    "move": _move,
-    "pin": _pin,
-    "poll": _poll,
-    "remove": _remove,
-    "reply": _reply,
-    "search": _search,
-    "signature": _signature,
-    "start": _start,
-    "unfollow": _unfollow,
-    "unlock": _unlock,
-    "vote": _vote,
-}
+    "announce": _announce, "as-other": _as_other, "compare": _compare, "count": _count,
+    "delete": _delete, "edit": _edit, "follow": _follow, "last": _last, "lock": _lock,
+    "lock-all": _lock_all, "move": _move, "pin": _pin, "poll": _poll, "remove": _remove,
+    "reply": _reply, "search": _search, "signature": _signature, "start": _start,
+    "unfollow": _unfollow, "unlock": _unlock, "vote": _vote,
+}  # fmt: skip
 """Kind of task to what makes one."""

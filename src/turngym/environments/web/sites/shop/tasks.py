@@ -462,29 +462,11 @@ def _spent(data: Data, rng: Random) -> Job:
 
 
 TEMPLATES: dict[str, Template] = {
-    "add": _add,
-    "address": _address,
-    "again": _again,
-    "alert": _alert,
-    "as-other": _as_other,
-    "cheapest": _cheapest,
-    "compare": _compare,
-    "coupon": _coupon,
-    "drop": _drop,
-    "forget": _forget,
-    "later": _later,
-    "many": _many,
-    "moved": _moved,
-    "new-list": _new_list,
-    "order": _order,
-    "price": _price,
-    "profile": _profile,
-    "quantity": _quantity,
-    "review": _review,
-    "search": _search,
-    "spent": _spent,
-    "stock": _stock,
-    "two": _two,
+    "add": _add, "address": _address, "again": _again, "alert": _alert, "as-other": _as_other,
+    "cheapest": _cheapest, "compare": _compare, "coupon": _coupon, "drop": _drop,
+    "forget": _forget, "later": _later, "many": _many, "moved": _moved, "new-list": _new_list,
+    "order": _order, "price": _price, "profile": _profile, "quantity": _quantity,
+    "review": _review, "search": _search, "spent": _spent, "stock": _stock, "two": _two,
     "wish": _wish,
-}
+}  # fmt: skip
 """Kind of task to what makes one."""

@@ -220,23 +220,10 @@ def _compare(state: State, rng: Random) -> Job:
 
 
 TEMPLATES: dict[str, Template] = {
-    "append": _append,
-    "assign": _assign,
-    "bulk": _bulk,
-    "close": _close,
-    "close-named": _close_named,
-    "comment": _comment,
-    "compare": _compare,
-    "component": _component,
-    "count": _number,
-    "explain": _explain,
-    "file": _file,
-    "keyword": _keyword,
-    "owner": _owner,
-    "page": _page,
-    "priority": _priority,
-    "rename": _rename,
-    "reopen": _reopen,
+    "append": _append, "assign": _assign, "bulk": _bulk, "close": _close,
+    "close-named": _close_named, "comment": _comment, "compare": _compare, "component": _component,
+    "count": _number, "explain": _explain, "file": _file, "keyword": _keyword, "owner": _owner,
+    "page": _page, "priority": _priority, "rename": _rename, "reopen": _reopen,
     "retarget": _retarget,
-}
+}  # fmt: skip
 """Kind of task to what makes one."""

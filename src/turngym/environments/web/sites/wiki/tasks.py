@@ -351,27 +351,12 @@ def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Template
 
 
 TEMPLATES: dict[str, Template] = {
-    "append": _append,
-    "as-other": _as_other,
-    "block": _block,
-    "category": _category,
-    "create": _create,
-    "delete": _delete,
-    "discuss": _discuss,
+    "append": _append, "as-other": _as_other, "block": _block, "category": _category,
+    "create": _create, "delete": _delete, "discuss": _discuss,
     "highest": _most(_lights, "Height", "Which of these lighthouses is the highest"),
     "largest": _most(_villages, "Population", "Which of these villages has the most people"),
-    "last-editor": _last_editor,
-    "mayor": _mayor,
-    "mayors": _mayors,
-    "move": _move,
-    "protect": _protect,
-    "real-name": _real_name,
-    "redirect": _redirect,
-    "search": _search,
-    "section": _section,
-    "undo": _undo,
-    "unwatch": _unwatch,
-    "update": _update,
-    "watch": _watch,
-}
+    "last-editor": _last_editor, "mayor": _mayor, "mayors": _mayors, "move": _move,
+    "protect": _protect, "real-name": _real_name, "redirect": _redirect, "search": _search,
+    "section": _section, "undo": _undo, "unwatch": _unwatch, "update": _update, "watch": _watch,
+}  # fmt: skip
 """Kind of task to what makes one."""
