@@ -146,7 +146,6 @@ class DeviceEnv(ScreenEnv):
         return await self._run("judge", lambda: self.judge(Action(name="stop")))
 
     async def close(self) -> None:
-        """End the device. Safe to call twice."""
         if self._thread is None:
             return
         try:

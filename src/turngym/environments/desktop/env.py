@@ -106,7 +106,6 @@ class DesktopEnv(DeviceEnv):
         return self.say(action.name, **action.arguments)
 
     def release(self) -> None:
-        """Give the lease on the pool back."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.release()

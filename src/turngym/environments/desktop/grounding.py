@@ -130,7 +130,6 @@ class GroundingEnv(DeviceEnv):
         return self._shown
 
     def pixels(self) -> Image:
-        """Return the screen as it was then."""
         assert self._still is not None
         return self._still.pixels
 

@@ -96,7 +96,6 @@ class X11Device:
         self._quiet(_DIALOG_QUIET_S)
 
     def pixels(self) -> Image:
-        """Return the screen as it is now."""
         self._check()
         return self.screen.pixels()
 
@@ -123,7 +122,6 @@ class X11Device:
         return problem
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
-        """Drag from one place of the screen to another."""
         problem = self._outside(*start) or self._outside(*end)
         if problem is None:
             self.screen.drag(start, end)
@@ -211,12 +209,10 @@ class X11Device:
         files.write_files(self.display.root, HOME, files_)
 
     def read_file(self, path: str) -> bytes | None:
-        """Return a file below home."""
         self._check()
         return files.read_file(self.display.root, HOME, path)
 
     def tree(self) -> dict[str, bytes | None]:
-        """Return every file below home that is not hidden."""
         self._check()
         return files.read_tree(self.display.root, HOME)
 
@@ -237,7 +233,6 @@ class X11Device:
         return self.clipboard() if query == "clipboard" else None
 
     def close(self) -> None:
-        """End every process of the desktop."""
         with suppress(Exception):  # whoever is gone already
             self.screen.close()
         with suppress(Exception):

@@ -186,7 +186,6 @@ class SearchEnv(TurnEnv):
         return self.state
 
     def set_state(self, state: SearchState) -> None:
-        """Take over ``state``."""
         self.state = state
 
     def say(self, command: str, **arguments: Any) -> str:

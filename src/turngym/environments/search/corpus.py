@@ -87,11 +87,9 @@ class JsonlSource:
         self._path = path
 
     def fingerprint(self) -> str:
-        """Return size and time of the last change."""
         return _file_fingerprint(self._path)
 
     def size(self) -> int:
-        """Return the size in bytes."""
         return self._path.stat().st_size
 
     def records(self, start: Position = START) -> Iterator[Record]:
@@ -125,11 +123,9 @@ class ParquetSource:
         self._path = path
 
     def fingerprint(self) -> str:
-        """Return size and time of the last change."""
         return _file_fingerprint(self._path)
 
     def size(self) -> int:
-        """Return the number of rows."""
         return int(self._file().metadata.num_rows)
 
     def records(self, start: Position = START) -> Iterator[Record]:
@@ -177,11 +173,9 @@ class FolderSource:
         )
 
     def fingerprint(self) -> str:
-        """Return the number of files and the sum of their sizes."""
         return f"{len(self._files)} {sum(one.stat().st_size for one in self._files)}"
 
     def size(self) -> int:
-        """Return the number of files."""
         return len(self._files)
 
     def records(self, start: Position = START) -> Iterator[Record]:

@@ -144,7 +144,6 @@ class CorpusEnv(SearchEnv):
         return self._backend
 
     def close(self) -> None:
-        """Close the connections to a live engine; indexes stay open for others."""
         if isinstance(self._backend, HttpBackend):
             self._backend.close()
 

@@ -40,11 +40,9 @@ class DocumentationSource:
         self.licence = _licence(folder)
 
     def fingerprint(self) -> str:
-        """Return the number of files and the sum of their sizes."""
         return self._files.fingerprint()
 
     def size(self) -> int:
-        """Return the number of files."""
         return self._files.size()
 
     def records(self, start: Position = START) -> Iterator[Record]:

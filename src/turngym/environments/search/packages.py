@@ -82,11 +82,9 @@ class PackageSource:
         return found
 
     def fingerprint(self) -> str:
-        """Return a digest of all there is."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def size(self) -> int:
-        """Return the number of packages."""
         return len(self.packages)
 
     def records(self, start: Position = START) -> Iterator[Record]:

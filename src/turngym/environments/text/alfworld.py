@@ -1,21 +1,39 @@
-"""Household tasks on ALFWorld's engine: find, clean, heat, cool, look at and put things."""
+"""Household tasks on ALFWorld's engine: find, clean, heat, cool, look at and put things.
+
+The engine is ALFWorld's PDDL domain and its sentences, played by TextWorld over Fast Downward. Two
+things about Fast Downward's library decide the shape of this module. It keeps one state per loaded
+copy, so every environment needs a copy of its own. And a copy that was unloaded makes the process
+crash when it ends (seen with 20.6.4), so copies are never unloaded but lent again.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib
+import sys
+import threading
 import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.alfworld_engine import Household, borrow_library, return_library
-from turngym.environments.text.alfworld_problems import Problem, draw_problem
-from turngym.environments.text.extras_base import EngineGame
+from turngym.environments.text.alfworld_problems import Problem, sample_problem
+from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
+
+_TRANSLATOR = threading.Lock()
+"""The translator keeps its options in its modules and swaps ``sys.stdout`` while it works."""
+
+_free_libraries: list[Any] = []
 
 
 class HouseholdEnv(EngineGame):
@@ -72,7 +90,6 @@ class HouseholdEnv(EngineGame):
     _is_won: bool = False
 
     def start(self, task: Task) -> str:
-        """Draw problems from the task's seed until one belongs to the task's split."""
         if self._library is None:
             self._library = borrow_library()
             self._give_back = weakref.finalize(self, return_library, self._library)
@@ -82,7 +99,6 @@ class HouseholdEnv(EngineGame):
         return self._household.intro()
 
     def play(self, command: str) -> Outcome:
-        """Carry out a command."""
         household = self._playing()
         text = household.play(command)
         self._is_won = household.is_won()
@@ -112,7 +128,6 @@ class HouseholdEnv(EngineGame):
         return plan[0] if plan else "look"
 
     def close(self) -> None:
-        """Give the library back. Safe to call twice."""
         if self._library is not None:
             self._give_back()
             self._library = self._household = None
@@ -126,7 +141,134 @@ class HouseholdEnv(EngineGame):
     def _draw(self, task: Task) -> Problem:
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
-            problem = draw_problem(rng, **self.settings)
+            problem = sample_problem(rng, **self.settings)
             if split_of(problem.pddl) == task.split:
                 return problem
         raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 draws")
+
+
+def borrow_library() -> Any:
+    """Return a loaded copy of Fast Downward that nobody else uses."""
+    return _free_libraries.pop() if _free_libraries else _fast_downward().load_lib()
+
+
+def return_library(library: Any) -> None:
+    """Take a copy back for the next ``borrow_library``."""
+    _free_libraries.append(library)
+
+
+class Household:
+    """One problem being played.
+
+    Args:
+        library: From ``borrow_library``; its state is replaced.
+        problem: Text of the PDDL problem.
+        goal: The task in words.
+    """
+
+    def __init__(self, library: Any, problem: str, goal: str) -> None:
+        from textworld.envs.pddl.logic import PddlState
+        from textworld.generator.game import EntityInfo
+
+        self._grammar, self._goal = _logic().grammar, goal
+        with _translating():
+            self._state = PddlState(library, problem, _logic())
+        self._infos = {}
+        for name, kind in self._state.name2type.items():
+            info = EntityInfo(name, kind)
+            info.name, info.definite, info.indefinite = name.replace("_", " "), "the", "a"
+            self._infos[name] = info
+        self._look()
+
+    def intro(self) -> str:
+        """Return the sentences that start a game."""
+        return self._say("#intro#", {}).replace("UNKNOWN GOAL", self._goal)
+
+    @property
+    def commands(self) -> Mapping[str, Any]:
+        """The commands that can be carried out now, sorted, to the engine's actions."""
+        return self._commands
+
+    def play(self, command: str) -> str:
+        """Carry out one of ``commands`` and return what is said about it."""
+        action = self._commands[command]
+        self._state.apply(action)
+        said = self._say(action.feedback_rule, action.mapping)
+        self._look()
+        return said
+
+    def is_won(self) -> bool:
+        """Return True when the task is done."""
+        return bool(self._state.check_goal())
+
+    def plan(self) -> list[str]:
+        """Return the planner's commands to the goal."""
+        return [str(command) for command in self._state.replan(self._infos)]
+
+    def facts(self) -> list[str]:
+        """Return what is true now, sorted; not what was merely looked at before."""
+        return sorted(str(fact) for fact in self._state.facts if fact.name != "checked")
+
+    def _look(self) -> None:
+        commands = {
+            _command(action, self._infos): action for action in self._state.all_applicable_actions()
+        }
+        self._commands = dict(sorted(commands.items()))
+
+    def _say(self, rule: str, mapping: Mapping[Any, Any]) -> str:
+        context = {
+            "state": self._state,
+            "facts": list(self._state.facts),
+            "variables": {slot.name: self._infos[thing.name] for slot, thing in mapping.items()},
+            "mapping": dict(mapping),
+            "entity_infos": self._infos,
+        }
+        return str(self._grammar.derive(rule, context))
+
+
+def _command(action: Any, infos: Mapping[str, Any]) -> str:
+    names = {slot.name: infos[thing.name].name for slot, thing in action.mapping.items()}
+    if action.name == "gotolocation":  # its template is a query for the name of {r}
+        return f"go to {names['r']}"
+    return str(action.command_template).format(**names)
+
+
+@functools.cache
+def _logic() -> Any:
+    from textworld.envs.pddl.logic import GameLogic
+
+    data = _alfworld_folder() / "data"
+    return GameLogic(
+        domain=(data / "alfred.pddl").read_text(encoding="utf-8"),
+        grammar=(data / "alfred.twl2").read_text(encoding="utf-8"),
+    )
+
+
+def _alfworld_folder() -> Path:
+    """Return where the package lies; importing it would create a cache folder in the home."""
+    spec = find_spec("alfworld")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("alfworld")
+    return Path(spec.submodule_search_locations[0])
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Lend the translator a memory for the problems it has seen, and give back ``sys.argv``."""
+    fast_downward = _fast_downward()
+    with _TRANSLATOR:
+        argv, translate = sys.argv, fast_downward.pddl2sas
+        fast_downward.pddl2sas = _remembering()
+        try:
+            yield
+        finally:
+            sys.argv, fast_downward.pddl2sas = argv, translate
+
+
+@functools.cache
+def _remembering() -> Callable[..., Any]:
+    return functools.lru_cache(maxsize=128)(_fast_downward().pddl2sas)
+
+
+def _fast_downward() -> Any:
+    return importlib.import_module("fast_downward")

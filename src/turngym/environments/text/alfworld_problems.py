@@ -122,7 +122,7 @@ class Problem:
     """The PDDL problem; two problems are the same exactly when this text is the same."""
 
 
-def draw_problem(
+def sample_problem(
     rng: np.random.Generator, *, kinds: Sequence[Kind], places: int, things: int
 ) -> Problem:
     """Return a random problem that can be solved and is not solved yet.

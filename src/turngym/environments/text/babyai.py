@@ -16,7 +16,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.text.extras_base import EngineGame
+from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
@@ -85,7 +85,6 @@ class BabyAIEnv(EngineGame):
         super().__init__(difficulty=difficulty, **kwargs)
 
     def start(self, task: Task) -> str:
-        """Draw levels from the task's seed until one belongs to the task's split."""
         world = _make_world(self.settings["level"])
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
@@ -97,7 +96,6 @@ class BabyAIEnv(EngineGame):
         raise ConfigError(f"{self.name}: no level of split {task.split!r} in 1000 draws")
 
     def play(self, command: str) -> Outcome:
-        """Make one move."""
         state = self.state
         before = _place(state.world)
         _, reward, terminated, _, _ = state.world.step(MOVES[command])
@@ -111,7 +109,6 @@ class BabyAIEnv(EngineGame):
         return Outcome(text=told + self.describe())
 
     def describe(self) -> str:
-        """Return instruction, view and hands."""
         world = self.state.world
         seen, walls = _view(world)
         hands = "nothing" if world.carrying is None else _named(world.carrying)
@@ -121,7 +118,6 @@ class BabyAIEnv(EngineGame):
         )
 
     def reminder(self) -> str:
-        """Return instruction, view and hands again."""
         return self.describe()
 
     def possible_commands(self) -> dict[str, str]:
@@ -150,14 +146,6 @@ class BabyAIEnv(EngineGame):
         state.advice = _replan(state.bot, taken)
         if state.advice is None:
             state.bot = None
-
-    def get_state(self) -> GridState:
-        """Return a deep copy of world and bot."""
-        return copy.deepcopy(self.state)
-
-    def set_state(self, state: GridState) -> None:
-        """Take a deep copy of ``state``."""
-        self.state = copy.deepcopy(state)
 
 
 def _make_world(level: str) -> Any:

@@ -1,8 +1,14 @@
-"""What the text games share: a picklable state, exact snapshots, a split by content."""
+"""What text games share: difficulties, action styles, a split by content, the boundary of faults.
+
+``TextGame`` is a game of ours over a state that can be copied. ``EngineGame`` plays an engine of
+others, imported when its first environment is made; what that raises is an ``EnvironmentFault``, so
+a broken engine ends an episode without a score and is never a reward of 0.
+"""
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 from abc import abstractmethod
 from typing import Any, ClassVar
 
@@ -10,26 +16,46 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import (
+    ConfigError,
+    EnvironmentFault,
+    TurnGymError,
+    missing_extra,
+    unknown_name,
+)
+from turngym.faults import Boundary
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
 
 
-class TextGame(TurnEnv):
-    """A turn-based game in pure Python over ``self.state``.
+def engine_boundary(name: str, phase: str) -> Boundary:
+    """Return a context manager that turns what an engine raises into an ``EnvironmentFault``.
 
-    Write ``new_game`` and ``turn``; set ``commands``, ``rules`` and ``difficulties``. A problem
-    belongs to the test split by its own content (``instance_key``), so no problem is ever in both.
+    Args:
+        name: The environment, for the message.
+        phase: What was being done, for the message.
+    """
+    return Boundary(f"{name}: {phase}", EnvironmentFault, TurnGymError)
+
+
+class GradedGame(TurnEnv):
+    """A game of commands that comes in several difficulties.
 
     Args:
         difficulty: A key of ``difficulties``; its settings are in ``self.settings``.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
         render_mode: ``"ansi"`` or None.
+
+    Raises:
+        MissingExtraError: The engine is not installed; the message holds the install line.
     """
 
-    snapshot_kind: ClassVar[SnapshotKind] = "exact"
     commands: ClassVar[Commands]
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {"easy": {}}
+    extra: ClassVar[str] = ""
+    """Extra of this package that installs the engine."""
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Top-level modules of the engine."""
 
     def __init__(
         self,
@@ -41,10 +67,33 @@ class TextGame(TurnEnv):
         super().__init__(render_mode=render_mode)
         if difficulty not in self.difficulties:
             raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
+        if any(importlib.util.find_spec(module) is None for module in self.modules):
+            raise missing_extra(f"environment {self.name!r}", self.extra)
         self.settings = self.difficulties[difficulty]
         self.name = f"{self.name}-{difficulty}"
+        self.action_style = action_style
         self.action_format = in_style(action_style, self.commands)
         self.state: Any = None
+
+    def say(self, command: str, **arguments: Any) -> str:
+        """Return the text that does ``command`` in the action style of this environment."""
+        return self.action_format.render(Action(name=command, arguments=arguments))
+
+    def get_state(self) -> Any:
+        return copy.deepcopy(self.state)
+
+    def set_state(self, state: Any) -> None:
+        self.state = copy.deepcopy(state)
+
+
+class TextGame(GradedGame):
+    """A turn-based game in pure Python over ``self.state``.
+
+    Write ``new_game`` and ``turn``; set ``commands``, ``rules`` and ``difficulties``. A problem
+    belongs to the test split by its own content (``instance_key``), so no problem is ever in both.
+    """
+
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
 
     @abstractmethod
     def new_game(self, rng: np.random.Generator) -> Any:
@@ -59,7 +108,6 @@ class TextGame(TurnEnv):
         return repr(self.state)
 
     def begin(self, task: Task) -> Outcome:
-        """Draw problems from the task's seed until one belongs to the task's split."""
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
             self.state = self.new_game(rng)
@@ -75,14 +123,62 @@ class TextGame(TurnEnv):
         """Return more ``info`` for the reset, for example ``ground_truth``."""
         return {}
 
-    def say(self, command: str, **arguments: Any) -> str:
-        """Return the text that does ``command`` in the action style of this environment."""
-        return self.action_format.render(Action(name=command, arguments=arguments))
 
-    def get_state(self) -> Any:
-        """Return a deep copy of ``self.state``."""
-        return copy.deepcopy(self.state)
+class EngineGame(GradedGame):
+    """A game whose engine lists the commands that it would carry out now.
 
-    def set_state(self, state: Any) -> None:
-        """Take a deep copy of ``state``."""
-        self.state = copy.deepcopy(state)
+    Write ``start``, ``play`` and ``possible_commands``. A command that is well formed but not
+    possible now is answered with ``refusal`` and never reaches the engine.
+    """
+
+    @abstractmethod
+    def start(self, task: Task) -> str:
+        """Make the problem of ``task`` and return what the agent sees first."""
+
+    @abstractmethod
+    def play(self, command: str) -> Outcome:
+        """Carry out one of ``possible_commands``, as it is written there."""
+
+    @abstractmethod
+    def possible_commands(self) -> dict[str, str]:
+        """Return the commands that can be carried out now: lower-cased text to the engine's own.
+
+        Asks nothing of the engine, which may be gone.
+        """
+
+    @abstractmethod
+    def expert_command(self) -> str:
+        """Return the expert's next command, in any letter case."""
+
+    def refusal(self, command: str) -> str:
+        """Return what the agent is told when ``command`` is not possible now."""
+        return f"You cannot {command} now."
+
+    def begin(self, task: Task) -> Outcome:
+        with engine_boundary(self.name, f"reset to {task.id}"):
+            return Outcome(text=self.start(task))
+
+    def turn(self, action: Action) -> Outcome:
+        command = self.commands.render(action).lower()
+        exact = self.possible_commands().get(command)
+        if exact is None:
+            text = self.refusal(command)
+            return Outcome(text=text, invalid_action=text)
+        with engine_boundary(self.name, f"step {command!r}"):
+            return self.play(exact)
+
+    def legal_actions(self) -> list[str]:
+        """Return the possible commands in the action style of this environment."""
+        return [self.styled(command) for command in self.possible_commands()]
+
+    def expert_action(self) -> str:
+        """Return the expert's next action in the action style of this environment."""
+        with engine_boundary(self.name, "expert"):
+            return self.styled(self.expert_command())
+
+    def styled(self, command: str) -> str:
+        """Return ``command`` as this environment wants to hear it."""
+        if self.action_style == "commands":
+            return command
+        parsed = self.commands.parse(command)
+        return self.action_format.render(parsed) if isinstance(parsed, Action) else command

@@ -64,7 +64,6 @@ class ChessEndgameEnv(TextGame):
     state: EndgameState
 
     def new_game(self, rng: np.random.Generator) -> EndgameState:
-        """Draw a position whose mate is as far as the difficulty says."""
         depths = mate_table()[0]
         while True:
             king, rook, enemy = (int(square) for square in rng.integers(64, size=3))
@@ -77,12 +76,10 @@ class ChessEndgameEnv(TextGame):
         return str(min(_mirrored((s.king, s.rook, s.enemy))))
 
     def describe(self) -> str:
-        """Return where the pieces stand."""
         s = self.state
         return f"king {_name(s.king)} rook {_name(s.rook)} black {_name(s.enemy)}."
 
     def turn(self, action: Action) -> Outcome:
-        """Carry out white's move and black's answer."""
         s = self.state
         moves = dict(_white_moves(s.king, s.rook, s.enemy))
         move = str(action.arguments["squares"]).strip().lower()
@@ -117,7 +114,6 @@ class ChessEndgameEnv(TextGame):
         return f"{self.describe()} {self.state.result}".strip()
 
     def reminder(self) -> str:
-        """Return the state again."""
         return self.describe()
 
     def expert_action(self) -> str:

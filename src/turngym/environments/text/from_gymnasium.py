@@ -94,7 +94,6 @@ class GymnasiumEnv(TurnEnv):
         self._inner_info: Info = {}
 
     def begin(self, task: Task) -> Outcome:
-        """Reset the inner environment until ``accepts`` agrees, and describe what it shows."""
         rng = np.random.default_rng(task.seed)
         self._total = 0.0
         for _ in range(10_000):
@@ -106,7 +105,6 @@ class GymnasiumEnv(TurnEnv):
         raise ConfigError(f"{self.name}: no start of split {task.split!r} in 10000 draws")
 
     def turn(self, action: Action) -> Outcome:
-        """Carry out one action, unless it is masked."""
         number = list(self._names).index(action.name)
         if not self._is_legal(number):
             problem = f"{self._names[action.name]!r} is not possible here."
@@ -136,7 +134,6 @@ class GymnasiumEnv(TurnEnv):
         return legal or [self.say(n) for n in range(len(self._names))]
 
     def reminder(self) -> str:
-        """Return the state again."""
         return self.text()
 
     def say(self, number: int) -> str:
@@ -148,7 +145,6 @@ class GymnasiumEnv(TurnEnv):
         return self._describe(self._observation, self._inner_info)
 
     def close(self) -> None:
-        """Close the inner environment."""
         self.inner.close()
 
     # What a subclass may override.

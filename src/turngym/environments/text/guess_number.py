@@ -48,7 +48,6 @@ class GuessNumberEnv(TextGame):
     state: NumberState
 
     def new_game(self, rng: np.random.Generator) -> NumberState:
-        """Draw a width, a place for the range, and the secret."""
         width = int(rng.integers(self.settings["narrowest"], self.settings["widest"] + 1))
         low = int(rng.integers(1, self.settings["largest"] - width + 2))
         high = low + width - 1
@@ -60,19 +59,15 @@ class GuessNumberEnv(TextGame):
         return f"{s.low} {s.high} {s.secret}"
 
     def opening_info(self) -> dict[str, Any]:
-        """Return the number as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
     def answer(self, ground_truth: str) -> str:
-        """Return the guess."""
         return self.say("guess", number=int(ground_truth))
 
     def describe(self) -> str:
-        """Return the range that is left."""
         return f"from {self.state.low} to {self.state.high}."
 
     def turn(self, action: Action) -> Outcome:
-        """Compare one guess with the secret."""
         s, guess = self.state, int(action.arguments["number"])
         if not 1 <= guess <= self.settings["largest"]:
             problem = f"guess a number from 1 to {self.settings['largest']}."

@@ -57,7 +57,6 @@ class MazeEnv(TextGame):
     state: MazeState
 
     def new_game(self, rng: np.random.Generator) -> MazeState:
-        """Draw walls, start, key and door until all can be reached, in as many moves as wanted."""
         size = int(self.settings["size"])
         shortest, longest = self.settings.get("moves", (0, 1 << 30))
         cells = [(row, column) for row in range(size) for column in range(size)]
@@ -79,7 +78,6 @@ class MazeEnv(TextGame):
         return repr((s.size, sorted(s.walls), s.at, s.key, s.door))
 
     def describe(self) -> str:
-        """Return the way to the goal and the exits."""
         s = self.state
         goal, name = (s.door, "door") if s.has_key else (s.key, "key")
         exits = " ".join(move for move in MOVES if _next(s, s.at, move) is not None)
@@ -87,7 +85,6 @@ class MazeEnv(TextGame):
         return f"{name} {way}. exits {exits}."
 
     def turn(self, action: Action) -> Outcome:
-        """Walk one room."""
         s = self.state
         there = _next(s, s.at, str(action.arguments["direction"]))
         if there is None:
@@ -128,7 +125,6 @@ class MazeEnv(TextGame):
         return 1.0 - 0.05 * (len(to_key) + len(to_door))
 
     def reminder(self) -> str:
-        """Return the state again."""
         return self.describe()
 
     def expert_action(self) -> str:

@@ -6,21 +6,37 @@ Source: Wang et al. 2022, arXiv:2203.07540.
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import threading
 import weakref
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.extras_base import EngineGame, engine_boundary
-from turngym.environments.text.scienceworld_jvm import process_of, start_engine, stop_engine
+from turngym.environments.text.base import EngineGame, engine_boundary
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 
 _REFUSALS = ("No known action matches", "Unknown action")
 _MAX_CHARS = 200
 _SEARCH = ("find-animal", "find-living-thing", "find-non-living-thing", "find-plant")
+
+OPTIONS = (
+    "-Xmx512m -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockExperimentalVMOptions -XX:hashCode=2"
+)
+"""Without a limit the Java process takes about 4 GB; with this one 0.4 GB.
+
+ScienceWorld lists things in the order of hash sets whose hashes are drawn at random, so texts
+differ from run to run. With a constant hash the order is that of insertion, at 1.3 times the cost
+of a step.
+"""
+
+_STARTING = threading.Lock()
+_LEAVE_SECONDS = 5.0
 
 _variations: dict[str, dict[str, list[int]]] = {}
 """Task name to split to the variations that ScienceWorld gives it; read once."""
@@ -137,13 +153,11 @@ class ScienceWorldEnv(EngineGame):
         return None if self._engine is None else int(process_of(self._engine).pid)
 
     def begin(self, task: Task) -> Outcome:
-        """Make the problem of ``task``; a Java process that died is replaced first."""
         if self._engine is not None and process_of(self._engine).poll() is not None:
             self._stop()
         return super().begin(task)
 
     def start(self, task: Task) -> str:
-        """Load the variation that ``task`` stands for."""
         if self._engine is None:
             self._engine = start_engine()
             self._end_engine = weakref.finalize(self, stop_engine, self._engine)
@@ -157,7 +171,6 @@ class ScienceWorldEnv(EngineGame):
         return f"{info['taskDesc'].strip()}\n\n{text.strip()}"
 
     def turn(self, action: Action) -> Outcome:
-        """Say the command to the simulator, which also understands what it does not list."""
         command = self.commands.render(action)
         if len(command) > _MAX_CHARS or not command.isprintable():
             text = f"A command is one line of at most {_MAX_CHARS} characters."
@@ -166,7 +179,6 @@ class ScienceWorldEnv(EngineGame):
             return self.play(command)
 
     def play(self, command: str) -> Outcome:
-        """Carry out a command."""
         before, was_listed = self._points, command in self._valid
         text, _, is_over, info = self._engine.step(command)
         self._note(info)
@@ -206,7 +218,6 @@ class ScienceWorldEnv(EngineGame):
         return gold[self._followed] if self._followed < len(gold) else "look around"
 
     def close(self) -> None:
-        """End the Java process. Safe to call twice."""
         self._stop()
         super().close()
 
@@ -254,3 +265,44 @@ class ScienceWorldEnv(EngineGame):
             if shared:
                 raise ConfigError(f"{self.name}: {name}: variations {shared} are in both splits")
         return _variations[name]
+
+
+# The Java process.
+
+
+def start_engine() -> Any:
+    """Return a running ``ScienceWorldEnv`` that never ends an episode by its own step limit."""
+    from scienceworld import ScienceWorldEnv
+
+    with _STARTING:  # ScienceWorld passes no options on, so they go through the environment
+        before = os.environ.get("JAVA_TOOL_OPTIONS")
+        os.environ["JAVA_TOOL_OPTIONS"] = f"{before or ''} {OPTIONS}".strip()
+        try:
+            return ScienceWorldEnv(envStepLimit=1 << 30)
+        finally:
+            if before is None:
+                del os.environ["JAVA_TOOL_OPTIONS"]
+            else:
+                os.environ["JAVA_TOOL_OPTIONS"] = before
+
+
+def process_of(engine: Any) -> Any:
+    """Return the ``subprocess.Popen`` of an engine's Java process."""
+    return engine._gateway.java_process  # py4j hands it over; ScienceWorld has no accessor
+
+
+def stop_engine(engine: Any) -> None:
+    """End the Java process of ``engine`` and wait for it, also when it is dead already."""
+    process = process_of(engine)
+    with suppress(Exception):  # a dead process answers nothing
+        engine.close()
+    engine.close = lambda: None  # ScienceWorld closes once more when it is collected
+    with suppress(OSError):
+        engine._obj_tree_tempdir.cleanup()
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(_LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -66,7 +66,6 @@ class SokobanEnv(TextGame):
         self._route: dict[SokobanState, str] = {}
 
     def new_game(self, rng: np.random.Generator) -> SokobanState:
-        """Draw a level: one box at random places, several by playing backwards."""
         self._route = {}
         draw = _by_chance if self.settings["boxes"] == 1 else _by_pulling
         while True:
@@ -86,11 +85,9 @@ class SokobanEnv(TextGame):
         return repr((s.room.width, sorted(s.room.walls), sorted(s.room.goals), self.anchor()))
 
     def describe(self) -> str:
-        """Return the view of the difficulty."""
         return _drawing(self.state) if self.settings["view"] == "grid" else _words(self.state)
 
     def turn(self, action: Action) -> Outcome:
-        """Walk one cell, pushing what is in the way."""
         s = self.state
         after = _walked(s, str(action.arguments["direction"]))
         if after is None:
@@ -117,7 +114,6 @@ class SokobanEnv(TextGame):
         return f"{self.state.player} {sorted(self.state.boxes)}"
 
     def reminder(self) -> str:
-        """Return the state again."""
         return self.describe()
 
     def expert_action(self) -> str:

@@ -12,11 +12,15 @@ import copy
 import hashlib
 import importlib.util
 import io
+import random
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from turngym.environments.core.actions import (
     Action,
@@ -27,21 +31,60 @@ from turngym.environments.core.actions import (
     in_style,
 )
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.text.extras_base import engine_boundary
+from turngym.environments.text.base import engine_boundary
 from turngym.environments.text.textarena_guides import guide_for
-from turngym.environments.text.textarena_random import OwnRandom
 from turngym.errors import ConfigError, missing_extra, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
 
 _DRAWS = 200
+_SWAP = threading.RLock()
 _SAY = function_tool(
     "say",
     "Say something to the game; the move is what stands in square brackets.",
     {"text": {"type": "string"}},
     ["text"],
 )
+
+
+class OwnRandom:
+    """The global generators of ``random`` and ``numpy.random`` as one environment sees them.
+
+    Inside ``installed()`` the engine finds its own states in the global places; outside of it those
+    places hold what they held before. One engine at a time is inside.
+
+    Args:
+        seed: Seeds both generators.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.state: tuple[Any, Any] = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed % (1 << 32)).get_state(),
+        )
+        """State of ``random``, state of ``numpy.random``. Immutable and picklable."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Put the own states into the global places for the length of the block."""
+        with _SWAP:
+            outer = _states()
+            _set_states(self.state)
+            try:
+                yield
+            finally:
+                self.state = _states()
+                _set_states(outer)
+
+
+def _states() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_states(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
 
 
 class Bracketed:
@@ -141,7 +184,6 @@ class TextArenaEnv(TurnEnv):
         self._make_engine(OwnRandom(0))
 
     def begin(self, task: Task) -> Outcome:
-        """Draw games from the task's seed until one belongs to the task's split."""
         with engine_boundary(self.name, f"reset to {task.id}"):
             for number in range(_DRAWS):
                 self._draw(derive_seed(task.seed, "game", number))
@@ -154,7 +196,6 @@ class TextArenaEnv(TurnEnv):
         )
 
     def turn(self, action: Action) -> Outcome:
-        """Say something to the game."""
         text = str(action.arguments["text"]).strip()
         state = self.state
         with engine_boundary(self.name, f"step {text[:40]!r}"):
@@ -198,11 +239,9 @@ class TextArenaEnv(TurnEnv):
         return hashlib.sha256(self._key().encode()).hexdigest()[:16]
 
     def get_state(self) -> ArenaState:
-        """Return a deep copy of engine and random state."""
         return copy.deepcopy(self.state)
 
     def set_state(self, state: ArenaState) -> None:
-        """Take a deep copy of ``state``."""
         self.state = copy.deepcopy(state)
         self._note_legal()
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.text.extras_base import EngineGame
+from turngym.environments.text.base import EngineGame
 from turngym.environments.text.textworld_expert import cook, fetch, missing_preparation
 from turngym.environments.text.textworld_view import WorldView
 from turngym.environments.text.textworld_worlds import Family, make_game
@@ -137,11 +137,9 @@ class TextWorldEnv(EngineGame):
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
     def get_state(self) -> GameState:
-        """Return a copy of the state."""
         return self.state.copy()
 
     def set_state(self, state: GameState) -> None:
-        """Take a copy of ``state``."""
         self.state = state.copy()
         self.game = self.state.progression.game
         self._look_around()
@@ -184,7 +182,6 @@ class CoinEnv(TextWorldEnv):
     }
 
     def objective(self) -> str:
-        """Return the task."""
         return "Find the coin and take it."
 
     def expert_command(self) -> str:
@@ -209,7 +206,6 @@ class TreasureEnv(TextWorldEnv):
     }
 
     def objective(self) -> str:
-        """Return what to find."""
         return f"Find and take: {self.view.name(self._treasure())}."
 
     def expert_command(self) -> str:
@@ -241,7 +237,6 @@ class CookingEnv(TextWorldEnv):
     }
 
     def objective(self) -> str:
-        """Return the task."""
         return "Cook the meal of the cookbook's recipe and eat it."
 
     def told(self, command: str) -> str:

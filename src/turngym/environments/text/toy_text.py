@@ -160,7 +160,6 @@ class TaxiEnv(TableGame):
         return str(self.state)
 
     def describe(self, state: int, info: Info) -> str:
-        """Return the target and the open ways."""
         row, column, passenger, destination = (int(part) for part in self._taxi.decode(state))
         if self._won:
             return "delivered."
@@ -215,7 +214,6 @@ class FrozenLakeEnv(TableGame):
         return InnerFrozenLake(is_slippery=False)
 
     def prepare(self, seed: int) -> None:
-        """Make the lake of ``seed``."""
         super().prepare(seed)
         self._lake = generate_random_map(
             size=self.settings["side"], p=self.settings["ice"], seed=seed
@@ -227,7 +225,6 @@ class FrozenLakeEnv(TableGame):
         return "/".join(self._lake)
 
     def describe(self, state: int, info: Info) -> str:
-        """Return the way to the goal and what is safe, or the drawing."""
         rows = self._lake
         side = len(rows)
         at = divmod(state, side)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turngym.environments.core.actions import Action, ActionStyle, Commands
+from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 
@@ -59,14 +59,8 @@ class QuestionGame(TextGame):
 
     state: QuestionState
 
-    def __init__(
-        self,
-        *,
-        difficulty: str = "easy",
-        action_style: ActionStyle = "commands",
-        render_mode: str | None = None,
-    ) -> None:
-        super().__init__(difficulty=difficulty, action_style=action_style, render_mode=render_mode)
+    def __init__(self, **options: Any) -> None:  # those of every graded game
+        super().__init__(**options)
         facts = self.facts()
         things = tuple(self.settings.get("things", facts))
         frequent = _frequent_traits(facts, things, self.settings.get("rarest", 1))
@@ -118,7 +112,6 @@ class QuestionGame(TextGame):
         return f"which {self.thing}? {'. '.join(book)}."
 
     def turn(self, action: Action) -> Outcome:
-        """Answer a question or judge a guess."""
         if action.name == "guess":
             return self._judge(str(action.arguments["thing"]).strip().lower())
         return self._answer(str(action.arguments["question"]).strip().lower())
@@ -221,7 +214,6 @@ class GuessCityEnv(QuestionGame):
 
     @classmethod
     def facts(cls) -> Facts:
-        """Return the cities."""
         return _city_facts()
 
 
@@ -252,7 +244,6 @@ class TwentyQuestionsEnv(QuestionGame):
 
     @classmethod
     def facts(cls) -> Facts:
-        """Return the animals."""
         return _animal_facts()
 
 

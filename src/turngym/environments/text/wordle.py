@@ -58,7 +58,6 @@ class WordleEnv(TextGame):
     state: WordleState
 
     def new_game(self, rng: np.random.Generator) -> WordleState:
-        """Draw a secret."""
         words = words_up_to(self.settings["rarity"])
         return WordleState(words[int(rng.integers(len(words)))])
 
@@ -67,19 +66,15 @@ class WordleEnv(TextGame):
         return self.state.secret
 
     def opening_info(self) -> dict[str, Any]:
-        """Return the secret as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
     def answer(self, ground_truth: str) -> str:
-        """Return the guess."""
         return self.say("guess", word=ground_truth)
 
     def describe(self) -> str:
-        """Return what is asked."""
         return f"guess a word of {LENGTH} letters. {self._left()}"
 
     def turn(self, action: Action) -> Outcome:
-        """Compare one guess with the secret."""
         guess = str(action.arguments["word"]).strip().lower()
         if guess not in _accepted_words():
             problem = f"{guess[:20]} is not in the word list."

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from turngym.environments.text.alfworld import HouseholdEnv
-from turngym.environments.text.alfworld_problems import Problem, draw_problem
+from turngym.environments.text.alfworld_problems import Problem, sample_problem
 from turngym.errors import EnvironmentFault
 
 needs_alfworld = pytest.mark.extra("alfworld", "textworld", "fast_downward")
@@ -20,7 +20,7 @@ ALL_KINDS = ("put", "clean", "heat", "cool", "look", "two")
 
 def drawn(seed: int, **kwargs: int) -> Problem:
     sizes = {"places": 9, "things": 9, **kwargs}
-    return draw_problem(np.random.default_rng(seed), kinds=ALL_KINDS, **sizes)
+    return sample_problem(np.random.default_rng(seed), kinds=ALL_KINDS, **sizes)
 
 
 def facts_of(problem: Problem) -> list[tuple[str, ...]]:
@@ -128,7 +128,7 @@ def test_the_planner_finds_back_after_a_detour() -> None:
 
 @needs_alfworld
 def test_two_environments_play_side_by_side_and_libraries_are_lent_again() -> None:
-    from turngym.environments.text import alfworld_engine
+    from turngym.environments.text import alfworld
 
     left, right = HouseholdEnv(), HouseholdEnv()
     for env, index in ((left, 0), (right, 1)):
@@ -145,7 +145,7 @@ def test_two_environments_play_side_by_side_and_libraries_are_lent_again() -> No
     assert list(score.values()) == [1.0, 1.0]
     left.close()
     left.close()
-    assert len({id(library) for library in alfworld_engine._free_libraries} & used) == 1
+    assert len({id(library) for library in alfworld._free_libraries} & used) == 1
     again = HouseholdEnv()
     again.reset(seed=0)
     assert id(again._library) in used

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from turngym.environments.text.scienceworld import ScienceWorldEnv
-from turngym.environments.text.scienceworld_jvm import process_of
+from turngym.environments.text.scienceworld import ScienceWorldEnv, process_of
 from turngym.errors import EnvironmentFault
 
 pytestmark = pytest.mark.extra("scienceworld", "java")

@@ -98,7 +98,6 @@ class AndroidDevice:
         return View(active=focus, notes=tuple(notes))
 
     def pixels(self) -> Image:
-        """Return the screen as it is now."""
         from turngym.environments.web.pictures import decode
 
         picture = self._wire.execute("screencap -p")
@@ -125,7 +124,6 @@ class AndroidDevice:
         return self._outside(x, y) or "A phone has no pointer to move."
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
-        """Swipe from one place to another."""
         problem = self._outside(*start) or self._outside(*end)
         if problem is None:
             self._swipe(start, end)
@@ -199,11 +197,9 @@ class AndroidDevice:
                 self._wire.push(f"{self._home}/{path}", data)
 
     def read_file(self, path: str) -> bytes | None:
-        """Return a file below home."""
         return None if ".." in path.split("/") else self._wire.pull(f"{self._home}/{path}")
 
     def tree(self) -> dict[str, bytes | None]:
-        """Return every file below home that is not hidden."""
         found: dict[str, bytes | None] = {}
         folders = [""]
         while folders:
@@ -240,7 +236,6 @@ class AndroidDevice:
         return None
 
     def close(self) -> None:
-        """End what was launched, go to the home screen and let the device go."""
         if not self._is_open:
             return
         with suppress(EnvironmentFault):  # it may be unplugged

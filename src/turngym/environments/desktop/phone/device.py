@@ -72,7 +72,6 @@ class WebPhone:
         return View(active=page.title or page.url, notes=tuple(notes), elements=elements)
 
     def pixels(self) -> Image:
-        """Return the screen as it is now."""
         from turngym.environments.web.pictures import decode
 
         return decode(self._await(self._session.screenshot()), self.width, self.height)
@@ -96,7 +95,6 @@ class WebPhone:
         return self._outside(x, y) or "A phone has no pointer to move."
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
-        """Swipe from one place to another."""
         problem = self._outside(*start) or self._outside(*end)
         if problem is None:
             (x, y), (to_x, to_y) = start, end
@@ -169,11 +167,9 @@ class WebPhone:
         files.write_files(self._folder, "", files_)
 
     def read_file(self, path: str) -> bytes | None:
-        """Return a file that was written or downloaded."""
         return files.read_file(self._folder, "", path)
 
     def tree(self) -> dict[str, bytes | None]:
-        """Return every file that was written or downloaded."""
         return files.read_tree(self._folder, "")
 
     def clipboard(self) -> str | None:
@@ -192,7 +188,6 @@ class WebPhone:
         return None
 
     def close(self) -> None:
-        """Close the pages and remove the files. Safe to call twice."""
         self._await(self._session.close())
 
     @property

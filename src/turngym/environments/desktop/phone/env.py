@@ -111,7 +111,6 @@ class PhoneEnv(DeviceEnv):
         return self.say("stop")
 
     def release(self) -> None:
-        """Give the lease on the browser back."""
         host, self._host = self._host, None
         if host is not None:
             host.release()

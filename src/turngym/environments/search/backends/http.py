@@ -129,7 +129,6 @@ class HttpBackend:
         return hits
 
     def get(self, doc_id: str) -> Document | None:
-        """Return the document, or None when it is gone, forbidden or no text."""
         if not self._api.document:
             hit = self._known.get(doc_id)
             return None if hit is None else Document(id=hit.id, title=hit.title, text=hit.text)
@@ -143,7 +142,6 @@ class HttpBackend:
         return self._document(doc_id, answer)
 
     def close(self) -> None:
-        """Close the connections. Safe to call twice."""
         with self._lock:
             if self._client is not None:
                 self._client.close()

@@ -45,10 +45,8 @@ class HybridBackend:
         return [replace(hits[doc_id], score=scores[doc_id]) for doc_id in best]
 
     def get(self, doc_id: str) -> Document | None:
-        """Return the document with this id, or None."""
         return self._backends[0].get(doc_id)
 
     def close(self) -> None:
-        """Close every engine. Safe to call twice."""
         for backend in self._backends:
             backend.close()

@@ -118,7 +118,6 @@ class SqliteBackend:
         return self._memory.get(query, k, self._search)
 
     def get(self, doc_id: str) -> Document | None:
-        """Return the document with this id, or None."""
         rows = self._rows("SELECT id, title, text, meta FROM documents WHERE id = ?", (doc_id,))
         return _document(rows[0]) if rows else None
 
@@ -138,7 +137,6 @@ class SqliteBackend:
         return _document(row[0])
 
     def close(self) -> None:
-        """Close every connection. Safe to call twice."""
         self._closer()
 
     def forget(self) -> None:

@@ -34,11 +34,9 @@ class StoredBackend:
         return self._memory.get(query, k, self._search)
 
     def get(self, doc_id: str) -> Document | None:
-        """Return the document with this id, or None."""
         return self._store.get(doc_id)
 
     def close(self) -> None:
-        """Release files and connections. Safe to call twice."""
         self._store.close()
 
     def forget(self) -> None:

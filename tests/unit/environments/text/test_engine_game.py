@@ -15,8 +15,8 @@ from turngym import registry
 from turngym.agents.functions import FunctionPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text import extras_base
-from turngym.environments.text.extras_base import EngineGame, engine_boundary
+from turngym.environments.text import base
+from turngym.environments.text.base import EngineGame, engine_boundary
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.tasks.base import Task, procedural_task
@@ -136,9 +136,9 @@ def test_a_missing_engine_is_named_with_its_install_line(monkeypatch: pytest.Mon
 def test_every_extra_game_is_known_without_its_engine_and_says_what_to_install(
     entry: registry.EnvEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = extras_base.importlib.util.find_spec
+    found = base.importlib.util.find_spec
     monkeypatch.setattr(
-        extras_base.importlib.util,
+        base.importlib.util,
         "find_spec",
         lambda name, *rest: None if name in entry.modules else found(name, *rest),
     )
