@@ -137,8 +137,8 @@ def _arguments() -> argparse.Namespace:
 
 def _write_corpus(place: Path, size: int) -> None:
     """Write articles of several worlds, and queries about them."""
-    from turngym.environments.search.factories import draw_question
     from turngym.environments.search.world import World, WorldSpec
+    from turngym.environments.search.world_questions import sample_question
 
     place.mkdir(parents=True)
     rng, names, questions = Random(size), [], []
@@ -154,7 +154,7 @@ def _write_corpus(place: Path, size: int) -> None:
             names += [rng.choice(made.entities).name for _ in range(_QUERIES)]
             if number < 2:
                 drawn = [
-                    draw_question(made, "2hop", rng, k=5, snippet_words=24)
+                    sample_question(made, "2hop", rng, k=5, snippet_words=24)
                     for _ in range(_QUERIES // 2)
                 ]
                 questions += [one.text for one in drawn if one is not None]

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +38,23 @@ def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; t
         ]
         raise unknown_name(kind, spec, known, hint=f"{where!r} holds no such name.")
     return getattr(module, attribute)
+
+
+def import_function(kind: str, spec: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names, as ``import_attribute``.
+
+    Args:
+        kind: What it should be, for messages.
+        spec: Module or file, and function.
+
+    Raises:
+        ConfigError: There is none, or it cannot be called.
+    """
+    found = import_attribute(kind, spec)
+    if not callable(found):
+        raise ConfigError(f"{kind} {spec!r}: wanted a function, found {type(found).__name__}")
+    function: Callable[..., Any] = found
+    return function
 
 
 def _home(value: Any) -> Any:

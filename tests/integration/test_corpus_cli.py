@@ -45,7 +45,7 @@ def test_build_show_and_search(corpus):
             ["propose", "ix", "--out", "q", "--proposer", "math:pi"],
             "wanted a function, found float",
         ),
-        (["propose", "ix", "--out", "q", "--proposer", "math"], "wanted module:function"),
+        (["propose", "ix", "--out", "q", "--proposer", "math"], "wanted module:attribute"),
         (["show", "nowhere"], "there is none; see 'turngym corpus build'"),
         (["search", "nowhere", "x"], "there is none"),
     ],
@@ -67,7 +67,7 @@ def test_bad_records_are_left_out_when_asked(corpus):
 def test_questions_are_proposed_for_a_corpus_and_can_be_played(tmp_path):
     from turngym.environments.search.corpus_env import CorpusEnv
     from turngym.environments.search.index import build_index
-    from turngym.environments.search.sample import sample_packages
+    from turngym.environments.search.packages import sample_packages
 
     build_index(sample_packages(), tmp_path / "ix")
     done = turngym(

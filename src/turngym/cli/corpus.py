@@ -68,7 +68,7 @@ def build(
 @app.command("show")
 def show(folder: _Folder, as_json: _Json = False) -> None:
     """Say what an index holds."""
-    from turngym.environments.search.manifest import read_manifest
+    from turngym.environments.search.index import read_manifest
 
     record = asdict(read_manifest(folder))
     if as_json:
@@ -121,14 +121,14 @@ def propose(
 ) -> None:
     """Write questions about a corpus, and keep those that can be found but not given away."""
     from turngym.environments.search.backends.sqlite import SqliteBackend
-    from turngym.environments.search.functions import import_function
-    from turngym.environments.search.manifest import DATABASE, read_manifest
+    from turngym.environments.search.index import DATABASE, read_manifest
     from turngym.environments.search.questions import write_questions
     from turngym.environments.search.selfplay import (
         ClozeProposer,
         ProposalCounts,
         self_play_questions,
     )
+    from turngym.plugins import import_function
 
     read_manifest(folder)
     write = ClozeProposer() if proposer is None else import_function("proposer", proposer)

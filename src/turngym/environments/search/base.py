@@ -1,17 +1,24 @@
 """The environment that all search tasks share: look for documents, read them, answer.
 
-A subclass says where questions come from and what is searched (``draw`` and ``backend``).
+A subclass says where questions come from and what is searched (``question_of`` and ``backend``).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypedDict
 
-from turngym.environments.core.actions import Action, ActionStyle, in_style
+from turngym.environments.core.actions import (
+    Action,
+    ActionStyle,
+    Commands,
+    JsonTools,
+    function_tool,
+    in_style,
+)
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.search.backends.base import SearchBackend
+from turngym.environments.search.backends.base import MAX_RESULTS, SearchBackend
 from turngym.environments.search.documents import (
     Document,
     count_words,
@@ -22,10 +29,100 @@ from turngym.environments.search.documents import (
 )
 from turngym.environments.search.questions import Question
 from turngym.environments.search.scoring import UNKNOWN, exact_match, token_f1
-from turngym.environments.search.state import Limits, SearchState
-from turngym.environments.search.tools import COMMANDS, search_tools
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may be looked at in one episode, and how it is shown."""
+
+    max_searches: int = 10
+    max_opened_words: int = 4_000
+    """Words of opened pages."""
+    results: int = 5
+    """Results of a search when the agent does not say how many."""
+    page_words: int = 250
+    snippet_words: int = 24
+    """Words shown of each result; 0 lists titles on one line and keeps everything short."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_searches", "max_opened_words", "results", "page_words"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"search limits: {name} must be at least 1, got {getattr(self, name)}"
+                )
+        if self.results > MAX_RESULTS or self.snippet_words < 0:
+            raise ConfigError(
+                f"search limits: results={self.results} must be at most {MAX_RESULTS} and "
+                f"snippet_words={self.snippet_words} at least 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchState:
+    """One episode so far. Immutable, so that a snapshot of it is itself."""
+
+    question: Question
+    source: Any = None
+    """What ``backend`` needs to find the corpus again; picklable."""
+    hits: tuple[tuple[str, str], ...] = ()
+    """Id and title of the latest results, in order."""
+    seen: tuple[tuple[str, str], ...] = ()
+    """Id and title of every result so far; these can be opened."""
+    opened: tuple[str, ...] = ()
+    """``id#page`` of what was read, in order."""
+    names: tuple[str, ...] = ()
+    """Names in view: of the latest results or of the page that was opened last."""
+    searches: int = 0
+    opened_words: int = 0
+    given: str | None = None
+    """The answer."""
+
+
+COMMANDS = Commands(
+    {
+        "search": "search {query...}",
+        "open_page": "open {doc...} page {page:int}",
+        "open": "open {doc...}",
+        "find": "find {text...} in {doc...}",
+        "answer": "answer {text...}",
+    },
+    help={
+        "search": "finds documents",
+        "open": "reads a result, by its number, id or title",
+        "open_page": "reads a further page of it",
+        "find": "shows where a result holds a text",
+        "answer": f"ends the episode; '{UNKNOWN}' where the documents do not tell",
+    },
+    keep_case=True,
+)
+
+
+def search_tools(max_results: int = MAX_RESULTS) -> JsonTools:
+    """Return the same actions as JSON tool calls, with optional ``k`` and ``page``."""
+    text = {"type": "string"}
+    doc = {"type": ["string", "integer"], "description": "number, id or title of a result"}
+    tools: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+        "search": (
+            "Find documents.",
+            {"query": text, "k": {"type": "integer", "minimum": 1, "maximum": max_results}},
+            ["query"],
+        ),
+        "open": (
+            "Read a page of a result.",
+            {"doc": doc, "page": {"type": "integer", "minimum": 1}},
+            ["doc"],
+        ),
+        "find": ("Show where a result holds a text.", {"doc": doc, "text": text}, ["doc", "text"]),
+        "answer": (
+            f"End the episode with an answer; '{UNKNOWN}' where the documents do not tell.",
+            {"text": text},
+            ["text"],
+        ),
+    }
+    return JsonTools([function_tool(name, *parts) for name, parts in tools.items()])
+
 
 Reward = Literal["exact", "f1"]
 
@@ -34,6 +131,14 @@ _MAX_ANSWER_CHARS = 1_000
 _FOUND_PLACES, _PLACE_CHARS = 5, 80
 _MENU_NAMES = 12
 """Names in view that the menu of actions offers to search for or to answer with."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """Arguments that every search environment has; see ``SearchEnv``."""
+
+    reward: Reward
+    action_style: ActionStyle
+    render_mode: str | None
 
 
 class SearchEnv(TurnEnv):
@@ -82,7 +187,7 @@ class SearchEnv(TurnEnv):
     # What a subclass gives.
 
     @abstractmethod
-    def draw(self, task: Task) -> tuple[Question, Any]:
+    def question_of(self, task: Task) -> tuple[Question, Any]:
         """Return the question of ``task`` and what ``backend`` needs to find its corpus."""
 
     @abstractmethod
@@ -93,7 +198,7 @@ class SearchEnv(TurnEnv):
 
     def begin(self, task: Task) -> Outcome:
         """Ask the question."""
-        question, source = self.draw(task)
+        question, source = self.question_of(task)
         self.state = SearchState(question=question, source=source, names=question.mentions)
         info = {"ground_truth": question.answers[0], **self._usage()}
         return Outcome(text=self._asked(), info=info)

@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
-from turngym.environments.core.actions import ActionStyle
 from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.backends.http import HttpBackend
+from turngym.environments.search.backends.http import HttpBackend, live_backend
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.base import Reward, SearchEnv
-from turngym.environments.search.engines import live_backend
-from turngym.environments.search.index import documents_of, open_index
-from turngym.environments.search.manifest import DATABASE
-from turngym.environments.search.package_questions import PackageGraph, draw_package_question
+from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
+from turngym.environments.search.index import DATABASE, documents_of, open_index
+from turngym.environments.search.package_questions import PackageGraph, sample_package_question
+from turngym.environments.search.packages import sample_packages
 from turngym.environments.search.questions import Question, read_questions
-from turngym.environments.search.sample import sample_packages
-from turngym.environments.search.state import Limits
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, procedural_task
@@ -46,9 +42,7 @@ class CorpusEnv(SearchEnv):
         questions: JSONL file of ``text``, ``answers`` and optionally ``plan``, ``split``,
             ``kind``, ``mentions``; needed unless the index is of packages.
         limits: Budgets, and how results are shown, as a table.
-        reward: ``"exact"`` or ``"f1"``.
-        action_style: ``"commands"`` or ``"tools"``.
-        render_mode: ``"ansi"`` or None.
+        options: As ``SearchEnv``.
     """
 
     name = "corpus"
@@ -60,16 +54,9 @@ class CorpusEnv(SearchEnv):
         engine: str | Mapping[str, Any] = "sqlite",
         questions: str | None = None,
         limits: Mapping[str, int] | Limits | None = None,
-        reward: Reward = "exact",
-        action_style: ActionStyle = "commands",
-        render_mode: str | None = None,
+        **options: Unpack[SearchOptions],
     ) -> None:
-        super().__init__(
-            limits=_limits(limits),
-            reward=reward,
-            action_style=action_style,
-            render_mode=render_mode,
-        )
+        super().__init__(limits=_limits(limits), **options)
         self.blocks = is_live = isinstance(engine, Mapping)
         if is_live and (index is not None or questions is None):
             raise ConfigError("search/corpus: a live engine needs 'questions' and no 'index'")
@@ -109,7 +96,7 @@ class CorpusEnv(SearchEnv):
         task = super().find_task(task_id)
         return self.task(task.split, int(task_id.rpartition("/")[2]))
 
-    def draw(self, task: Task) -> tuple[Question, None]:
+    def question_of(self, task: Task) -> tuple[Question, None]:
         """Return the question of ``task``."""
         if self._questions is not None:
             return self._questions[task.split][int(task.id.rpartition("/")[2])], None
@@ -129,7 +116,7 @@ class CorpusEnv(SearchEnv):
 
     def _new_question(self, task: Task, asked: set[str]) -> Question | None:
         """Return a question of the task's split that is not among those ``asked``."""
-        return draw_package_question(
+        return sample_package_question(
             _graph(self._place),
             self._backend,
             Random(derive_seed(task.seed, "question")),

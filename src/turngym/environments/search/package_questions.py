@@ -9,7 +9,7 @@ from random import Random
 
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import Document
-from turngym.environments.search.questions import Lookup, Question, leaks, unreachable
+from turngym.environments.search.questions import Lookup, Question, sound_question
 
 _MAX_COMPARED = 4
 """Dependencies that an expert may have to open."""
@@ -52,7 +52,7 @@ class PackageGraph:
         """Return the number of packages."""
         return len(self.packages)
 
-    def draw(self, rng: Random) -> Package:
+    def sample(self, rng: Random) -> Package:
         """Return a random package."""
         return self.packages[rng.choice(self._names)]
 
@@ -61,7 +61,7 @@ class PackageGraph:
         return [self.packages[name] for name in package.links if name in self.packages]
 
 
-def draw_package_question(
+def sample_package_question(
     graph: PackageGraph,
     backend: SearchBackend,
     rng: Random,
@@ -85,21 +85,19 @@ def draw_package_question(
     Returns:
         The question, or None when the index seems to have none.
     """
-    for _ in range(draws):
-        question = rng.choice(_FACTORIES)(graph, rng)
-        if (
-            question is not None
-            and accept(question)
-            and not leaks(question, backend, k=k, snippet_words=snippet_words)
-            and not unreachable(question, backend, k=k)
-        ):
-            return question
-    return None
+    return sound_question(
+        lambda: rng.choice(_GENERATORS)(graph, rng),
+        backend,
+        k=k,
+        snippet_words=snippet_words,
+        accept=accept,
+        draws=draws,
+    )
 
 
 def _largest_dependency(graph: PackageGraph, rng: Random) -> Question | None:
     """Homepage, package, its largest dependency, whose maintainer."""
-    package = graph.draw(rng)
+    package = graph.sample(rng)
     homepage = package.fields.get("homepage", "")
     dependencies = graph.dependencies(package)
     sizes = [int(one.fields.get("installed_size") or 0) for one in dependencies]
@@ -130,7 +128,7 @@ def _largest_dependency(graph: PackageGraph, rng: Random) -> Question | None:
 
 def _other_package(graph: PackageGraph, rng: Random) -> Question | None:
     """Package, its maintainer, the other package of that one, whose section."""
-    package = graph.draw(rng)
+    package = graph.sample(rng)
     maintainer = package.fields.get("maintainer", "")
     pair = graph.by_maintainer.get(maintainer, [])
     if len(pair) != 2:
@@ -155,7 +153,7 @@ def _other_package(graph: PackageGraph, rng: Random) -> Question | None:
 
 def _only_dependency(graph: PackageGraph, rng: Random) -> Question | None:
     """Package, its only dependency, the only dependency of that, whose version."""
-    package = graph.draw(rng)
+    package = graph.sample(rng)
     visited = [package]
     for _ in range(2):
         dependencies = graph.dependencies(visited[-1])
@@ -176,4 +174,4 @@ def _only_dependency(graph: PackageGraph, rng: Random) -> Question | None:
     )
 
 
-_FACTORIES = (_largest_dependency, _other_package, _only_dependency)
+_GENERATORS = (_largest_dependency, _other_package, _only_dependency)

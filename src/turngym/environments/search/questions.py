@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Question:
     answers: tuple[str, ...]
     """Right answers; the first is the canonical one."""
     kind: str
-    """Which factory made it, for example ``"2hop"``."""
+    """Which generator made it, for example ``"2hop"``."""
     plan: tuple[Lookup, ...]
     """The expert's way, in order; its documents support the answer."""
     mentions: tuple[str, ...] = ()
@@ -179,6 +179,37 @@ def unreachable(question: Question, backend: SearchBackend, *, k: int) -> str:
         if all(hit.id != step.doc for hit in backend.search(step.query, k)):
             return f"{step.query!r} does not find {step.doc!r} among {k}"
     return ""
+
+
+def sound_question(
+    sample: Callable[[], Question | None],
+    backend: SearchBackend,
+    *,
+    k: int,
+    snippet_words: int,
+    accept: Callable[[Question], bool],
+    draws: int,
+) -> Question | None:
+    """Return the first sampled question that an expert can answer and that gives nothing away.
+
+    Args:
+        sample: Makes a question; None when a try came to nothing.
+        backend: Where it will be searched.
+        k: Results of a search.
+        snippet_words: Words shown of each.
+        accept: Further demands.
+        draws: How often to try; then the answer is None.
+    """
+    for _ in range(draws):
+        question = sample()
+        if (
+            question is not None
+            and accept(question)
+            and not leaks(question, backend, k=k, snippet_words=snippet_words)
+            and not unreachable(question, backend, k=k)
+        ):
+            return question
+    return None
 
 
 def _is_text(value: object) -> bool:

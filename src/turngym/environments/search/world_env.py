@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
-from turngym.environments.core.actions import ActionStyle
 from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.base import Reward, SearchEnv
-from turngym.environments.search.factories import FACTORIES, draw_question
+from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
 from turngym.environments.search.questions import Question
-from turngym.environments.search.state import Limits
 from turngym.environments.search.world import World, WorldSpec, world
+from turngym.environments.search.world_questions import GENERATORS, sample_question
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -44,9 +42,7 @@ class WorldEnv(SearchEnv):
         difficulty: ``"tiny"``, ``"easy"``, ``"medium"`` or ``"hard"``.
         articles: Another size of the world.
         limits: Other budgets.
-        reward: ``"exact"`` or ``"f1"``.
-        action_style: ``"commands"`` or ``"tools"``.
-        render_mode: ``"ansi"`` or None.
+        options: As ``SearchEnv``.
     """
 
     name = "world"
@@ -58,12 +54,10 @@ class WorldEnv(SearchEnv):
         difficulty: str = "easy",
         articles: int | None = None,
         limits: Limits | None = None,
-        reward: Reward = "exact",
-        action_style: ActionStyle = "commands",
-        render_mode: str | None = None,
+        **options: Unpack[SearchOptions],
     ) -> None:
-        if kind not in FACTORIES:
-            raise unknown_name("kind of question", kind, FACTORIES)
+        if kind not in GENERATORS:
+            raise unknown_name("kind of question", kind, GENERATORS)
         if difficulty not in DIFFICULTIES:
             raise unknown_name("difficulty of search/world", difficulty, DIFFICULTIES)
         if difficulty == "tiny" and kind not in _TINY_KINDS:
@@ -73,12 +67,7 @@ class WorldEnv(SearchEnv):
             )
         if difficulty == "tiny" and articles is not None:
             raise ConfigError("search/world: difficulty 'tiny' has a fixed number of articles")
-        super().__init__(
-            limits=limits or _LIMITS.get(difficulty),
-            reward=reward,
-            action_style=action_style,
-            render_mode=render_mode,
-        )
+        super().__init__(limits=limits or _LIMITS.get(difficulty), **options)
         self._kind = kind
         self._world: World | None = None
         self._num_worlds = SHARED_WORLDS[difficulty]
@@ -89,12 +78,12 @@ class WorldEnv(SearchEnv):
             self.name += f"-{articles}"
         WorldSpec(seed=0, **self._settings)  # complains at once
 
-    def draw(self, task: Task) -> tuple[Question, WorldSpec]:
+    def question_of(self, task: Task) -> tuple[Question, WorldSpec]:
         """Return a question of the task's split, and its world."""
         rng = Random(derive_seed(task.seed, "question"))
         for attempt in range(_MAX_WORLDS):
             spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)
-            question = draw_question(
+            question = sample_question(
                 world(spec),
                 self._kind,
                 rng,

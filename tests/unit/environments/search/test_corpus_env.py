@@ -91,7 +91,7 @@ def test_without_a_plan_there_is_no_expert(place):
 
 
 def test_an_index_of_packages_asks_its_own_questions(tmp_path):
-    from turngym.environments.search.sample import sample_packages
+    from turngym.environments.search.packages import sample_packages
 
     build_index(sample_packages(), tmp_path / "ix")
     env, plain = CorpusEnv(index=str(tmp_path / "ix")), CorpusEnv()

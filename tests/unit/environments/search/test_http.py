@@ -9,9 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from turngym.environments.search.backends.cassette import Answer, Cassette
-from turngym.environments.search.backends.http import Api, HttpBackend
+from turngym.environments.search.backends.http import Api, HttpBackend, live_backend
 from turngym.environments.search.corpus_env import CorpusEnv
-from turngym.environments.search.engines import live_backend
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 
 pytestmark = pytest.mark.extra("httpx")

@@ -5,8 +5,7 @@ import pytest
 
 from turngym.environments.search import index as module
 from turngym.environments.search.corpus import JsonlSource
-from turngym.environments.search.index import build_index, open_index
-from turngym.environments.search.manifest import read_manifest
+from turngym.environments.search.index import build_index, open_index, read_manifest
 from turngym.errors import ConfigError, UnknownNameError
 
 

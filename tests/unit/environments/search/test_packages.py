@@ -4,12 +4,15 @@ import pytest
 
 from turngym.environments.search import packages as module
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.docsets import DocumentationSource, passages
-from turngym.environments.search.package_questions import PackageGraph, draw_package_question
-from turngym.environments.search.packages import PackageSource, dependencies, read_stanzas
+from turngym.environments.search.package_questions import PackageGraph, sample_package_question
+from turngym.environments.search.packages import (
+    PackageSource,
+    dependencies,
+    read_stanzas,
+    sample_packages,
+)
 from turngym.environments.search.questions import leaks
-from turngym.environments.search.sample import sample_packages
-from turngym.environments.search.sources import find_source
+from turngym.environments.search.sources import DocumentationSource, find_source, passages
 from turngym.errors import ConfigError
 
 STANZAS = """\
@@ -63,7 +66,7 @@ def test_questions_have_one_answer_that_the_records_give():
     backend, graph = SqliteBackend.in_memory(records), PackageGraph(records)
     kinds = set()
     for seed in range(40):
-        question = draw_package_question(graph, backend, Random(seed), k=5, snippet_words=24)
+        question = sample_package_question(graph, backend, Random(seed), k=5, snippet_words=24)
         kinds.add(question.kind)
         assert leaks(question, backend, k=5, snippet_words=24) == ""
         visited = [graph.packages[doc] for doc in question.supporting]

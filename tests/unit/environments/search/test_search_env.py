@@ -6,11 +6,10 @@ import pickle
 import pytest
 
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.base import SearchEnv
+from turngym.environments.search.base import Limits, SearchEnv
 from turngym.environments.search.documents import Document
 from turngym.environments.search.questions import Lookup, Question
 from turngym.environments.search.scoring import contains_answer
-from turngym.environments.search.state import Limits
 from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError, UnknownNameError
 
@@ -37,7 +36,7 @@ SHORT = Limits(max_searches=2, max_opened_words=60, results=2, page_words=40)
 class SmallEnv(SearchEnv):
     """Always the same question."""
 
-    def draw(self, task):
+    def question_of(self, task):
         return QUESTION, None
 
     def backend(self, source):

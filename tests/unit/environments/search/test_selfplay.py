@@ -2,8 +2,8 @@ import pytest
 
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document
+from turngym.environments.search.packages import sample_packages
 from turngym.environments.search.questions import Lookup
-from turngym.environments.search.sample import sample_packages
 from turngym.environments.search.scoring import contains_answer
 from turngym.environments.search.selfplay import (
     ClozeProposer,

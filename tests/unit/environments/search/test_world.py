@@ -2,11 +2,11 @@ from random import Random
 
 import pytest
 
-from turngym.environments.search.factories import FACTORIES, MIXED_KINDS, draw_question
 from turngym.environments.search.questions import leaks
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import Entity, World, WorldSpec
 from turngym.environments.search.world_env import WorldEnv
+from turngym.environments.search.world_questions import GENERATORS, MIXED_KINDS, sample_question
 from turngym.errors import ConfigError
 
 RICH = WorldSpec(seed=3, articles=200, paraphrase=True, namesakes=0.5, notes=0.2)
@@ -18,7 +18,7 @@ def rich():
 
 
 def draw(world, kind, seed, **kwargs):
-    return draw_question(world, kind, Random(seed), k=5, snippet_words=24, **kwargs)
+    return sample_question(world, kind, Random(seed), k=5, snippet_words=24, **kwargs)
 
 
 def find(world, name):
@@ -82,7 +82,7 @@ def test_a_world_that_cannot_be_is_refused(settings, message):
         WorldSpec(seed=0, **settings)
 
 
-@pytest.mark.parametrize("kind", FACTORIES)
+@pytest.mark.parametrize("kind", GENERATORS)
 def test_questions_give_nothing_away_and_can_be_answered(rich, kind):
     texts = {one.id: one.text for one in rich.documents}
     for seed in range(6):
@@ -190,7 +190,7 @@ def test_a_world_without_such_a_question_gives_none(rich):
 
 
 def test_an_environment_whose_worlds_are_too_small_says_so(monkeypatch):
-    monkeypatch.setitem(FACTORIES, "count", lambda _world, _rng: None)
+    monkeypatch.setitem(GENERATORS, "count", lambda _world, _rng: None)
     with pytest.raises(ConfigError, match=r"no question of kind 'count' in 20 worlds of 20"):
         WorldEnv(kind="count", articles=20).reset(seed=0)
 
@@ -199,5 +199,5 @@ def test_a_tiny_world_speaks_in_few_words():
     world = World(WorldSpec(seed=2, tiny=True))
     assert len(world.documents) == 18
     assert max(len(one.text.split()) for one in world.documents) <= 6
-    question = draw_question(world, "2hop", Random(1), k=3, snippet_words=0)
+    question = sample_question(world, "2hop", Random(1), k=3, snippet_words=0)
     assert len(question.text.split()) == 4

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.search.functions import import_function
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
+from turngym.plugins import import_function
 
 FloatArray = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], FloatArray]

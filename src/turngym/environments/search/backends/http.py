@@ -10,7 +10,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -19,7 +20,7 @@ from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.cassette import Answer, Cassette
 from turngym.environments.search.documents import Document, Hit
 from turngym.environments.search.html_text import html_to_text
-from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault, missing_extra, unknown_name
 
 if TYPE_CHECKING:
     import httpx
@@ -285,3 +286,36 @@ def _httpx() -> Any:  # imported late: only live engines need it
     except ImportError as error:
         raise missing_extra("a live search engine", "search") from error
     return httpx
+
+
+KINDS: Mapping[str, Api] = {"searxng": SEARXNG, "rest": Api()}
+"""Kind of engine to how it is asked unless the settings say otherwise."""
+
+_OPTIONS = ("timeout_s", "retries", "key_variable")
+_API_FIELDS = tuple(field.name for field in fields(Api))
+
+
+def live_backend(settings: Mapping[str, Any]) -> HttpBackend:
+    """Return the engine that ``settings`` describe.
+
+    Args:
+        settings: ``url``; ``type`` (``"searxng"`` or ``"rest"``); ``timeout_s``, ``retries``,
+            ``key_variable``; ``cassette`` (a file) and ``cassette_mode``; any field of ``Api``.
+
+    Raises:
+        ConfigError: A setting is unknown or wrong.
+    """
+    left = dict(settings)
+    kind, url = left.pop("type", "searxng"), left.pop("url", None)
+    if kind not in KINDS:
+        raise unknown_name("type of search engine", str(kind), KINDS)
+    if not isinstance(url, str):
+        raise ConfigError(f"search engine: 'url' must be a text, found {url!r}")
+    recordings, mode = left.pop("cassette", None), left.pop("cassette_mode", "record")
+    options = {name: left.pop(name) for name in _OPTIONS if name in left}
+    for name in left:
+        if name not in _API_FIELDS:
+            known = ("url", "type", "cassette", "cassette_mode", *_OPTIONS, *_API_FIELDS)
+            raise unknown_name("setting of a search engine", name, known)
+    cassette = None if recordings is None else Cassette(Path(recordings).expanduser(), mode)
+    return HttpBackend(url, replace(KINDS[kind], **left), cassette=cassette, **options)

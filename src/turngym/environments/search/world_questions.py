@@ -3,18 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from random import Random
 
-from turngym.environments.search.paths import Path, described, described_as, stated, walk
-from turngym.environments.search.questions import Lookup, Question, leaks, unreachable
+from turngym.environments.search.questions import Lookup, Question, sound_question
 from turngym.environments.search.relations import BY_NAME, BY_SUBJECT, Relation
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import KINDS, Entity, World
 
-Factory = Callable[[World, Random], Question | None]
-"""Draws a question; None when the draw came to nothing."""
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Someone or something in words that do not name it: "the birthplace of Ada Lorn"."""
+
+    words: str
+    anchor: Entity
+    via: tuple[Entity, ...]
+    """The entities whose articles lead there, the anchor first."""
+    end: Entity
+
+
+def stated(entity: Entity, *, tiny: bool = False) -> list[Relation]:
+    """Return what the article of ``entity`` says; the tiny ones name only other articles."""
+    return [
+        one
+        for one in BY_SUBJECT[entity.kind]
+        if one.name in entity.facts and (one.leads_on or not tiny)
+    ]
+
+
+def walk(start: Entity, rng: Random, steps: int) -> Path | None:
+    """Follow ``steps`` facts from article to article, none twice."""
+    words, via, at = start.name, [], start
+    for _ in range(steps):
+        ways = [one for one in stated(at) if one.leads_on]
+        if not ways:
+            return None
+        relation = rng.choice(ways)
+        via.append(at)
+        value = at.facts[relation.name]
+        assert isinstance(value, Entity)
+        if value in via:
+            return None
+        words, at = relation.phrase.format(x=words), value
+    return Path(words, start, tuple(via), at)
+
+
+def described(world: World, rng: Random, kind: str) -> Path | None:
+    """Return someone or something of a kind in words that do not name it."""
+    return described_as(rng.choice(world.by_kind[kind]), rng)
+
+
+def described_as(entity: Entity, rng: Random, *, without: Entity | None = None) -> Path | None:
+    """Return ``entity`` as what a fact of another one points to, or by name if nothing does."""
+    ways = [
+        (relation, who)
+        for relation, referrers in entity.referrers.items()
+        for who in referrers
+        if who is not without
+    ]
+    if not ways:
+        return Path(entity.name, entity, (), entity) if without is not None else None
+    relation, who = rng.choice(ways)
+    return Path(BY_NAME[relation].phrase.format(x=who.name), who, (who,), entity)
+
+
+QuestionGenerator = Callable[[World, Random], Question | None]
+"""Samples a question; None when the sample came to nothing."""
 
 _UNANSWERABLE_SHARE = 1 / 3
 _NUM_COMPARED = 3
@@ -28,7 +85,7 @@ _COMPARISONS = (
 )
 
 
-def draw_question(
+def sample_question(
     world: World,
     kind: str,
     rng: Random,
@@ -42,7 +99,7 @@ def draw_question(
 
     Args:
         world: What it is about.
-        kind: A key of ``FACTORIES``.
+        kind: A key of ``GENERATORS``.
         rng: Where chance comes from.
         k: Results of a search, for the proof that an expert finds its way.
         snippet_words: Words shown of each result, for the leak test.
@@ -52,16 +109,14 @@ def draw_question(
     Returns:
         The question, or None when the world seems to have none.
     """
-    for _ in range(draws):
-        question = FACTORIES[kind](world, rng)
-        if (
-            question is not None
-            and accept(question)
-            and not leaks(question, world.backend, k=k, snippet_words=snippet_words)
-            and not unreachable(question, world.backend, k=k)
-        ):
-            return question
-    return None
+    return sound_question(
+        lambda: GENERATORS[kind](world, rng),
+        world.backend,
+        k=k,
+        snippet_words=snippet_words,
+        accept=accept,
+        draws=draws,
+    )
 
 
 def _chain(world: World, rng: Random, *, hops: int) -> Question | None:
@@ -221,10 +276,10 @@ def _first_or_last(world: World, rng: Random) -> Question | None:
 
 
 def _mixed(world: World, rng: Random) -> Question | None:
-    return FACTORIES[rng.choice(MIXED_KINDS)](world, rng)
+    return GENERATORS[rng.choice(MIXED_KINDS)](world, rng)
 
 
-FACTORIES: Mapping[str, Factory] = {
+GENERATORS: Mapping[str, QuestionGenerator] = {
     **{f"{hops}hop": partial(_chain, hops=hops) for hops in (1, 2, 3, 4)},
     "compare": _compare,
     "intersect": _intersect,
@@ -233,8 +288,8 @@ FACTORIES: Mapping[str, Factory] = {
     "unanswerable": _unanswerable,
     "mixed": _mixed,
 }
-"""Kind of question to its factory."""
-MIXED_KINDS = tuple(kind for kind in FACTORIES if kind != "mixed")
+"""Kind of question to its generator."""
+MIXED_KINDS = tuple(kind for kind in GENERATORS if kind != "mixed")
 
 
 def _question(
