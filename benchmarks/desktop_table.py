@@ -19,14 +19,14 @@ from typing import Any
 
 from harness import put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
-from turngym.environments.desktop.names import KINDS, PHONE_KINDS
+from turngym.environments.desktop.names import PHONE_TASK_TYPES, TASK_TYPES
 from turngym.environments.gym.adapters import as_async
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
 
 AGENTS = {"expert": ExpertPolicy, "noop": NoopPolicy, "random": RandomPolicy}
-NAMES = [f"desktop/{kind}" for kind in KINDS] + [f"phone/{kind}" for kind in PHONE_KINDS]
+NAMES = [f"desktop/{kind}" for kind in TASK_TYPES] + [f"phone/{kind}" for kind in PHONE_TASK_TYPES]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
 
 

@@ -21,7 +21,7 @@ import pytest
 from helpers import plain_user
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
-from turngym.environments.desktop.names import GROUNDING_APPS, KINDS, PROGRAMS
+from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
 from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.workbooks import cells
 from turngym.errors import EnvironmentFault
@@ -32,7 +32,7 @@ IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_SOAK = os.environ.get("TURNGYM_SOAK") == "full"
 EPISODES = int(os.environ.get("TURNGYM_SOAK_EPISODES", "500"))
 SEEDS = 3 if IS_FULL else 1
-SOLVED = KINDS if IS_FULL else (
+SOLVED = TASK_TYPES if IS_FULL else (
     "across-compute-into-note", "files-move", "notes-append", "settings-theme", "sheet-sum",
 )  # fmt: skip
 FORKED = ("calc-product", "files-rename", "notes-append", "sheet-sum") if IS_FULL else (
@@ -122,7 +122,7 @@ async def test_the_cells_of_a_workbook_are_part_of_the_text():
     try:
         observation, _ = await env.reset(seed=0)
         assert "Cells of" in observation["text"]
-        for row in cells(next(iter(env.job.files.values()))).values():
+        for row in cells(next(iter(env.problem.files.values()))).values():
             assert row in observation["text"]
     finally:
         await env.close()

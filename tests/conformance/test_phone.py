@@ -13,7 +13,7 @@ import pytest
 
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
-from turngym.environments.desktop.names import PHONE_KINDS
+from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.gate import Response
 from turngym.errors import EnvironmentFault
@@ -21,7 +21,7 @@ from turngym.rollouts.collect import collect, group_specs
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 SEEDS = 3 if IS_FULL else 1
-SOLVED = PHONE_KINDS if IS_FULL else ("note-delete", "setting-switch", "shopping-remove")
+SOLVED = PHONE_TASK_TYPES if IS_FULL else ("note-delete", "setting-switch", "shopping-remove")
 
 pytestmark = [
     pytest.mark.extra("playwright", NEED),
@@ -91,7 +91,7 @@ async def test_doing_nothing_half_of_it_or_too_much_scores_nothing():
     try:
         for extra in (0, 1, 2, 3):
             await env.reset(seed=0)
-            steps = len(env.job.script)  # opens the settings, turns one, turns another
+            steps = len(env.problem.script)  # opens the settings, turns one, turns another
             while env._done_steps < min(extra, steps):
                 await env.step(env.expert_action())
             if extra == 3:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from turngym.environments.desktop.names import (
     GROUNDING_APPS,
-    KINDS,
     PACKAGES,
-    PHONE_KINDS,
+    PHONE_TASK_TYPES,
     PROGRAMS,
+    TASK_TYPES,
 )
 from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
@@ -18,7 +18,7 @@ _MODULES = ("Xlib", "jeepney")
 
 def register_desktop() -> None:
     """Register every desktop and phone environment; called once by ``import turngym``."""
-    for kind in KINDS:
+    for kind in TASK_TYPES:
         register(
             f"turngym/{kind}-v0",
             f"{_HERE}.factories:desktop",
@@ -44,7 +44,7 @@ def register_desktop() -> None:
             packages=PACKAGES,
             provides=("anchor",),
         )
-    for kind in PHONE_KINDS:
+    for kind in PHONE_TASK_TYPES:
         register(
             f"turngym/{kind}-v0",
             f"{_HERE}.factories:phone",

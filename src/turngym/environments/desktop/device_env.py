@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
-from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,
+    act,
     as_tool_call,
     device_commands,
     device_tools,
 )
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View, view_text
+from turngym.environments.desktop.problems import Step
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 
@@ -249,3 +250,65 @@ class DeviceEnv(ScreenEnv):
         loop = asyncio.get_running_loop()
         with self._boundary(phase):
             return await loop.run_in_executor(self._thread, work)
+
+
+class ScriptedProblem(Protocol):
+    """A problem that an expert's script solves."""
+
+    @property
+    def goal(self) -> str:
+        """What is asked."""
+
+    @property
+    def script(self) -> Sequence[Step]:
+        """What the expert does before it stops."""
+
+    @property
+    def truth(self) -> str | None:
+        """The answer, where one is asked for."""
+
+
+class ProblemEnv(DeviceEnv):
+    """Solve a problem on a device; ``stop`` or ``answer`` ends the episode and has it judged."""
+
+    problem: ScriptedProblem
+    """Of the running episode."""
+    _score = 0.0
+
+    @abstractmethod
+    def is_done(self, answer: str | None) -> bool:
+        """Say whether the goal is reached; ``answer`` is None where the agent just stopped."""
+
+    def judge(self, action: Action) -> Outcome | None:
+        """Return the end of the episode when the agent is done."""
+        if action.name not in ("answer", "stop"):
+            return None
+        answer = str(action.arguments["text"]) if action.name == "answer" else None
+        self._score = float(self.is_done(answer))
+        text = "The goal is reached." if self._score else "The goal is not reached."
+        return Outcome(text=text, reward=self._score, terminated=True)
+
+    def score(self) -> float:
+        """Return 1 when the goal was reached."""
+        return self._score
+
+    def expert_action(self) -> str:
+        """Return the next action of the problem's script, which begins with the episode.
+
+        After anything else than the script it is lost, and stops.
+        """
+        if self.turns >= len(self.problem.script):
+            return self._expert_end()
+        step = self.problem.script[self.turns]
+        try:
+            action = step if isinstance(step, Action) else step(self.view)
+        except LookupError:
+            return self.say("stop")
+        return self.say(action.name, **action.arguments)
+
+    def _expert_end(self) -> str:
+        truth = self.problem.truth
+        return self.say("stop") if truth is None else self.say("answer", text=truth)
+
+    def _begin_problem(self, problem: ScriptedProblem) -> None:
+        self.problem, self.goal, self._score = problem, problem.goal, 0.0

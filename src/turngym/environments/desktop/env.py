@@ -5,23 +5,21 @@ from __future__ import annotations
 from random import Random
 from typing import Unpack
 
-from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
-from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
+from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
 from turngym.environments.desktop.display import require_desktop
-from turngym.environments.desktop.jobs import Desk, Job, full_tree
-from turngym.environments.desktop.kinds import TEMPLATES, draw
 from turngym.environments.desktop.pool import DisplayPool
+from turngym.environments.desktop.problems import DesktopState, Problem, full_tree
+from turngym.environments.desktop.tasks import GENERATORS, sample_problem
 from turngym.environments.desktop.x11_device import X11Device
 from turngym.errors import missing_extra, unknown_name
 from turngym.tasks.base import Task
 
 
-class DesktopEnv(DeviceEnv):
+class DesktopEnv(ProblemEnv):
     """One kind of task on a desktop with real applications.
 
     Args:
-        kind: Which, for example ``"notes-append"``; see ``TEMPLATES``.
+        kind: Which, for example ``"notes-append"``; see ``GENERATORS``.
         options: As ``DeviceEnv``.
 
     Action: mouse and keyboard; see ``turngym.environments.desktop.actions``.
@@ -38,72 +36,41 @@ class DesktopEnv(DeviceEnv):
         "saved does not count."
     )
 
+    problem: Problem
+
     def __init__(self, *, kind: str, **options: Unpack[DeviceOptions]) -> None:
-        if kind not in TEMPLATES:
-            raise unknown_name("kind of desktop task", kind, TEMPLATES)
+        if kind not in GENERATORS:
+            raise unknown_name("kind of desktop task", kind, GENERATORS)
         self.name = f"desktop-{kind}"
         super().__init__(**options)
         require_all()
         self.kind = kind
         self._pool: DisplayPool | None = None
-        self._job: Job | None = None
-        self._score = 0.0
-
-    @property
-    def job(self) -> Job:
-        """The running problem."""
-        assert self._job is not None
-        return self._job
 
     def open_device(self, task: Task) -> X11Device:
         """Draw the problem, and return a desktop with its files and programs."""
-        self._job = job = draw(self.kind, Random(task.seed), task.split)
-        self.goal, self._score = job.goal, 0.0
+        problem = sample_problem(self.kind, Random(task.seed), task.split)
+        self._begin_problem(problem)
         if self._pool is None:
             self._pool = DisplayPool.lease(*self.size)
         device = self._pool.take()
         try:
-            device.write_files(full_tree(job.files))
-            for command in job.launch:
+            device.write_files(full_tree(problem.files))
+            for command in problem.launch:
                 device.launch(*command)
-            if len(job.launch) > 1:
+            if len(problem.launch) > 1:
                 device.arrange(_side_by_side(self.size))
         except BaseException:
             device.close()
             raise
         return device
 
-    def judge(self, action: Action) -> Outcome | None:
-        """Return the end of the episode when the agent is done."""
-        if action.name not in ("answer", "stop"):
-            return None
+    def is_done(self, answer: str | None) -> bool:
+        """Judge the files, settings and clipboard once programs have finished what they do."""
         device = self.device
         assert isinstance(device, X11Device)
         device.rest()
-        desk = Desk(device, str(action.arguments["text"]) if action.name == "answer" else None)
-        self._score = float(self.job.is_done(desk))
-        text = "The goal is reached." if self._score else "The goal is not reached."
-        return Outcome(text=text, reward=self._score, terminated=True)
-
-    def score(self) -> float:
-        """Return 1 when the goal was reached."""
-        return self._score
-
-    def expert_action(self) -> str:
-        """Return the next action of the problem's script, which begins with the episode.
-
-        After anything else than the script it is lost, and stops.
-        """
-        script, turn = self.job.script, self.turns
-        if turn >= len(script):
-            truth = self.job.truth
-            return self.say("stop") if truth is None else self.say("answer", text=truth)
-        step = script[turn]
-        try:
-            action = step if isinstance(step, Action) else step(self.view)
-        except LookupError:
-            return self.say("stop")
-        return self.say(action.name, **action.arguments)
+        return self.problem.is_done(DesktopState(device, answer))
 
     def release(self) -> None:
         pool, self._pool = self._pool, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -11,17 +12,17 @@ from typing import ClassVar, Literal, Unpack
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.spaces import Image
-from turngym.environments.desktop.acting import pixels_of
+from turngym.environments.desktop.actions import pixels_of
 from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
 from turngym.environments.desktop.env import require_all
 from turngym.environments.desktop.observation import Element, View
-from turngym.environments.desktop.pointing import (
-    Box,
-    box_size_reward,
-    distance_reward,
-    is_hit,
+from turngym.environments.desktop.screenshots import (
+    APPS,
+    ScreenCapture,
+    ScreenSpec,
+    known_capture,
+    take_capture,
 )
-from turngym.environments.desktop.stills import APPS, Scene, Still, known_still, take_still
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.tasks.base import Split, Task
 from turngym.tasks.splits import split_of
@@ -84,23 +85,23 @@ class GroundingEnv(DeviceEnv):
         require_all()
         self._app, self._reward, self._shows_tree = app, reward, shows_tree
         self._choices = choices
-        self._still: Still | None = None
+        self._capture: ScreenCapture | None = None
         self._target = Element(role="")
         self._score = 0.0
 
     async def begin(self, task: Task) -> Outcome:
         """Take the application's screen unless it was taken, and choose an element."""
-        scene = Scene.of(self._app, task.split, task.seed)
-        self._still = known_still(scene, self.size)
-        if self._still is None:
-            self._still = await asyncio.to_thread(take_still, scene, self.size)
+        spec = ScreenSpec.of(self._app, task.split, task.seed)
+        self._capture = known_capture(spec, self.size)
+        if self._capture is None:
+            self._capture = await asyncio.to_thread(take_capture, spec, self.size)
         return await super().begin(task)
 
     def open_device(self, task: Task) -> None:
         """Choose an element of the split; there is no device, since nothing is carried out."""
-        assert self._still is not None
+        assert self._capture is not None
         self._score = 0.0
-        rng, self._shown = Random(task.seed), self._still.view
+        rng, self._shown = Random(task.seed), self._capture.view
         elements = targets(self._shown)
         if self._choices is None:
             own = [one for one in elements if split_of(one.line_without_mark) == task.split]
@@ -130,8 +131,8 @@ class GroundingEnv(DeviceEnv):
         return self._shown
 
     def pixels(self) -> Image:
-        assert self._still is not None
-        return self._still.pixels
+        assert self._capture is not None
+        return self._capture.pixels
 
     def page(self) -> str:
         """Return the goal, and the elements where they are told."""
@@ -197,3 +198,82 @@ def targets(view: View) -> list[Element]:
     marked = [one for one in view.elements if one.mark and one.name]
     counts = Counter((one.role, one.name) for one in marked)
     return [one for one in marked if counts[one.role, one.name] == 1]
+
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+
+IOU_WEIGHT, EDGE_WEIGHT = 0.25, 0.125
+
+
+def is_hit(point: Point, target: Box) -> bool:
+    """Say whether ``point`` lies in ``target``, edges included."""
+    x, y = point
+    left, top, right, bottom = target
+    return left <= x <= right and top <= y <= bottom
+
+
+def iou(a: Box, b: Box) -> float:
+    """Return the area that two boxes share over the area that they cover, in [0, 1]."""
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(0.0, width) * max(0.0, height)
+    covered = _area(a) + _area(b) - shared
+    return shared / covered if covered > 0 else 0.0
+
+
+def edge_agreement(predicted: Box, target: Box, width: int, height: int) -> float:
+    """Return how near the four edges are, as the harmonic mean of 1 - distance / screen side.
+
+    1 for equal boxes, and 0 once an edge is a whole screen away. Of itself it favours neither
+    small nor large boxes, as hits favour small ones and overlap large ones.
+    """
+    sides = (width, height, width, height)
+    near = [1 - abs(p - t) / side for p, t, side in zip(predicted, target, sides, strict=True)]
+    if min(near) <= 0:
+        return 0.0
+    return len(near) / sum(1 / one for one in near)
+
+
+def box_size_reward(predicted: Box, target: Box, width: int, height: int) -> float:
+    """Return the box-size-aware reward of a predicted box, in [0, 1].
+
+    ``(hit + 0.25 iou + 0.125 edges) / 1.375``, where ``hit`` says whether the middle of the
+    predicted box lies in the target and ``edges`` is ``edge_agreement``.
+
+    Args:
+        predicted: What the agent pointed at; a click is a box without area.
+        target: The element's box.
+        width: Of the screen, in pixels.
+        height: Of the screen, in pixels.
+
+    Source:
+        Zhou et al. 2025, GUI-G1, arXiv:2505.15810, with the weights of the authors' code; divided
+        by their sum, so that the best reward is 1.
+    """
+    middle = ((predicted[0] + predicted[2]) / 2, (predicted[1] + predicted[3]) / 2)
+    total = (
+        float(is_hit(middle, target))
+        + IOU_WEIGHT * iou(predicted, target)
+        + EDGE_WEIGHT * edge_agreement(predicted, target, width, height)
+    )
+    return total / (1 + IOU_WEIGHT + EDGE_WEIGHT)
+
+
+def distance_reward(point: Point, target: Box, width: int, height: int) -> float:
+    """Return 1 in the target, and less the farther ``point`` is from it, down to 0.
+
+    Outside it is ``(1 - d)^2 / 2`` with the distance ``d`` to the box as a share of the screen's
+    diagonal; so a near miss is worth half of a hit, and every step nearer is worth something.
+    """
+    if is_hit(point, target):
+        return 1.0
+    x, y = point
+    dx = max(target[0] - x, 0.0, x - target[2])
+    dy = max(target[1] - y, 0.0, y - target[3])
+    share = min(1.0, math.hypot(dx, dy) / math.hypot(width, height))
+    return (1 - share) ** 2 / 2
+
+
+def _area(box: Box) -> float:
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KINDS = (
+TASK_TYPES = (
     "across-compute-into-note", "across-list-files", "across-note-into-clipboard",
     "across-number-into-sheet", "across-rename-as-told", "across-sheet-into-note",
     "calc-difference", "calc-mixed", "calc-product", "calc-quotient", "calc-sum", "calc-tenths",
@@ -15,12 +15,12 @@ KINDS = (
     "sheet-change", "sheet-clear", "sheet-fill", "sheet-maximum", "sheet-minimum",
     "sheet-products", "sheet-sum",
 )  # fmt: skip
-"""Every kind of task; ``turngym.environments.desktop.kinds`` makes their problems."""
+"""Every kind of task; ``turngym.environments.desktop.tasks`` makes their problems."""
 
 GROUNDING_APPS = ("calculator", "editor", "files", "sheet", "windows")
 """Every screen to point at."""
 
-PHONE_KINDS = (
+PHONE_TASK_TYPES = (
     "alarm-add", "alarm-switch", "contact-add", "contact-change", "contact-delete", "contact-find",
     "message-number", "message-send", "note-add", "note-change", "note-delete", "setting-choose",
     "setting-switch", "shopping-add", "shopping-check", "shopping-remove",

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from turngym.environments.core.actions import Action, InvalidAction
-from turngym.environments.desktop.acting import act
 from turngym.environments.desktop.actions import (
     NAMES,
+    act,
     as_tool_call,
     device_commands,
     device_tools,
 )
 from turngym.environments.desktop.observation import Element, View, view_text
-from turngym.environments.desktop.scripts import typed
+from turngym.environments.desktop.problems import typed
 
 WORDS, TOOLS = device_commands((*NAMES, "box")), device_tools((*NAMES, "box"))
 VIEW = View(

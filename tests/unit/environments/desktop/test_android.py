@@ -23,7 +23,7 @@ pytest.importorskip("PIL", reason="needs PIL: make extras")
 from helpers.adb_double import HEIGHT, SERIAL, WIDTH, AdbDouble
 from turngym.environments.desktop.android import wire
 from turngym.environments.desktop.android.device import AndroidDevice
-from turngym.environments.desktop.android.env import AndroidEnv, AndroidJob
+from turngym.environments.desktop.android.env import AndroidEnv, AndroidProblem
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def named(view, name):
     return next(one for one in view.elements if one.name == name)
 
 
-def job(_rng):
+def problem(_rng):
     def tap(name):
         return lambda view: Action(name="click", arguments={"mark": named(view, name).mark})
 
-    return AndroidJob(
+    return AndroidProblem(
         goal='Turn on airplane mode and call the device "red fox".',
         prepare=(("settings", "put", "global", "airplane_mode_on", "0"),),
         files={"notes/a.txt": b"a"},
@@ -67,7 +67,7 @@ def job(_rng):
 
 def new_env(double, **options):
     return AndroidEnv(
-        make_job=job, serial=SERIAL, size=(WIDTH, HEIGHT), port=double.port, **options
+        make_problem=problem, serial=SERIAL, size=(WIDTH, HEIGHT), port=double.port, **options
     )
 
 
@@ -226,7 +226,7 @@ async def test_a_device_that_is_unplugged_is_a_fault_without_a_score(double, com
 
 
 async def test_another_screen_size_is_one_line(double):
-    env = AndroidEnv(make_job=job, serial=SERIAL, port=double.port)
+    env = AndroidEnv(make_problem=problem, serial=SERIAL, port=double.port)
     try:
         with pytest.raises(ConfigError, match=r"pass size=\(360, 640\)"):
             await env.reset(seed=0)

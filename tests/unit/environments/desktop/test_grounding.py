@@ -11,9 +11,14 @@ from turngym.errors import ConfigError, UnknownNameError
 pytest.importorskip("Xlib", reason="needs Xlib: make extras")
 pytest.importorskip("jeepney", reason="needs jeepney: make extras")
 
-from turngym.environments.desktop import grounding, stills
+from turngym.environments.desktop import grounding, screenshots
 from turngym.environments.desktop.grounding import GroundingEnv
-from turngym.environments.desktop.stills import FOLDERS, Scene, Still, folder_names
+from turngym.environments.desktop.screenshots import (
+    FOLDERS,
+    ScreenCapture,
+    ScreenSpec,
+    folder_names,
+)
 from turngym.tasks.splits import split_of
 
 
@@ -22,18 +27,20 @@ def taken(monkeypatch):
     """Screens of made-up elements in place of real ones, and which were taken."""
     found = []
 
-    def take(scene, size):
-        found.append(scene)
-        names = folder_names(scene.split, scene.folder)
+    def take(spec, size):
+        found.append(spec)
+        names = folder_names(spec.split, spec.folder)
         elements = [
             Element(role="cell", name=name, mark=1, x=10, y=25 * i, width=90, height=20)
             for i, name in enumerate(names)
         ]
         pixels = np.zeros((size[1], size[0], 3), np.uint8)
-        return Still(view=View(active="Files", elements=marked(elements, *size)), pixels=pixels)
+        return ScreenCapture(
+            view=View(active="Files", elements=marked(elements, *size)), pixels=pixels
+        )
 
-    monkeypatch.setattr(stills, "_take", take)
-    monkeypatch.setattr(stills, "_taken", {})
+    monkeypatch.setattr(screenshots, "_take", take)
+    monkeypatch.setattr(screenshots, "_taken", {})
     monkeypatch.setattr(grounding, "require_all", lambda: None)
     return found
 
@@ -44,7 +51,7 @@ async def test_each_screen_is_taken_once_for_every_environment_of_the_process(ta
         for seed in range(30):
             await env.reset(seed=seed)
         await env.close()
-    assert sorted(scene.folder for scene in taken) == list(range(FOLDERS["train"]))
+    assert sorted(spec.folder for spec in taken) == list(range(FOLDERS["train"]))
 
 
 async def test_a_shorter_list_names_the_target_and_belongs_to_a_split(taken):
@@ -79,8 +86,8 @@ async def test_a_mark_that_is_not_listed_is_told_and_the_episode_goes_on(taken):
 
 
 def test_a_scene_belongs_to_a_split():
-    assert Scene.of("files", "test", 9) == Scene(app="files", split="test", folder=1)
-    assert Scene.of("sheet", "test", 9) == Scene.of("sheet", "train", 4)
+    assert ScreenSpec.of("files", "test", 9) == ScreenSpec(app="files", split="test", folder=1)
+    assert ScreenSpec.of("sheet", "test", 9) == ScreenSpec.of("sheet", "train", 4)
     train = {name for i in range(FOLDERS["train"]) for name in folder_names("train", i)}
     test = {name for i in range(FOLDERS["test"]) for name in folder_names("test", i)}
     assert not train & test

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.environments.desktop.pointing import (
+from turngym.environments.desktop.grounding import (
     box_size_reward,
     distance_reward,
     edge_agreement,

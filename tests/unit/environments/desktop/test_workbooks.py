@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 
-from turngym.environments.desktop.kinds.sheets import workbook
+from turngym.environments.desktop.tasks.sheets import workbook
 from turngym.environments.desktop.workbooks import MAX_COLUMNS, MAX_ROWS, cells, contents
 
 

@@ -157,7 +157,7 @@ def test_engines_without_an_argument_refuse_one(folder, tmp_path):
     ("name", "message"),
     [
         ("nowhere", "wanted a folder, package:NAME or module:function"),
-        ("math:nothing", "no attribute 'nothing'"),
+        ("math:nothing", "unknown encoder 'math:nothing'"),
         ("math:pi", "wanted a function, found float"),
         ("no_such_module:f", "No module named"),
     ],

@@ -6,12 +6,11 @@ from random import Random
 from typing import ClassVar, Unpack
 
 from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
-from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
+from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
 from turngym.environments.desktop.phone.device import HEIGHT, WIDTH, WebPhone
-from turngym.environments.desktop.phone.kinds import TEMPLATES, PhoneJob, draw
 from turngym.environments.desktop.phone.site import HOME, HOST, PhoneSite
+from turngym.environments.desktop.phone.tasks import GENERATORS, PhoneProblem, sample_problem
 from turngym.environments.web.browser import BrowserHost, require_browser
 from turngym.errors import unknown_name
 from turngym.tasks.base import Task
@@ -20,11 +19,11 @@ _MAX_SCROLLS = 6
 """Times in a row that the expert scrolls before it gives up."""
 
 
-class PhoneEnv(DeviceEnv):
+class PhoneEnv(ProblemEnv):
     """One kind of task on a phone with small applications.
 
     Args:
-        kind: Which, for example ``"contact-add"``; see ``TEMPLATES``.
+        kind: Which, for example ``"contact-add"``; see ``GENERATORS``.
         options: As ``DeviceEnv``.
 
     Action: tapping, swiping, typing and keys; see ``turngym.environments.desktop.actions``.
@@ -44,33 +43,27 @@ class PhoneEnv(DeviceEnv):
         "and key home are the phone's buttons. Say stop when the goal is reached."
     )
 
+    problem: PhoneProblem
+
     def __init__(self, *, kind: str, **options: Unpack[DeviceOptions]) -> None:
-        if kind not in TEMPLATES:
-            raise unknown_name("kind of phone task", kind, TEMPLATES)
+        if kind not in GENERATORS:
+            raise unknown_name("kind of phone task", kind, GENERATORS)
         self.name = f"phone-{kind}"
         super().__init__(**options)
         require_browser()
         self.kind = kind
         self._host: BrowserHost | None = None
-        self._job: PhoneJob | None = None
         self._site = PhoneSite({})
-        self._score = 0.0
         self._done_steps = 0
         """Steps of the expert's script that were carried out."""
         self._scrolls = 0
 
-    @property
-    def job(self) -> PhoneJob:
-        """The running problem."""
-        assert self._job is not None
-        return self._job
-
     def open_device(self, task: Task) -> WebPhone:
         """Draw the problem, and return a phone that shows its home screen."""
-        self._job = draw(self.kind, Random(task.seed), task.split)
-        self.goal, self._score = self._job.goal, 0.0
+        problem = sample_problem(self.kind, Random(task.seed), task.split)
+        self._begin_problem(problem)
         self._done_steps = self._scrolls = 0
-        self._site = PhoneSite(self._job.start)
+        self._site = PhoneSite(problem.start)
         if self._host is None:
             self._host = BrowserHost.lease()
         return WebPhone(self._host, {HOST: self._site}, HOME)
@@ -85,25 +78,15 @@ class PhoneEnv(DeviceEnv):
             self._scrolls = 0
         return super().perform(action)
 
-    def judge(self, action: Action) -> Outcome | None:
-        """Return the end of the episode when the agent is done."""
-        if action.name not in ("answer", "stop"):
-            return None
-        answer = str(action.arguments["text"]).strip() if action.name == "answer" else None
-        is_done = self._site.state == self.job.wanted and answer == self.job.truth
-        self._score = float(is_done)
-        text = "The goal is reached." if is_done else "The goal is not reached."
-        return Outcome(text=text, reward=self._score, terminated=True)
-
-    def score(self) -> float:
-        """Return 1 when the goal was reached."""
-        return self._score
+    def is_done(self, answer: str | None) -> bool:
+        """Compare all that the applications keep, and the answer, with what is wanted."""
+        given = None if answer is None else answer.strip()
+        return self._site.state == self.problem.wanted and given == self.problem.truth
 
     def expert_action(self) -> str:
         """Return the next step of the problem's script, or a scroll where it is not in view."""
-        if self._done_steps >= len(self.job.script):
-            truth = self.job.truth
-            return self.say("stop") if truth is None else self.say("answer", text=truth)
+        if self._done_steps >= len(self.problem.script):
+            return self._expert_end()
         if (step := self._step()) is not None:
             return self.say(step.name, **step.arguments)
         if self._scrolls < _MAX_SCROLLS:
@@ -117,9 +100,9 @@ class PhoneEnv(DeviceEnv):
 
     def _step(self) -> Action | None:
         """Return the script's next action; None when what it names is not on the screen."""
-        if self._done_steps >= len(self.job.script):
+        if self._done_steps >= len(self.problem.script):
             return None
-        step = self.job.script[self._done_steps]
+        step = self.problem.script[self._done_steps]
         try:
             return step if isinstance(step, Action) else step(self.view)
         except LookupError:

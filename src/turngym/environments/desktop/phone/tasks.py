@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from random import Random
 
 from turngym.environments.core.actions import Action
-from turngym.environments.desktop.kinds.words import NOUNS, TOPICS, lines, sentence
 from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.phone.site import State
-from turngym.environments.desktop.scripts import Step, click, find, key, typed
+from turngym.environments.desktop.problems import Step, click, find, key, typed
+from turngym.environments.desktop.tasks.words import NOUNS, TOPICS, lines, sentence
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split
 from turngym.tasks.splits import split_of
@@ -34,7 +34,7 @@ _DRAWS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhoneJob:
+class PhoneProblem:
     """One problem on the phone."""
 
     goal: str
@@ -48,14 +48,14 @@ class PhoneJob:
     """The answer, where one is asked for."""
 
 
-def draw(kind: str, rng: Random, split: Split) -> PhoneJob:
+def sample_problem(kind: str, rng: Random, split: Split) -> PhoneProblem:
     """Return the first problem of ``kind`` that belongs to ``split``, which its content decides."""
     for _ in range(_DRAWS):
         start = _start(rng)
         wanted = copy.deepcopy(start)
-        goal, script, truth = TEMPLATES[kind](rng, wanted)
+        goal, script, truth = GENERATORS[kind](rng, wanted)
         if split_of(f"{goal}\n{start}") == split:
-            return PhoneJob(goal=goal, start=start, wanted=wanted, script=script, truth=truth)
+            return PhoneProblem(goal=goal, start=start, wanted=wanted, script=script, truth=truth)
     raise ConfigError(f"{kind}: no problem of split {split!r} in {_DRAWS} draws")
 
 
@@ -122,8 +122,7 @@ def _swipe_away(name: str) -> tuple[Step, ...]:
 # Kinds.
 
 
-def alarm_add(rng: Random, state: State) -> Made:
-    """Set another alarm."""
+def _alarm_add(rng: Random, state: State) -> Made:
     taken = {one["time"] for one in state["clock"]}
     time = next(one for one in _times(rng, 5) if one not in taken)
     hour, minute = time.split(":")
@@ -132,16 +131,14 @@ def alarm_add(rng: Random, state: State) -> Made:
     return f"Set a new alarm for {time}.", (*steps, *click("Save")), None
 
 
-def alarm_switch(rng: Random, state: State) -> Made:
-    """Turn an alarm on or off."""
+def _alarm_switch(rng: Random, state: State) -> Made:
     alarm = rng.choice(state["clock"])
     alarm["on"] = not alarm["on"]
     goal = f"Turn the alarm at {alarm['time']} {'on' if alarm['on'] else 'off'}."
     return goal, (*_open("Clock"), *click(f"Alarm {alarm['time']}")), None
 
 
-def contact_add(rng: Random, state: State) -> Made:
-    """Add somebody."""
+def _contact_add(rng: Random, state: State) -> Made:
     name = rng.choice([n for n in _NAMES if n not in {one["name"] for one in state["contacts"]}])
     number = _number(rng)
     state["contacts"].append({"name": name, "number": number})
@@ -150,8 +147,7 @@ def contact_add(rng: Random, state: State) -> Made:
     return goal, (*steps, *_fill("Number", number), *click("Save")), None
 
 
-def contact_change(rng: Random, state: State) -> Made:
-    """Give somebody another number."""
+def _contact_change(rng: Random, state: State) -> Made:
     person, number = rng.choice(state["contacts"]), _number(rng)
     person["number"] = number
     name = person["name"]
@@ -160,23 +156,20 @@ def contact_change(rng: Random, state: State) -> Made:
     return goal, (*steps, *_fill("Number", number, clear=True), *click("Save")), None
 
 
-def contact_delete(rng: Random, state: State) -> Made:
-    """Delete somebody."""
+def _contact_delete(rng: Random, state: State) -> Made:
     person = rng.choice(state["contacts"])
     state["contacts"].remove(person)
     name = person["name"]
     return f"Delete the contact {name}.", (*_open("Contacts"), *click(name), *click("Delete")), None
 
 
-def contact_find(rng: Random, state: State) -> Made:
-    """Tell somebody's number."""
+def _contact_find(rng: Random, state: State) -> Made:
     person = rng.choice(state["contacts"])
     goal = f"Find the number of {person['name']}, and answer with it."
     return goal, (*_open("Contacts"), *click(person["name"])), person["number"]
 
 
-def message_number(rng: Random, state: State) -> Made:
-    """Send one person the number of another."""
+def _message_number(rng: Random, state: State) -> Made:
     to = rng.choice(list(state["messages"]))
     person = rng.choice([one for one in state["contacts"] if one["name"] != to])
     state["messages"][to].append({"mine": True, "text": person["number"]})
@@ -185,16 +178,14 @@ def message_number(rng: Random, state: State) -> Made:
     return goal, (*steps, *click(to), *_fill("Message", person["number"]), *click("Send")), None
 
 
-def message_send(rng: Random, state: State) -> Made:
-    """Send a message."""
+def _message_send(rng: Random, state: State) -> Made:
     to, text = rng.choice(list(state["messages"])), sentence(rng)
     state["messages"][to].append({"mine": True, "text": text})
     steps = (*_open("Messages"), *click(to), *_fill("Message", text), *click("Send"))
     return f'Send "{text}" to {to}.', steps, None
 
 
-def note_add(rng: Random, state: State) -> Made:
-    """Write a note of two lines."""
+def _note_add(rng: Random, state: State) -> Made:
     title = rng.choice([t for t in TOPICS if t not in {one["title"] for one in state["notes"]}])
     first, second = lines(rng, 2)
     state["notes"].append({"title": title, "text": f"{first}\n{second}"})
@@ -203,8 +194,7 @@ def note_add(rng: Random, state: State) -> Made:
     return goal, (*steps, *_fill("Text", f"{first}\n{second}"), *click("Save")), None
 
 
-def note_change(rng: Random, state: State) -> Made:
-    """Write something else into a note."""
+def _note_change(rng: Random, state: State) -> Made:
     note, text = rng.choice(state["notes"]), sentence(rng)
     note["text"] = text
     steps = (*_open("Notes"), *click(note["title"]), *_fill("Text", text, clear=True))
@@ -212,16 +202,14 @@ def note_change(rng: Random, state: State) -> Made:
     return goal, (*steps, *click("Save")), None
 
 
-def note_delete(rng: Random, state: State) -> Made:
-    """Delete a note, which takes a long press."""
+def _note_delete(rng: Random, state: State) -> Made:
     note = rng.choice(state["notes"])
     state["notes"].remove(note)
     steps = (*_open("Notes"), *_hold(note["title"]), *click("Delete note"))
     return f'Delete the note "{note["title"]}". Holding a note shows what can be done.', steps, None
 
 
-def setting_choose(rng: Random, state: State) -> Made:
-    """Choose another value of a setting."""
+def _setting_choose(rng: Random, state: State) -> Made:
     name, choice = rng.choice(list(state["settings"]["choices"].items()))
     old, new = choice["value"], rng.choice([o for o in choice["options"] if o != choice["value"]])
     choice["value"] = new
@@ -229,8 +217,7 @@ def setting_choose(rng: Random, state: State) -> Made:
     return f'Set "{name}" to "{new}".', steps, None
 
 
-def setting_switch(rng: Random, state: State) -> Made:
-    """Turn two settings."""
+def _setting_switch(rng: Random, state: State) -> Made:
     switches = state["settings"]["switches"]
     names = sorted(rng.sample(list(switches), 2))
     for name in names:
@@ -240,8 +227,7 @@ def setting_switch(rng: Random, state: State) -> Made:
     return f"Turn {one} and {two}.", (*_open("Settings"), *steps), None
 
 
-def shopping_add(rng: Random, state: State) -> Made:
-    """Put two things on the list."""
+def _shopping_add(rng: Random, state: State) -> Made:
     taken = {one["item"] for one in state["shopping"]}
     items = rng.sample([noun for noun in NOUNS if noun not in taken], 2)
     state["shopping"] += [{"item": item, "bought": False} for item in items]
@@ -252,8 +238,7 @@ def shopping_add(rng: Random, state: State) -> Made:
     return goal, (*_open("Shopping"), *steps), None
 
 
-def shopping_check(rng: Random, state: State) -> Made:
-    """Mark something as bought, or no longer."""
+def _shopping_check(rng: Random, state: State) -> Made:
     item = rng.choice(state["shopping"])
     item["bought"] = not item["bought"]
     words = "Mark" if item["bought"] else "Remove the mark from"
@@ -261,20 +246,19 @@ def shopping_check(rng: Random, state: State) -> Made:
     return goal, (*_open("Shopping"), *click(item["item"], "checkbox")), None
 
 
-def shopping_remove(rng: Random, state: State) -> Made:
-    """Remove something, which takes a swipe."""
+def _shopping_remove(rng: Random, state: State) -> Made:
     item = rng.choice(state["shopping"])
     state["shopping"].remove(item)
     steps = (*_open("Shopping"), *_swipe_away(item["item"]))
     return f"Remove {item['item']} from the shopping list.", steps, None
 
 
-TEMPLATES: dict[str, Callable[[Random, State], Made]] = {
-    "alarm-add": alarm_add, "alarm-switch": alarm_switch, "contact-add": contact_add,
-    "contact-change": contact_change, "contact-delete": contact_delete,
-    "contact-find": contact_find, "message-number": message_number, "message-send": message_send,
-    "note-add": note_add, "note-change": note_change, "note-delete": note_delete,
-    "setting-choose": setting_choose, "setting-switch": setting_switch,
-    "shopping-add": shopping_add, "shopping-check": shopping_check,
-    "shopping-remove": shopping_remove,
+GENERATORS: dict[str, Callable[[Random, State], Made]] = {
+    "alarm-add": _alarm_add, "alarm-switch": _alarm_switch, "contact-add": _contact_add,
+    "contact-change": _contact_change, "contact-delete": _contact_delete,
+    "contact-find": _contact_find, "message-number": _message_number, "message-send": _message_send,
+    "note-add": _note_add, "note-change": _note_change, "note-delete": _note_delete,
+    "setting-choose": _setting_choose, "setting-switch": _setting_switch,
+    "shopping-add": _shopping_add, "shopping-check": _shopping_check,
+    "shopping-remove": _shopping_remove,
 }  # fmt: skip

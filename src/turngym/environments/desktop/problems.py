@@ -7,16 +7,21 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from turngym.environments.desktop.scripts import Step
-from turngym.environments.desktop.x11_device import X11Device
+from turngym.environments.core.actions import Action
+from turngym.environments.desktop.observation import Element, View
 
+if TYPE_CHECKING:  # phones need no X library
+    from turngym.environments.desktop.x11_device import X11Device
+
+Step = Action | Callable[[View], Action]
+"""One action of an expert, which may look at the screen first."""
 Files = Mapping[str, str | bytes | None]
 """Text or bytes by path below home; None is a folder."""
 
 
-class Desk:
+class DesktopState:
     """What a judge looks at: the state behind the screen, never the screen."""
 
     def __init__(self, device: X11Device, answer: str | None = None) -> None:
@@ -55,7 +60,7 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Problem:
     """One problem on a desktop."""
 
     goal: str
@@ -63,7 +68,7 @@ class Job:
     """What the home holds at the start."""
     launch: tuple[tuple[str, ...], ...]
     """Programs that are open at the start."""
-    is_done: Callable[[Desk], bool]
+    is_done: Callable[[DesktopState], bool]
     """The judge; called when the agent stops or answers."""
     script: tuple[Step, ...]
     """What an expert does, from the start on, before it stops."""
@@ -71,12 +76,8 @@ class Job:
     """The answer, where one is asked for."""
 
 
-class Template(Protocol):
-    """Makes problems of one kind."""
-
-    def __call__(self, rng: Random) -> Job:
-        """Return a random problem."""
-        ...
+ProblemGenerator = Callable[[Random], Problem]
+"""Samples a problem of one task type."""
 
 
 def full_tree(files: Files) -> dict[str, bytes | None]:
@@ -94,3 +95,35 @@ def _same(found: bytes | None, wanted: bytes | None) -> bool:
     if found is None or wanted is None:
         return found is wanted
     return found == wanted or found.rstrip(b"\n") == wanted.rstrip(b"\n")
+
+
+def key(*keys: str) -> tuple[Action, ...]:
+    """Press each of ``keys``, one after the other."""
+    return tuple(Action(name="key", arguments={"keys": one}) for one in keys)
+
+
+def typed(text: str) -> tuple[Action, ...]:
+    """Type ``text``."""
+    return (Action(name="type", arguments={"text": text.replace("\n", "\\n")}),)
+
+
+def click(name: str, role: str = "", *, action: str = "click", window: str = "") -> tuple[Step]:
+    """Click the element called ``name``."""
+
+    def step(view: View) -> Action:
+        found = find(view, name, role, window)
+        return Action(name=action, arguments={"mark": found.mark})
+
+    return (step,)
+
+
+def find(view: View, name: str, role: str = "", window: str = "") -> Element:
+    """Return the first element called ``name``.
+
+    Raises:
+        LookupError: There is none on the screen.
+    """
+    for one in view.elements:
+        if one.mark and one.name == name and role in ("", one.role) and window in one.window:
+            return one
+    raise LookupError(f"no {role or 'element'} {name!r} on the screen")

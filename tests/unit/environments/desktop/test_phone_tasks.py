@@ -9,24 +9,24 @@ from urllib.parse import quote
 import pytest
 
 from turngym import registry
-from turngym.environments.desktop.names import PHONE_KINDS
-from turngym.environments.desktop.phone.kinds import TEMPLATES, draw
+from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.desktop.phone.site import APPS, PhoneSite
+from turngym.environments.desktop.phone.tasks import GENERATORS, sample_problem
 
 
 def test_every_kind_is_registered():
-    assert set(PHONE_KINDS) == set(TEMPLATES)
+    assert set(PHONE_TASK_TYPES) == set(GENERATORS)
     assert {one.short_name for one in registry.match("phone/*")} == {
-        f"phone/{kind}" for kind in PHONE_KINDS
+        f"phone/{kind}" for kind in PHONE_TASK_TYPES
     }
 
 
-@pytest.mark.parametrize("kind", PHONE_KINDS)
+@pytest.mark.parametrize("kind", PHONE_TASK_TYPES)
 def test_a_seed_names_a_problem_and_splits_share_none(kind):
     def problems(split):
-        jobs = [draw(kind, Random(seed), split) for seed in range(12)]
-        assert all(job.wanted != job.start or job.truth for job in jobs)
-        return [(job.goal, str(job.start)) for job in jobs]
+        problems = [sample_problem(kind, Random(seed), split) for seed in range(12)]
+        assert all(problem.wanted != problem.start or problem.truth for problem in problems)
+        return [(problem.goal, str(problem.start)) for problem in problems]
 
     train, test = problems("train"), problems("test")
     assert train == problems("train")
@@ -35,7 +35,7 @@ def test_a_seed_names_a_problem_and_splits_share_none(kind):
 
 
 def test_the_site_keeps_what_its_applications_save_and_nothing_else():
-    start = draw("note-add", Random(0), "train").start
+    start = sample_problem("note-add", Random(0), "train").start
     site = PhoneSite(start)
     assert json.loads(site("/state").body) == start
     assert site(f"/save?app=notes&value={quote(json.dumps([{'title': 'a & b'}]))}").status == 200

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
-from turngym.environments.desktop.jobs import Desk, Job
-from turngym.environments.desktop.kinds.words import file_name, lines, sentence, words
-from turngym.environments.desktop.scripts import Step, key, typed
+from turngym.environments.desktop.problems import (
+    DesktopState,
+    Problem,
+    ProblemGenerator,
+    Step,
+    key,
+    typed,
+)
+from turngym.environments.desktop.tasks.words import file_name, lines, sentence, words
 
 
 def _edit(
     goal: str, name: str, before: list[str], after: list[str], script: tuple[Step, ...]
-) -> Job:
-    """Return the job to turn the lines of an open file into others."""
+) -> Problem:
+    """Return the problem to turn the lines of an open file into others."""
     wanted = {name: "\n".join(after) + "\n"}
-    return Job(
+    return Problem(
         goal=f"{goal} Save the file.",
         files={name: "\n".join(before) + "\n"},
         launch=(("mousepad", name),),
-        is_done=lambda desk: desk.holds(wanted),
+        is_done=lambda desktop: desktop.holds(wanted),
         script=(*script, *key("ctrl+s")),
     )
 
@@ -29,22 +34,19 @@ def _to_line(number: int) -> tuple[Step, ...]:
     return (*key("ctrl+home"), *key("down") * number)
 
 
-def append(rng: Random) -> Job:
-    """Add a line at the end."""
+def _append(rng: Random) -> Problem:
     name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
     goal = f'Add the line "{new}" at the end of {name}.'
     return _edit(goal, name, before, [*before, new], (*key("ctrl+end"), *typed(new)))
 
 
-def prepend(rng: Random) -> Job:
-    """Add a line at the top."""
+def _prepend(rng: Random) -> Problem:
     name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
     goal = f'Add the line "{new}" at the top of {name}.'
     return _edit(goal, name, before, [new, *before], (*key("ctrl+home"), *typed(f"{new}\n")))
 
 
-def insert(rng: Random) -> Job:
-    """Put a line behind a given one."""
+def _insert(rng: Random) -> Problem:
     name, before, new = file_name(rng), lines(rng, rng.randint(3, 6)), sentence(rng)
     at = rng.randrange(len(before) - 1)
     goal = f'In {name}, put the line "{new}" right below the line "{before[at]}".'
@@ -53,8 +55,7 @@ def insert(rng: Random) -> Job:
     return _edit(goal, name, before, after, script)
 
 
-def delete(rng: Random) -> Job:
-    """Remove a line."""
+def _delete(rng: Random) -> Problem:
     name, before = file_name(rng), lines(rng, rng.randint(3, 6))
     at = rng.randrange(len(before))
     goal = f'Delete the line "{before[at]}" from {name}, without leaving an empty line.'
@@ -62,8 +63,7 @@ def delete(rng: Random) -> Job:
     return _edit(goal, name, before, after, (*_to_line(at), *key("shift+down", "delete")))
 
 
-def replace(rng: Random) -> Job:
-    """Replace a word everywhere."""
+def _replace(rng: Random) -> Problem:
     name = file_name(rng)
     old, new, *others = words(rng, 5)
     before = [
@@ -75,16 +75,14 @@ def replace(rng: Random) -> Job:
     return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
 
 
-def sort(rng: Random) -> Job:
-    """Put the lines in alphabetical order."""
+def _sort(rng: Random) -> Problem:
     name, before = file_name(rng), words(rng, rng.randint(4, 6))
     goal = f"Put the lines of {name} in alphabetical order."
     after = sorted(before)
     return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
 
 
-def upper(rng: Random) -> Job:
-    """Write one line in capitals."""
+def _upper(rng: Random) -> Problem:
     name, before = file_name(rng), lines(rng, rng.randint(3, 5))
     at = rng.randrange(len(before))
     after = [line.upper() if i == at else line for i, line in enumerate(before)]
@@ -92,8 +90,7 @@ def upper(rng: Random) -> Job:
     return _edit(goal, name, before, after, (*_to_line(at), *key("shift+end"), *typed(after[at])))
 
 
-def number(rng: Random) -> Job:
-    """Number the lines."""
+def _number(rng: Random) -> Problem:
     name, before = file_name(rng), words(rng, rng.randint(3, 5))
     after = [f"{i}. {line}" for i, line in enumerate(before, start=1)]
     goal = f'Number the lines of {name}, from "1. " on.'
@@ -101,41 +98,38 @@ def number(rng: Random) -> Job:
     return _edit(goal, name, before, after, script)
 
 
-def create(rng: Random) -> Job:
-    """Write a new file."""
+def _create(rng: Random) -> Problem:
     name, new = file_name(rng), lines(rng, rng.randint(1, 3))
     quoted = ", ".join(f'"{line}"' for line in new)
-    return Job(
+    return Problem(
         goal=f"Write a text file {name} in your home folder with "
         + (f"the lines {quoted}." if len(new) > 1 else f"the line {quoted}."),
         launch=(("mousepad",),),
-        is_done=lambda desk: desk.holds({name: "\n".join(new)}),
+        is_done=lambda desktop: desktop.holds({name: "\n".join(new)}),
         script=(*typed("\n".join(new)), *key("ctrl+s", "ctrl+a"), *typed(name), *key("enter")),
     )
 
 
-def copy_as(rng: Random) -> Job:
-    """Save an open file under another name, too."""
+def _copy_as(rng: Random) -> Problem:
     name, other, text = file_name(rng), file_name(rng, "-copy.txt"), "\n".join(lines(rng, 3)) + "\n"
-    return Job(
+    return Problem(
         goal=f"Save {name} under the name {other} as well, in the same folder.",
         files={name: text},
         launch=(("mousepad", name),),
-        is_done=lambda desk: desk.holds({name: text, other: text}),
+        is_done=lambda desktop: desktop.holds({name: text, other: text}),
         script=(*key("ctrl+shift+s", "ctrl+a"), *typed(other), *key("enter")),
     )
 
 
-def clip(rng: Random) -> Job:
-    """Copy a line to the clipboard."""
+def _clip(rng: Random) -> Problem:
     name, text = file_name(rng), lines(rng, rng.randint(3, 6))
     at = rng.randrange(len(text))
     files = {name: "\n".join(text) + "\n"}
 
-    def is_done(desk: Desk) -> bool:
-        return desk.clipboard() == text[at] and desk.holds(files)
+    def is_done(desktop: DesktopState) -> bool:
+        return desktop.clipboard() == text[at] and desktop.holds(files)
 
-    return Job(
+    return Problem(
         goal=f"Copy line {at + 1} of {name} to the clipboard, and change nothing.",
         files=files,
         launch=(("mousepad", name),),
@@ -144,8 +138,9 @@ def clip(rng: Random) -> Job:
     )
 
 
-NOTES: dict[str, Callable[[Random], Job]] = {
-    "notes-append": append, "notes-clip": clip, "notes-copy-as": copy_as, "notes-create": create,
-    "notes-delete": delete, "notes-insert": insert, "notes-number": number,
-    "notes-prepend": prepend, "notes-replace": replace, "notes-sort": sort, "notes-upper": upper,
+NOTES: dict[str, ProblemGenerator] = {
+    "notes-append": _append, "notes-clip": _clip, "notes-copy-as": _copy_as,
+    "notes-create": _create, "notes-delete": _delete, "notes-insert": _insert,
+    "notes-number": _number, "notes-prepend": _prepend, "notes-replace": _replace,
+    "notes-sort": _sort, "notes-upper": _upper,
 }  # fmt: skip

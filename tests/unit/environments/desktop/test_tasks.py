@@ -7,36 +7,41 @@ from random import Random
 import pytest
 
 from turngym import registry
-from turngym.environments.desktop.jobs import full_tree
-from turngym.environments.desktop.names import FILES, GROUNDING_APPS, KINDS, PACKAGES
+from turngym.environments.desktop.names import FILES, GROUNDING_APPS, PACKAGES, TASK_TYPES
+from turngym.environments.desktop.problems import full_tree
 from turngym.errors import ConfigError
 
 pytest.importorskip("Xlib", reason="needs Xlib: make extras")
 pytest.importorskip("jeepney", reason="needs jeepney: make extras")
 
-from turngym.environments.desktop import display, kinds
-from turngym.environments.desktop.stills import APPS
+from turngym.environments.desktop import display, tasks
+from turngym.environments.desktop.screenshots import APPS
 from turngym.environments.desktop.x11 import keysym_of
 
 
 def test_there_are_at_least_forty_kinds_over_five_programs_and_all_are_registered():
     names = {entry.short_name for entry in registry.match("desktop/*")}
-    assert set(KINDS) == set(kinds.TEMPLATES)
+    assert set(TASK_TYPES) == set(tasks.GENERATORS)
     assert set(GROUNDING_APPS) == set(APPS)
-    assert names >= {f"desktop/{kind}" for kind in KINDS}
-    assert len(KINDS) >= 40
+    assert names >= {f"desktop/{kind}" for kind in TASK_TYPES}
+    assert len(TASK_TYPES) >= 40
     programs = {
-        command[0] for kind in KINDS for command in kinds.draw(kind, Random(0), "train").launch
+        command[0]
+        for kind in TASK_TYPES
+        for command in tasks.sample_problem(kind, Random(0), "train").launch
     }
     assert len(programs) >= 5
     assert programs <= set(PACKAGES)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASK_TYPES)
 def test_a_seed_names_a_problem_and_splits_share_none(kind):
     def goals(split):
-        jobs = [kinds.draw(kind, Random(seed), split) for seed in range(12)]
-        return [(job.goal, str(sorted(full_tree(job.files).items(), key=str))) for job in jobs]
+        problems = [tasks.sample_problem(kind, Random(seed), split) for seed in range(12)]
+        return [
+            (problem.goal, str(sorted(full_tree(problem.files).items(), key=str)))
+            for problem in problems
+        ]
 
     train, test = goals("train"), goals("test")
     assert train == goals("train")

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
-from turngym.environments.desktop.jobs import Job
-from turngym.environments.desktop.scripts import Step, click, key
+from turngym.environments.desktop.problems import Problem, ProblemGenerator, Step, click, key
 
 
-def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) -> Job:
-    """Return the job to compute ``sum_``, with the keys that it is made of."""
+def _compute(what: str, sum_: str, value: int | str, *, answer: bool = False) -> Problem:
+    """Return the problem to compute ``sum_``, with the keys that it is made of."""
     wanted = str(value)
     steps: tuple[Step, ...] = tuple(
         step for char in f"{sum_}=" for step in click(char, "toggle button")
     )
     if answer:
-        return Job(
+        return Problem(
             goal=f"Use the calculator to find {what}, and answer with the number.",
             launch=(("galculator",),),
-            is_done=lambda desk: _number(desk.answer or "") == wanted,
+            is_done=lambda desktop: _number(desktop.answer or "") == wanted,
             script=steps,
             truth=wanted,
         )
-    return Job(
+    return Problem(
         goal=f"Use the calculator to find {what}, and copy the result to the clipboard.",
         launch=(("galculator",),),
-        is_done=lambda desk: _number(desk.clipboard()) == wanted,
+        is_done=lambda desktop: _number(desktop.clipboard()) == wanted,
         script=(*steps, *key("ctrl+c")),
     )
 
@@ -36,39 +34,33 @@ def _number(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def product(rng: Random) -> Job:
-    """Multiply two numbers."""
+def _product(rng: Random) -> Problem:
     a, b = rng.randint(12, 999), rng.randint(12, 999)
     return _compute(f"{a} times {b}", f"{a}*{b}", a * b)
 
 
-def total(rng: Random) -> Job:
-    """Add four numbers."""
+def _total(rng: Random) -> Problem:
     numbers = [rng.randint(11, 9_999) for _ in range(4)]
     shown = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
     return _compute(f"the sum of {shown}", "+".join(map(str, numbers)), sum(numbers))
 
 
-def difference(rng: Random) -> Job:
-    """Subtract, and answer."""
+def _difference(rng: Random) -> Problem:
     a, b = rng.randint(10_000, 99_999), rng.randint(1_000, 9_999)
     return _compute(f"{a} minus {b}", f"{a}-{b}", a - b, answer=True)
 
 
-def quotient(rng: Random) -> Job:
-    """Divide, without a remainder."""
+def _quotient(rng: Random) -> Problem:
     a, b = rng.randint(12, 99), rng.randint(12, 999)
     return _compute(f"{a * b} divided by {b}", f"{a * b}/{b}", a)
 
 
-def mixed(rng: Random) -> Job:
-    """Multiply a sum."""
+def _mixed(rng: Random) -> Problem:
     a, b, c = rng.randint(11, 99), rng.randint(11, 99), rng.randint(3, 9)
     return _compute(f"({a} + {b}) times {c}", f"({a}+{b})*{c}", (a + b) * c)
 
 
-def tenths(rng: Random) -> Job:
-    """Compute with decimals, and answer."""
+def _tenths(rng: Random) -> Problem:
     a, b = rng.randint(101, 999), rng.randint(3, 99)
     exact = a * b
     value = _number(f"{exact // 10}.{exact % 10}")
@@ -76,7 +68,7 @@ def tenths(rng: Random) -> Job:
     return _compute(f"{shown} times {b}", f"{shown}*{b}", value, answer=True)
 
 
-CALCULATOR: dict[str, Callable[[Random], Job]] = {
-    "calc-difference": difference, "calc-mixed": mixed, "calc-product": product,
-    "calc-quotient": quotient, "calc-sum": total, "calc-tenths": tenths,
+CALCULATOR: dict[str, ProblemGenerator] = {
+    "calc-difference": _difference, "calc-mixed": _mixed, "calc-product": _product,
+    "calc-quotient": _quotient, "calc-sum": _total, "calc-tenths": _tenths,
 }  # fmt: skip

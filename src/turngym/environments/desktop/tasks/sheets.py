@@ -7,9 +7,15 @@ from collections.abc import Callable, Sequence
 from random import Random
 from xml.sax.saxutils import escape
 
-from turngym.environments.desktop.jobs import Desk, Job
-from turngym.environments.desktop.kinds.words import TOPICS, words
-from turngym.environments.desktop.scripts import Step, key, typed
+from turngym.environments.desktop.problems import (
+    DesktopState,
+    Problem,
+    ProblemGenerator,
+    Step,
+    key,
+    typed,
+)
+from turngym.environments.desktop.tasks.words import TOPICS, words
 
 Row = list[str | int]
 Rows = Sequence[Sequence[str | int]]
@@ -34,15 +40,17 @@ def workbook(rows: Rows) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
-def _job(rng: Random, goal: str, before: Rows, after: Rows, script: tuple[Step, ...]) -> Job:
-    """Return the job to turn the cells of an open workbook into others; "{file}" is its name."""
+def _problem(
+    rng: Random, goal: str, before: Rows, after: Rows, script: tuple[Step, ...]
+) -> Problem:
+    """Return the problem to turn cells of a workbook into others; "{file}" is its name."""
     name = f"{rng.choice(TOPICS)}.gnumeric"
     wanted = [[str(value) for value in row] for row in after]
 
-    def is_done(desk: Desk) -> bool:
-        return desk.tree().keys() == {name} and _trimmed(desk.sheet(name)) == _trimmed(wanted)
+    def is_done(desktop: DesktopState) -> bool:
+        return desktop.tree().keys() == {name} and _trimmed(desktop.sheet(name)) == _trimmed(wanted)
 
-    return Job(
+    return Problem(
         goal=f"{goal.format(file=name)} Save the workbook.",
         files={name: workbook(before)},
         launch=(("gnumeric", name),),
@@ -82,8 +90,7 @@ def _stock(rng: Random) -> list[Row]:
     return [header, *rows]
 
 
-def fill(rng: Random) -> Job:
-    """Fill an empty sheet with a small table."""
+def _fill(rng: Random) -> Problem:
     table = _stock(rng)[: rng.randint(3, 4)]
     told = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
     script = tuple(
@@ -93,73 +100,66 @@ def fill(rng: Random) -> Job:
         for step in _write(r, c, str(value))
     )
     goal = f"Fill the rows of the sheet in {{file}}, from A1 on, with: {told}."
-    return _job(rng, goal, [], table, script)
+    return _problem(rng, goal, [], table, script)
 
 
-def change(rng: Random) -> Job:
-    """Correct one amount."""
+def _change(rng: Random) -> Problem:
     table = _stock(rng)
     row, value = rng.randint(1, 4), rng.randint(100, 999)
     after: list[Row] = [[line[0], value] if r == row else line for r, line in enumerate(table)]
     goal = f'In {{file}}, change the amount of "{table[row][0]}" to {value}.'
-    return _job(rng, goal, table, after, _write(row, 1, str(value)))
+    return _problem(rng, goal, table, after, _write(row, 1, str(value)))
 
 
-def add_row(rng: Random) -> Job:
-    """Add a row at the end."""
+def _add_row(rng: Random) -> Problem:
     table = _stock(rng)
     new: Row = [rng.choice(TOPICS), rng.randint(3, 99)]
     goal = f'Add a row at the end of the table in {{file}}: "{new[0]}" with the amount {new[1]}.'
     script = (*_write(5, 0, str(new[0])), *_write(5, 1, str(new[1])))
-    return _job(rng, goal, table, [*table, new], script)
+    return _problem(rng, goal, table, [*table, new], script)
 
 
-def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]], int]) -> Job:
+def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]], int]) -> Problem:
     table = _stock(rng)
     amounts = [int(row[1]) for row in table[1:]]
     below: Row = ["", value(amounts)]
     goal = f"Put {what} of all amounts into cell {_cell(5, 1)} of {{file}}."
-    return _job(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
+    return _problem(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
 
 
-def total(rng: Random) -> Job:
-    """Put the sum below a column."""
+def _total(rng: Random) -> Problem:
     return _formula(rng, "the sum", "sum", sum)
 
 
-def maximum(rng: Random) -> Job:
-    """Put the largest number below a column."""
+def _maximum(rng: Random) -> Problem:
     return _formula(rng, "the largest", "max", max)
 
 
-def minimum(rng: Random) -> Job:
-    """Put the smallest number below a column."""
+def _minimum(rng: Random) -> Problem:
     return _formula(rng, "the smallest", "min", min)
 
 
-def products(rng: Random) -> Job:
-    """Multiply two columns into a third."""
+def _products(rng: Random) -> Problem:
     goods = [(name, rng.randint(2, 20), rng.randint(2, 20)) for name in words(rng, 3)]
     header: Row = ["item", "amount", "price", "cost"]
     before: list[Row] = [[name, amount, price] for name, amount, price in goods]
     after: list[Row] = [[name, amount, price, amount * price] for name, amount, price in goods]
     goal = "In {file}, fill the column cost with amount times price."
     script = tuple(step for r in range(1, 4) for step in _write(r, 3, f"=B{r + 1}*C{r + 1}"))
-    return _job(rng, goal, [header, *before], [header, *after], script)
+    return _problem(rng, goal, [header, *before], [header, *after], script)
 
 
-def clear(rng: Random) -> Job:
-    """Empty one cell."""
+def _clear(rng: Random) -> Problem:
     table = _stock(rng)
     row = rng.randint(1, 4)
     after = [line[:1] if r == row else line for r, line in enumerate(table)]
     goal = f'In {{file}}, empty the cell with the amount of "{table[row][0]}".'
     script = (*key("ctrl+home"), *key("down") * row, *key("right", "delete"))
-    return _job(rng, goal, table, after, script)
+    return _problem(rng, goal, table, after, script)
 
 
-SHEETS: dict[str, Callable[[Random], Job]] = {
-    "sheet-add-row": add_row, "sheet-change": change, "sheet-clear": clear, "sheet-fill": fill,
-    "sheet-maximum": maximum, "sheet-minimum": minimum, "sheet-products": products,
-    "sheet-sum": total,
+SHEETS: dict[str, ProblemGenerator] = {
+    "sheet-add-row": _add_row, "sheet-change": _change, "sheet-clear": _clear, "sheet-fill": _fill,
+    "sheet-maximum": _maximum, "sheet-minimum": _minimum, "sheet-products": _products,
+    "sheet-sum": _total,
 }  # fmt: skip

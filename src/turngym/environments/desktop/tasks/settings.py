@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from random import Random
 from xml.etree import ElementTree
 
 from turngym.environments.core.actions import Action
-from turngym.environments.desktop.jobs import Desk, Job
-from turngym.environments.desktop.kinds.words import file_name, lines
 from turngym.environments.desktop.observation import View
-from turngym.environments.desktop.scripts import Step, click, key, typed
+from turngym.environments.desktop.problems import (
+    DesktopState,
+    Problem,
+    ProblemGenerator,
+    Step,
+    click,
+    key,
+    typed,
+)
+from turngym.environments.desktop.tasks.words import file_name, lines
 
 _OPENBOX = ".config/openbox/rc.xml"
 _XML = "{http://openbox.org/3.4/rc}"
@@ -19,24 +25,24 @@ _SHOWN_THEMES = ("Clearlooks-3.4", "Clearlooks-Olive")
 _MOUSEPAD = ".config/glib-2.0/settings/keyfile"
 
 
-def _openbox(desk: Desk, path: str) -> str:
+def _openbox(desktop: DesktopState, path: str) -> str:
     """Return a setting of the window manager, by its path in the file."""
     try:
-        tree = ElementTree.fromstring(desk.config(_OPENBOX))  # made by obconf from our own file
+        tree = ElementTree.fromstring(desktop.config(_OPENBOX))  # made by obconf from our own file
     except ElementTree.ParseError:
         return ""
     found = tree.find("/".join(_XML + name for name in path.split("/")))
     return "" if found is None or found.text is None else found.text.strip()
 
 
-def _windows(rng: Random, goal: str, path: str, wanted: str, script: tuple[Step, ...]) -> Job:
-    """Return the job to change one setting of windows, and the number of desktops."""
+def _windows(rng: Random, goal: str, path: str, wanted: str, script: tuple[Step, ...]) -> Problem:
+    """Return the problem to change one setting of windows, and the number of desktops."""
     number = str(rng.randint(2, 30))
 
-    def is_done(desk: Desk) -> bool:
-        return _openbox(desk, path) == wanted and _openbox(desk, "desktops/number") == number
+    def is_done(desktop: DesktopState) -> bool:
+        return _openbox(desktop, path) == wanted and _openbox(desktop, "desktops/number") == number
 
-    return Job(
+    return Problem(
         goal=f"In the window settings, {goal}set the number of desktops to {number}.",
         launch=(("obconf",),),
         is_done=is_done,
@@ -56,47 +62,45 @@ def _into_field(text: str) -> tuple[Step, ...]:
     return (step, *typed(text), *key("tab"))
 
 
-def desktops(rng: Random) -> Job:
-    """Choose the number of desktops."""
+def _desktops(rng: Random) -> Problem:
     return _windows(rng, "", "theme/name", "Clearlooks", ())
 
 
-def theme(rng: Random) -> Job:
-    """Choose another theme for windows."""
+def _theme(rng: Random) -> Problem:
     name = rng.choice(_SHOWN_THEMES)
     script = click(name, "cell")
     return _windows(rng, f"choose the theme {name} and ", "theme/name", name, script)
 
 
-def _check(tab: str, label: str, goal: str, path: str, wanted: str) -> Callable[[Random], Job]:
-    def template(rng: Random) -> Job:
+def _check(tab: str, label: str, goal: str, path: str, wanted: str) -> ProblemGenerator:
+    def generator(rng: Random) -> Problem:
         script = (*click(tab, "tab"), *click(label, "check box"))
         return _windows(rng, f"{goal} and ", path, wanted, script)
 
-    template.__doc__ = f"Tick {label!r}."
-    return template
+    generator.__doc__ = f"Tick {label!r}."
+    return generator
 
 
-follow_mouse = _check(
+_follow_mouse = _check(
     "Mouse", "Focus windows when the mouse pointer moves over them",
     "let the focus follow the mouse pointer", "focus/followMouse", "yes",
 )  # fmt: skip
-new_windows = _check(
+_new_windows = _check(
     "Windows", "Focus new windows when they appear",
     "keep new windows from taking the focus", "focus/focusNew", "no",
 )  # fmt: skip
 
 
-def _editor(goal: str, name: str, wanted: str, script: tuple[Step, ...]) -> Callable[[Random], Job]:
-    def template(rng: Random) -> Job:
+def _editor(goal: str, name: str, wanted: str, script: tuple[Step, ...]) -> ProblemGenerator:
+    def generator(rng: Random) -> Problem:
         file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
 
-        def is_done(desk: Desk) -> bool:
+        def is_done(desktop: DesktopState) -> bool:
             pattern = rf"^{re.escape(name)}=(.*)$"
-            found = re.findall(pattern, desk.config(_MOUSEPAD), re.MULTILINE)
-            return bool(found) and found[-1] == wanted and desk.holds({file: text})
+            found = re.findall(pattern, desktop.config(_MOUSEPAD), re.MULTILINE)
+            return bool(found) and found[-1] == wanted and desktop.holds({file: text})
 
-        return Job(
+        return Problem(
             goal=f"In the text editor, {goal}.",
             files={file: text},
             launch=(("mousepad", file),),
@@ -104,26 +108,26 @@ def _editor(goal: str, name: str, wanted: str, script: tuple[Step, ...]) -> Call
             script=script,
         )
 
-    template.__doc__ = f"Set {name} to {wanted}."
-    return template
+    generator.__doc__ = f"Set {name} to {wanted}."
+    return generator
 
 
-line_numbers = _editor(
+_line_numbers = _editor(
     "show line numbers", "show-line-numbers", "true",
     (*click("View", "menu"), *click("Line Numbers", "menu item")),
 )  # fmt: skip
-status_bar = _editor(
+_status_bar = _editor(
     "show the status bar", "statusbar-visible", "true",
     (*click("View", "menu"), *click("Statusbar", "menu item")),
 )  # fmt: skip
-word_wrap = _editor(
+_word_wrap = _editor(
     "turn on word wrap", "word-wrap", "true",
     (*click("Document", "menu"), *click("Word Wrap", "menu item")),
 )  # fmt: skip
 
 
-SETTINGS: dict[str, Callable[[Random], Job]] = {
-    "settings-desktops": desktops, "settings-follow-mouse": follow_mouse,
-    "settings-line-numbers": line_numbers, "settings-new-windows": new_windows,
-    "settings-status-bar": status_bar, "settings-theme": theme, "settings-word-wrap": word_wrap,
+SETTINGS: dict[str, ProblemGenerator] = {
+    "settings-desktops": _desktops, "settings-follow-mouse": _follow_mouse,
+    "settings-line-numbers": _line_numbers, "settings-new-windows": _new_windows,
+    "settings-status-bar": _status_bar, "settings-theme": _theme, "settings-word-wrap": _word_wrap,
 }  # fmt: skip

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 
 from turngym.environments.core.spaces import Image
-from turngym.environments.desktop.kinds.words import NOUNS
 from turngym.environments.desktop.observation import Element, View
+from turngym.environments.desktop.tasks.words import NOUNS
 from turngym.environments.desktop.x11_device import X11Device
 from turngym.tasks.base import Split
 from turngym.tasks.splits import split_of
@@ -29,7 +29,7 @@ _ENTRIES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Still:
+class ScreenCapture:
     """What a screen showed at one moment. Shared by episodes: nobody writes to ``pixels``."""
 
     view: View
@@ -38,59 +38,59 @@ class Still:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ScreenSpec:
     """Which screen."""
 
     app: str
     """Whose, see ``APPS``."""
     split: Split = "train"
     folder: int = 0
-    """What the file manager shows; the other applications have one scene."""
+    """What the file manager shows; the other applications have one spec."""
 
     @classmethod
-    def of(cls, app: str, split: Split, seed: int) -> Scene:
-        """Return the scene of a task."""
+    def of(cls, app: str, split: Split, seed: int) -> ScreenSpec:
+        """Return the spec of a task."""
         if app != "files":
             return cls(app=app)
         return cls(app=app, split=split, folder=seed % FOLDERS[split])
 
 
-_taken: dict[tuple[Scene, int, int], Still] = {}
+_taken: dict[tuple[ScreenSpec, int, int], ScreenCapture] = {}
 _lock = threading.Lock()
 
 
-def known_still(scene: Scene, size: tuple[int, int]) -> Still | None:
+def known_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture | None:
     """Return the screen when it was taken already."""
-    return _taken.get((scene, *size))
+    return _taken.get((spec, *size))
 
 
-def take_still(scene: Scene, size: tuple[int, int]) -> Still:
+def take_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture:
     """Return a screen; the first call of a process starts the application.
 
     Args:
-        scene: Which.
+        spec: Which.
         size: Width and height of the screen, in pixels.
 
     Raises:
         EnvironmentFault: The desktop or the application could not be started.
     """
-    key = (scene, *size)
+    key = (spec, *size)
     with _lock:
         if key not in _taken:
-            _taken[key] = _take(scene, size)
+            _taken[key] = _take(spec, size)
         return _taken[key]
 
 
-def _take(scene: Scene, size: tuple[int, int]) -> Still:
+def _take(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture:
     device = X11Device(*size)
     try:
-        if scene.app == "files":
-            device.write_files(dict.fromkeys(folder_names(scene.split, scene.folder)))
-        device.launch(*APPS[scene.app])
+        if spec.app == "files":
+            device.write_files(dict.fromkeys(folder_names(spec.split, spec.folder)))
+        device.launch(*APPS[spec.app])
         device.rest()
         view, pixels = device.look(), device.pixels()
         pixels.setflags(write=False)
-        return Still(view=view, pixels=pixels)
+        return ScreenCapture(view=view, pixels=pixels)
     finally:
         device.close()
 

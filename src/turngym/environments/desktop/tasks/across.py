@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from turngym.environments.core.actions import Action
-from turngym.environments.desktop.jobs import Desk, Files, Job
-from turngym.environments.desktop.kinds.sheets import workbook
-from turngym.environments.desktop.kinds.words import file_name, file_names, lines, words
 from turngym.environments.desktop.observation import View
-from turngym.environments.desktop.scripts import Step, click, key, typed
+from turngym.environments.desktop.problems import (
+    DesktopState,
+    Files,
+    Problem,
+    ProblemGenerator,
+    Step,
+    click,
+    key,
+    typed,
+)
+from turngym.environments.desktop.tasks.sheets import workbook
+from turngym.environments.desktop.tasks.words import file_name, file_names, lines, words
 
 _NAME = "totals.gnumeric"
 
@@ -31,17 +38,16 @@ def _buttons(keys: str) -> tuple[Step, ...]:
     return tuple(step for char in keys for step in click(char, "toggle button"))
 
 
-def compute_into_note(rng: Random) -> Job:
-    """Compute what a note asks for, and write the result below it."""
+def _compute_into_note(rng: Random) -> Problem:
     name, a, b = file_name(rng), rng.randint(12, 99), rng.randint(12, 99)
     text = f"{rng.choice(words(rng, 3))}: {a} * {b}\n"
     wanted = {name: f"{text}{a * b}\n"}
-    return Job(
+    return Problem(
         goal=f"Compute the product in {name} with the calculator, write the result into the "
         "next line of the file, and save it.",
         files={name: text},
         launch=(("galculator",), ("mousepad", name)),
-        is_done=lambda desk: desk.holds(wanted),
+        is_done=lambda desktop: desktop.holds(wanted),
         script=(
             *_buttons(f"{a}*{b}="), *key("ctrl+c"), *_text_of("Mousepad"),
             *key("ctrl+end", "ctrl+v", "ctrl+s"),
@@ -49,15 +55,14 @@ def compute_into_note(rng: Random) -> Job:
     )  # fmt: skip
 
 
-def note_into_clipboard(rng: Random) -> Job:
-    """Add up the numbers of a note, and leave the sum on the clipboard."""
+def _note_into_clipboard(rng: Random) -> Problem:
     name, numbers = file_name(rng), [rng.randint(11, 999) for _ in range(3)]
     files = {name: "".join(f"{n}\n" for n in numbers)}
 
-    def is_done(desk: Desk) -> bool:
-        return desk.clipboard() == str(sum(numbers)) and desk.holds(files)
+    def is_done(desktop: DesktopState) -> bool:
+        return desktop.clipboard() == str(sum(numbers)) and desktop.holds(files)
 
-    return Job(
+    return Problem(
         goal=f"Add up the numbers in {name} with the calculator, and copy the sum to the "
         "clipboard.",
         files=files,
@@ -67,49 +72,46 @@ def note_into_clipboard(rng: Random) -> Job:
     )
 
 
-def list_files(rng: Random) -> Job:
-    """Write the names of files into a note."""
+def _list_files(rng: Random) -> Problem:
     folder, names = words(rng, 1)[0], file_names(rng, rng.randint(2, 4), ".md")
     inside = {f"{folder}/{name}": "" for name in names}
-    return Job(
+    return Problem(
         goal=f"Write the names of all files in the folder {folder} into list.txt, one a line in "
         "alphabetical order, and save it.",
         files={**inside, "list.txt": ""},
         launch=(("pcmanfm", folder), ("mousepad", "list.txt")),
-        is_done=lambda desk: desk.holds({**inside, "list.txt": "\n".join(names)}),
+        is_done=lambda desktop: desktop.holds({**inside, "list.txt": "\n".join(names)}),
         script=(*_text_of("Mousepad"), *typed("\n".join(names)), *key("ctrl+s")),
     )
 
 
-def rename_as_told(rng: Random) -> Job:
-    """Give a file the name that a note tells."""
+def _rename_as_told(rng: Random) -> Problem:
     old, new = file_names(rng, 2, ".md")
     text = "\n".join(lines(rng, 2)) + "\n"
     note = f"{old} shall be called {new}\n"
-    return Job(
+    return Problem(
         goal="Do what todo.txt says, and do not change it.",
         files={old: text, "todo.txt": note},
         launch=(("mousepad", "todo.txt"), ("pcmanfm",)),
-        is_done=lambda desk: desk.holds({new: text, "todo.txt": note}),
+        is_done=lambda desktop: desktop.holds({new: text, "todo.txt": note}),
         script=(*click(old, "cell"), *key("f2", "ctrl+a"), *typed(new), *key("enter")),
     )
 
 
-def number_into_sheet(rng: Random) -> Job:
-    """Copy a number from a note into a cell."""
+def _number_into_sheet(rng: Random) -> Problem:
     name, value = file_name(rng), rng.randint(100, 9_999)
     text = f"{value}\n"
     rows: list[list[str | int]] = [["total", 0]]
 
-    def is_done(desk: Desk) -> bool:
-        found = desk.tree()
+    def is_done(desktop: DesktopState) -> bool:
+        found = desktop.tree()
         return (
             found.keys() == {name, _NAME}
             and found[name] == text.encode()
-            and desk.sheet(_NAME) == [["total", str(value)]]
+            and desktop.sheet(_NAME) == [["total", str(value)]]
         )
 
-    return Job(
+    return Problem(
         goal=f"Put the number in {name} into cell B1 of {_NAME}, and save the workbook.",
         files={name: text, _NAME: workbook(rows)},
         launch=(("mousepad", name), ("gnumeric", _NAME)),
@@ -118,24 +120,23 @@ def number_into_sheet(rng: Random) -> Job:
     )
 
 
-def sheet_into_note(rng: Random) -> Job:
-    """Write a number of a sheet into a note."""
+def _sheet_into_note(rng: Random) -> Problem:
     value, name = rng.randint(100, 9_999), words(rng, 1)[0]
     book = workbook([["item", "amount"], [name, value]])
     wanted: Files = {_NAME: book, "note.txt": f"{value}\n"}
-    return Job(
+    return Problem(
         goal=f'Write the amount of "{name}" in {_NAME} into note.txt, and save it. Leave the '
         "workbook as it is.",
         files={_NAME: book, "note.txt": ""},
         launch=(("gnumeric", _NAME), ("mousepad", "note.txt")),
-        is_done=lambda desk: desk.holds(wanted),
+        is_done=lambda desktop: desktop.holds(wanted),
         script=(*_text_of("Mousepad"), *typed(f"{value}\n"), *key("ctrl+s")),
     )
 
 
-ACROSS: dict[str, Callable[[Random], Job]] = {
-    "across-compute-into-note": compute_into_note, "across-list-files": list_files,
-    "across-note-into-clipboard": note_into_clipboard,
-    "across-number-into-sheet": number_into_sheet, "across-rename-as-told": rename_as_told,
-    "across-sheet-into-note": sheet_into_note,
+ACROSS: dict[str, ProblemGenerator] = {
+    "across-compute-into-note": _compute_into_note, "across-list-files": _list_files,
+    "across-note-into-clipboard": _note_into_clipboard,
+    "across-number-into-sheet": _number_into_sheet, "across-rename-as-told": _rename_as_told,
+    "across-sheet-into-note": _sheet_into_note,
 }  # fmt: skip
