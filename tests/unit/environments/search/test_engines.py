@@ -159,7 +159,7 @@ def test_engines_without_an_argument_refuse_one(folder, tmp_path):
         ("nowhere", "wanted a folder, package:NAME or module:function"),
         ("math:nothing", "unknown encoder 'math:nothing'"),
         ("math:pi", "wanted a function, found float"),
-        ("no_such_module:f", "No module named"),
+        ("no_such_module:f", "no module 'no_such_module'"),
     ],
 )
 def test_encoders_that_are_not_there(name, message):
