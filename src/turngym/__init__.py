@@ -1,7 +1,12 @@
-"""turngym: the gym where LLM agents learn turn by turn."""
+"""turngym: the gym where LLM agents learn turn by turn.
 
-from turngym.environments.core.actions import Action, Commands, JsonTools
-from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv
+Every name below is loaded when it is first used; nothing here imports torch.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from turngym.environments.desktop import register_desktop as _register_desktop
 from turngym.environments.gym.registration import make, register
 from turngym.environments.own import add_class as _add_class
@@ -10,20 +15,53 @@ from turngym.environments.search import register_search as _register_search
 from turngym.environments.swe import register_swe as _register_swe
 from turngym.environments.terminal import register_terminal as _register_terminal
 from turngym.environments.text import register_text_games as _register_text_games
-from turngym.environments.text.base import TextGame
 from turngym.environments.web import register_web as _register_web
 from turngym.provenance import VERSION as __version__
 from turngym.registry import extend as _extend
-from turngym.tasks.base import Task
-from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
+
+if _TYPE_CHECKING:
+    from turngym.agents.policy import Policy
+    from turngym.api.verbs import compare, evaluate, rollout, train
+    from turngym.check_report import CheckReport
+    from turngym.environments.checks.check import check_fork
+    from turngym.environments.checks.check import check_turn_env as check_env
+    from turngym.environments.checks.task import check_tasks
+    from turngym.environments.core.actions import Action, Commands, JsonTools
+    from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv
+    from turngym.environments.core.snapshot import fork
+    from turngym.environments.text.base import TextGame
+    from turngym.environments.text.from_gymnasium import from_gymnasium
+    from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
+    from turngym.tasks.base import Task
+    from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
+
+_LAZY = {
+    "turngym.agents.policy": "Policy",
+    "turngym.api.verbs": "compare evaluate rollout train",
+    "turngym.check_report": "CheckReport",
+    "turngym.environments.checks.check": "check_fork check_turn_env=check_env",
+    "turngym.environments.checks.task": "check_tasks",
+    "turngym.environments.core.actions": "Action Commands JsonTools",
+    "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv",
+    "turngym.environments.core.snapshot": "fork",
+    "turngym.environments.text.base": "TextGame",
+    "turngym.environments.text.from_gymnasium": "from_gymnasium",
+    "turngym.rollouts.evaluation.evaluate": "Evaluation summarize",
+    "turngym.tasks.base": "Task",
+    "turngym.types": "Message StopReason Trajectory TrajectoryGroup Turn",
+}
+"""Module to the names that it gives, ``NAME_THERE=NAME_HERE`` where they differ."""
 
 __all__ = [
     "Action",
     "AsyncTurnEnv",
+    "CheckReport",
     "Commands",
+    "Evaluation",
     "JsonTools",
     "Message",
     "Outcome",
+    "Policy",
     "StopReason",
     "Task",
     "TextGame",
@@ -32,9 +70,33 @@ __all__ = [
     "Turn",
     "TurnEnv",
     "__version__",
+    "check_env",
+    "check_fork",
+    "check_tasks",
+    "compare",
+    "evaluate",
+    "fork",
+    "from_gymnasium",
     "make",
     "register",
+    "rollout",
+    "summarize",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    for module, names in _LAZY.items():
+        for there, _, here in (one.partition("=") for one in names.split()):
+            if name == (here or there):
+                globals()[name] = value = getattr(_import_module(module), there)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 _extend(load_own=_load_own, add_class=_add_class)
 _register_text_games()

@@ -36,10 +36,10 @@ class FunctionPolicy:
     """Acts by a Python function of ``(observation, info)``; see the top of the file.
 
     The function is called for several episodes at once. One that cannot stand that is played with a
-    concurrency of 1.
+    concurrency of 1, or is the method ``act`` of a class, of which each episode has an object.
     """
 
-    def __init__(self, act: ActFn) -> None:
+    def __init__(self, act: ActFn | type[Any]) -> None:
         self._act = act
         self._threads = CallThreads()
 
@@ -49,8 +49,9 @@ class FunctionPolicy:
         return self._threads.abandoned
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that calls the function."""
-        return _Session(self._act, self._threads)
+        """Return a session that calls the function, or the method of an object of its own."""
+        act: ActFn = self._act().act if isinstance(self._act, type) else self._act
+        return _Session(act, self._threads)
 
 
 class _Session:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym import __version__
+from turngym.api.needs import need_train_extra
 from turngym.cli.config import SOURCES_HELP
-from turngym.cli.needs import need_train_extra
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.report import REFERENCE_HELP, tell
 from turngym.errors import ConfigError, unknown_name
@@ -52,7 +52,7 @@ def compare(
     command again goes on with what was stopped. Exit code 1 when a run failed.
     """
     need_train_extra("'turngym compare'")
-    from turngym.cli.jobs import run_heats
+    from turngym.api.jobs import run_heats
     from turngym.reports.runs import COMPARISON_FILE, read_run
     from turngym.trainers.runs.comparison import plan
 

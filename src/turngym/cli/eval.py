@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turngym import registry
-from turngym.cli.agent_files import agent_digest, keep_tokenizer
-from turngym.cli.agents import FORMS, HUMAN, make_policy
+from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
+from turngym.api.verbs import first_tasks
 from turngym.cli.errors import first_cause
-from turngym.cli.keyboard import interruptible
+from turngym.cli.keyboard import interruptible, person
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
@@ -117,7 +118,7 @@ def evaluate(
         timeout_s=timeout,
         concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
     )
-    policy = make_policy(agent)
+    policy = person() if agent == HUMAN else make_policy(agent)
     with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
         evaluation = _Evaluation(plan, policy, folder, chosen)
         with interruptible(), _saved(folder):
@@ -125,7 +126,7 @@ def evaluate(
         if left := getattr(policy, "abandoned", 0):
             say(f"{left} calls of the agent never came back; their threads end with this program")
         if folder is not None:
-            keep_tokenizer(policy, folder.path)
+            _keep_tokenizer(policy, folder.path)
             folder.finish(evaluation.order, results)
     if as_json:
         print_json(results)
@@ -139,6 +140,14 @@ def evaluate(
     if broken:
         say(f"error: every episode broke in {', '.join(broken)}")
         raise typer.Exit(1)
+
+
+def _keep_tokenizer(policy: Policy, folder: Path) -> None:
+    """Keep the tokenizer of a policy that has one, so that the viewer can show tokens."""
+    for path in ("renderer", "model.renderer"):
+        with suppress(AttributeError):
+            tokenizer = attrgetter(f"{path}.tokenizer.backend_tokenizer")(policy)
+            tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
@@ -308,24 +317,10 @@ def _tell_end(row: EpisodeRow, trajectory: Trajectory) -> None:
 
 
 def _tasks(entry: EnvEntry, plan: _Plan) -> list[Task]:
-    env = _make(entry, plan)
-    try:
-        return _first_tasks(env.get_wrapper_attr("task"), entry.short_name, plan)
-    finally:
-        env.close()
-
-
-def _first_tasks(task: Callable[[Split, int], Task], name: str, plan: _Plan) -> list[Task]:
     """Return as many tasks as were asked for, or all there are."""
-    found: list[Task] = []
-    for index in range(plan.episodes):
-        try:
-            found.append(task(plan.split, index))
-        except ConfigError:
-            if not found:
-                raise
-            say(f"{name}: {index} tasks of split {plan.split!r} are all there are")
-            break
+    found = first_tasks(lambda: _make(entry, plan), plan.split, plan.episodes)
+    if len(found) < plan.episodes:
+        say(f"{entry.short_name}: {len(found)} tasks of split {plan.split!r} are all there are")
     return found
 
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from turngym.agents.scripted import InlinePolicy
 from turngym.cli.output import say
+from turngym.errors import ConfigError
 
 HELP, QUIT = "?", "quit"
 
@@ -36,6 +38,21 @@ def ask(instructions: str, info: Mapping[str, Any]) -> str:
             return line
         legal = info.get("legal_actions")
         say("Legal actions:\n  " + "\n  ".join(legal) if legal else instructions)
+
+
+def person() -> InlinePolicy:
+    """Return the agent ``human``: whoever sits at the keyboard."""
+
+    def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+        if "instructions" in info:  # the first turn of an episode
+            say(f"\n{info['task_id']}: '?' lists actions, 'quit' stops.\n{info['instructions']}\n")
+        say(observation["text"])
+        try:
+            return ask("", info)
+        except EndOfInput:
+            raise ConfigError("agent 'human': the input ended before the episodes did") from None
+
+    return InlinePolicy(act)
 
 
 def _read_line() -> str:

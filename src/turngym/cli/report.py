@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turngym.cli.needs import need_train_extra
+from turngym.api.needs import need_train_extra
 from turngym.cli.output import print_json, say, table, writable_folder
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError

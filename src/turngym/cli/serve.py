@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.cli.needs import need_train_extra
+from turngym.api.needs import need_train_extra
 from turngym.cli.output import print_json, say, writable_folder
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import SPLITS, Split

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from turngym.api.needs import need_train_extra
 from turngym.cli.config import SOURCES, SOURCES_HELP
-from turngym.cli.needs import need_train_extra
 from turngym.cli.output import Advance, percent, print_json, progress, say, table
 from turngym.errors import ConfigError
 

@@ -14,7 +14,7 @@ from turngym.agents.chat.history import SummaryHistory, WindowHistory
 from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
 from turngym.agents.config import ChatAgentConfig
 from turngym.agents.remote.chat import RemoteChat
-from turngym.cli.agents import make_policy
+from turngym.api.agents import make_policy
 from turngym.config import load_config
 from turngym.errors import ConfigError
 

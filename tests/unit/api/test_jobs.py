@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.runs import write_lines, write_run
-from turngym.cli import jobs
+from turngym.api import jobs
 from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.trainers.runs.comparison import Heat, PlannedRun

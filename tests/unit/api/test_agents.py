@@ -6,7 +6,7 @@ import pytest
 
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
-from turngym.cli.agents import make_policy
+from turngym.api.agents import make_policy
 from turngym.errors import ConfigError, UnknownNameError
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=0, instructions="")
@@ -96,3 +96,12 @@ def test_what_cannot_act_is_refused(module: Path, code: str, found: str) -> None
     (module / f"{name}.py").write_text(code)
     with pytest.raises(ConfigError, match=f"wanted a function .* found {found}"):
         make_policy(f"{name}:act")
+
+
+async def test_a_class_acts_with_an_object_for_each_episode(module: Path) -> None:
+    code = "class Count:\n    n = 0\n    def act(self, seen, info):\n        self.n += 1\n"
+    (module / "counting_agent.py").write_text(f"{code}        return str(self.n)\n")
+    policy = make_policy("counting_agent:Count")
+    first, second = policy.start(CONTEXT), policy.start(CONTEXT)
+    said = [await s.act({"text": ""}, {}) for s in (first, first, second)]
+    assert [turn.action.content for turn in said] == ["1", "2", "1"]

@@ -1,7 +1,8 @@
-"""What ``--agent`` means: from a few words to a policy."""
+"""Agents by name, function or class: what ``--agent`` and the Python API accept, as policies."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import shlex
 import tomllib
@@ -12,18 +13,16 @@ from typing import Any
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
 from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import Policy
-from turngym.agents.scripted import ExpertPolicy, InlinePolicy, NoopPolicy, RandomPolicy
-from turngym.cli.keyboard import EndOfInput, ask
-from turngym.cli.needs import need_train_extra
-from turngym.cli.output import say
+from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
+from turngym.api.needs import need_train_extra
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, unknown_name
 from turngym.plugins import import_attribute
+from turngym.provenance import digest_of
 
 FORMS = (
     "expert | random | noop | human | openai:MODEL | completions:MODEL | hf:NAME_OR_PATH | "
-    "run:FOLDER | module:function | FILE.py:function | FILE.toml; the models take 'key=value' "
-    "after a blank"
+    "run:FOLDER | module:NAME | FILE.py:NAME | FILE.toml; the models take 'key=value' after a blank"
 )
 HUMAN = "human"
 
@@ -49,8 +48,6 @@ def make_policy(spec: str) -> Policy:
     """
     if spec in _SCRIPTED:
         return _SCRIPTED[spec]()
-    if spec == HUMAN:
-        return InlinePolicy(_ask_person)
     if spec.split(" ")[0].endswith(".toml"):
         return _from_file(spec)
     if spec == "oracle":
@@ -65,16 +62,6 @@ def make_policy(spec: str) -> Policy:
     if kind == "run":
         return _trained(spec, Path(rest))
     return _from_python(spec)
-
-
-def _ask_person(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
-    if "instructions" in info:  # the first turn of an episode
-        say(f"\n{info['task_id']}: '?' lists actions, 'quit' stops.\n{info['instructions']}\n")
-    say(observation["text"])
-    try:
-        return ask("", info)
-    except EndOfInput:
-        raise ConfigError("agent 'human': the input ended before the episodes did") from None
 
 
 def _model(spec: str, kind: str, rest: str) -> Policy:
@@ -142,20 +129,69 @@ def _trained(spec: str, path: Path) -> Policy:
 
 
 def _from_python(spec: str) -> Policy:
-    """Return the policy of ``module:function``, or a ``Policy`` that the module holds."""
+    """Return the policy of ``module:NAME``."""
     found = import_attribute("agent", spec)
-    if hasattr(found, "start") and not inspect.isclass(found):
-        policy: Policy = found
+    try:
+        return as_policy(found)
+    except ConfigError as error:
+        raise ConfigError(f"agent {spec!r}: {error}") from None
+
+
+def as_policy(agent: object) -> Policy:
+    """Return ``agent`` as a policy.
+
+    Args:
+        agent: A policy; a text as for ``make_policy``; a function of ``(observation, info)`` that
+            returns a text; or a class with such a method ``act``, made anew for each episode.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(agent, str):
+        return make_policy(agent)
+    if inspect.isclass(agent) and callable(getattr(agent, "act", None)):
+        return FunctionPolicy(agent)
+    if hasattr(agent, "start") and not inspect.isclass(agent):
+        policy: Policy = agent
         return policy
-    if not callable(found) or inspect.isclass(found):
+    if not callable(agent) or inspect.isclass(agent):
+        kind = f"value of type {type(agent).__name__!r}"
+        found = f"the class {agent.__name__!r}" if inspect.isclass(agent) else f"a {kind}"
         raise ConfigError(
-            f"agent {spec!r}: wanted a function of (observation, info) that returns a str, "
-            f"or a Policy object; found {_kind(found)}"
+            "wanted a function of (observation, info) that returns a str, a class with such a "
+            f"method act, or a Policy object; found {found}"
         )
-    return FunctionPolicy(found)
+    return FunctionPolicy(agent)
 
 
-def _kind(value: Any) -> str:
-    if inspect.isclass(value):
-        return f"the class {value.__name__!r}"
-    return f"a value of type {type(value).__name__!r}"
+def agent_digest(spec: str) -> str | None:
+    """Return the SHA-256 of an agent's files; None when it has none, or none can be found.
+
+    Args:
+        spec: As for ``make_policy``: weights, a file of settings, or the module of a function.
+    """
+    first = spec.split(" ")[0]
+    if first.endswith(".toml"):
+        return digest_of(Path(first).expanduser())
+    kind, _, rest = first.partition(":")
+    if kind in ("openai", "completions") or not rest:
+        return None
+    if kind == "run":
+        return _checkpoint_digest(spec, Path(spec.partition(":")[2]).expanduser())
+    if kind == "hf" or kind.endswith(".py"):
+        return digest_of(Path(rest if kind == "hf" else kind).expanduser())
+    try:
+        found = importlib.util.find_spec(kind)
+    except (ImportError, ValueError):
+        return None
+    return None if found is None or found.origin is None else digest_of(Path(found.origin))
+
+
+def _checkpoint_digest(spec: str, path: Path) -> str | None:
+    need_train_extra(f"agent {spec!r}")
+    from turngym.trainers.runs.checkpoints import find_model
+
+    try:
+        return digest_of(find_model(path))
+    except CheckpointError:  # reported when the policy is made
+        return None

@@ -1,0 +1,192 @@
+"""Roll out, evaluate, train and compare in one call each, from a script or a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turngym import registry
+from turngym.api.agents import as_policy
+from turngym.config import load_config
+from turngym.environments.gym.registration import make
+from turngym.errors import ConfigError
+from turngym.rollouts.evaluation import evaluate as evaluation
+from turngym.tasks.base import Split, Task
+from turngym.types import Trajectory
+
+if TYPE_CHECKING:
+    from turngym.reports.comparison import Ranking
+    from turngym.rollouts.evaluation.evaluate import Evaluation
+    from turngym.trainers.runs.progress import Progress, TrainResult
+
+T = TypeVar("T")
+Source = str | Path | Mapping[str, Any]
+"""A recipe's name, a TOML file, ``key.path=value``, or a mapping of settings."""
+
+
+def rollout(
+    env: str,
+    agent: object,
+    *,
+    episodes: int = 1,
+    attempts: int = 1,
+    split: Split = "test",
+    seed: int = 0,
+    concurrency: int = 16,
+    timeout_s: float | None = None,
+    **options: Any,
+) -> list[Trajectory]:
+    """Play tasks 0 to ``episodes - 1`` of an environment and return the trajectories.
+
+    Args:
+        env: An id, a file or ``module:Class``, as for ``make``.
+        agent: ``"expert"``, ``"random"``, ``"openai:MODEL"``, ``"run:FOLDER"`` ...; a function
+            of ``(observation, info)``; a class with such a method ``act``; or a ``Policy``.
+        episodes: Tasks to play; all there are, if fewer.
+        attempts: Episodes of each task. They share the environment's seed.
+        split: ``"test"`` (held out) or ``"train"``.
+        seed: Root of all randomness.
+        concurrency: Episodes at a time; no result depends on it.
+        timeout_s: Seconds after which an episode is truncated.
+        **options: Arguments of the environment.
+
+    Returns:
+        Attempts of one task together. An episode that broke has an ``error_*`` stop reason.
+
+    Raises:
+        ConfigError: There is no such environment, agent or option.
+    """
+    make_env = partial(make, env, **options)
+    return _run(
+        evaluation.evaluate(
+            make_env,
+            as_policy(agent),
+            first_tasks(make_env, split, episodes),
+            env_id=registry.find(env).short_name,
+            seed=seed,
+            concurrency=concurrency,
+            attempts=attempts,
+            timeout_s=timeout_s,
+        )
+    )
+
+
+def evaluate(env: str, agent: object, *, episodes: int = 100, **settings: Any) -> Evaluation:
+    """Play as ``rollout`` does and return success, return and turns with 95 % intervals.
+
+    Args:
+        env: An id, a file or ``module:Class``.
+        agent: As for ``rollout``.
+        episodes: Tasks to play.
+        **settings: Those of ``rollout``.
+
+    Returns:
+        An ``Evaluation``; faults are counted apart and are no failures of the agent.
+    """
+    return evaluation.summarize(rollout(env, agent, episodes=episodes, **settings))
+
+
+def train(*sources: Source, out: str | Path, progress: Progress | None = None) -> TrainResult:
+    """Train a policy as ``turngym train`` does, or resume the run that is in ``out``.
+
+    Args:
+        *sources: Recipes, TOML files, ``key.path=value`` and mappings; later ones count.
+        out: Folder of the run.
+        progress: Watches.
+
+    Raises:
+        ConfigError: The settings do not fit, or the folder belongs to another run.
+        TrainingError: The run cannot go on.
+    """
+    from turngym.trainers.loop import train as run_training
+    from turngym.trainers.settings.train import TrainConfig
+
+    config = load_config(TrainConfig, sources)
+    return _apart(partial(run_training, config, out, progress=progress))
+
+
+def compare(
+    env: str,
+    algos: Sequence[str] | Mapping[str, str],
+    *sources: str,
+    budget_episodes: int,
+    out: str | Path,
+    seeds: int = 5,
+    jobs: int = 1,
+    reference: str | None = None,
+) -> Ranking:
+    """Train algorithms from equal starts at equal episodes, in child processes, and rank them.
+
+    Args:
+        env: The environment.
+        algos: Presets or TOML files; a mapping gives them names.
+        *sources: A recipe or TOML file and ``key.path=value``; the shipped settings by default.
+        budget_episodes: Training episodes of each run.
+        out: Folder of the comparison; what is done there already is not repeated.
+        seeds: Runs of each.
+        jobs: Runs at a time.
+        reference: Whom the others are measured against; grpo, or else the first.
+
+    Raises:
+        ConfigError: A setting is wrong.
+        TrainingError: A run failed.
+    """
+    from turngym.api.jobs import run_heats
+    from turngym.errors import TrainingError
+    from turngym.reports.comparison import rank
+    from turngym.reports.runs import read_run
+    from turngym.trainers.runs.comparison import Contender, plan
+
+    named = algos if isinstance(algos, Mapping) else {Path(algo).stem: algo for algo in algos}
+    heats = plan(
+        [env],
+        [Contender(name=name, algo=algo) for name, algo in named.items()],
+        sources=sources,
+        seeds=seeds,
+        budget_episodes=budget_episodes,
+        out=Path(out),
+    )
+    failures = _apart(partial(run_heats, heats, jobs=jobs, advance=lambda done, note: None))
+    if failures:
+        raise TrainingError("; ".join(f"{label}: {reason}" for label, reason in failures.items()))
+    done = [read_run(run.folder) for heat in heats for run in heat.runs]
+    return rank(done, reference=reference, settings={})[0]
+
+
+def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[Task]:
+    """Return the first ``count`` tasks of ``split``, or all there are.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    env, found = make_env(), list[Task]()
+    try:
+        task = env.get_wrapper_attr("task")
+        for index in range(count):
+            try:
+                found.append(task(split, index))
+            except ConfigError:
+                if not found:
+                    raise
+                break
+        return found
+    finally:
+        env.close()
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return _apart(partial(asyncio.run, work))
+
+
+def _apart(call: Callable[[], T]) -> T:
+    """Return what ``call`` returns; a notebook's event loop runs here already, so in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
