@@ -20,7 +20,7 @@ from typing import Any
 from harness import put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.desktop.names import PHONE_TASK_TYPES, TASK_TYPES
-from turngym.environments.gym.adapters import as_async
+from turngym.environments.gym.hosts import make_async
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task
@@ -75,7 +75,7 @@ async def play(name: str, agent: str, episodes: int) -> dict[str, Any]:
         )
     ]
     played = await collect(
-        lambda: as_async(name), AGENTS[agent](), specs, concurrency=1, timeout_s=300
+        lambda: make_async(name), AGENTS[agent](), specs, concurrency=1, timeout_s=300
     )
     found = summarize(played)
     return {

@@ -19,10 +19,10 @@ def test_the_expert_solves_every_difficulty_of_the_plain_id_within_its_turns(
     plain = entry.id.rpartition("-v")[0].rpartition("-")[0] + "-v0"
     env = turngym.make(plain, difficulty=entry.kwargs["difficulty"])
     try:
-        assert env.get_wrapper_attr("max_turns") == entry.max_turns
+        assert env.get_wrapper_attr("episode_limits")[0].max_turns == entry.max_turns
         assert env.spec is not None
         again = gymnasium.make(env.spec)  # as it is made in another process
-        assert again.get_wrapper_attr("max_turns") == entry.max_turns
+        assert again.get_wrapper_attr("episode_limits")[0].max_turns == entry.max_turns
         again.close()
         for seed in range(6):
             env.reset(seed=seed)
@@ -48,5 +48,5 @@ def test_the_expert_solves_every_difficulty_of_the_plain_id_within_its_turns(
 )
 def test_turns_follow_what_was_asked_for(name: str, kwargs: dict[str, str], turns: int) -> None:
     env = turngym.make(name, **kwargs)
-    assert env.get_wrapper_attr("max_turns") == turns
+    assert env.get_wrapper_attr("episode_limits")[0].max_turns == turns
     env.close()

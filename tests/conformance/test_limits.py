@@ -6,7 +6,8 @@ import pytest
 
 import turngym
 from turngym import registry
-from turngym.environments.gym.wrappers import ExpertMatch, TokenLimit
+from turngym.environments.core.limits import TokenLimit
+from turngym.environments.gym.wrappers import ExpertMatch, limited
 from turngym.environments.web.sites.catalogue import PROGRAMS
 
 NAMES = (
@@ -58,9 +59,9 @@ def test_return_and_score_agree_at_the_limit(name):
 
 
 def test_other_limits_judge_too_and_an_expert_match_pays_nothing_for_it():
-    env = TokenLimit(turngym.make("swe/bugs-mini"), 1, len, actions_only=True)
-    matched = TokenLimit(ExpertMatch(turngym.make("swe/bugs-mini")), 1, len, actions_only=True)
+    env, matched = turngym.make("swe/bugs-mini"), ExpertMatch(turngym.make("swe/bugs-mini"))
     for made, wanted in ((env, 0.0), (matched, 1.0)):
+        limited(made, TokenLimit(1, len, actions_only=True))
         made.reset(seed=0)
         _, reward, _, truncated, info = made.step(made.get_wrapper_attr("expert_action")())
         assert truncated

@@ -24,7 +24,7 @@ import gymnasium
 from turngym.agents.policy import ContextOverflow, EpisodeContext, EpisodeEnd, PolicyTurn
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.spaces import Unicode, text_observation_space
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.errors import PolicyFault
 from turngym.rollouts.episode import CannotReplay
 from turngym.rollouts.scheduler.running import Preempted
@@ -167,7 +167,7 @@ class Maker:
 
     folder: Path
     kinds: tuple[str, ...]
-    wanted: Literal["plain", "async", "as_sync"]
+    wanted: Literal["plain", "async", "face"]
 
     def __call__(self) -> Any:
         for kind in ("", *self.kinds):
@@ -179,7 +179,7 @@ class Maker:
         if self.wanted == "plain":
             return ChaosEnv(self.folder)
         make = partial(AsyncChaosEnv, self.folder)
-        return make() if self.wanted == "async" else as_sync(make)
+        return make() if self.wanted == "async" else as_gym(make())
 
 
 def _answer(turn: int) -> tuple[dict[str, str], float, bool, bool, dict[str, Any]]:

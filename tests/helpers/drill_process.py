@@ -26,7 +26,7 @@ import gymnasium
 
 from turngym.agents.policy import EpisodeContext, PolicyTurn
 from turngym.environments.core.env import AsyncTurnEnv
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.rollouts.scheduler.config import (
     Capacity,
     DeadlineConfig,
@@ -119,7 +119,7 @@ class JournalSession(SimSession):
 
 
 class _Async(AsyncTurnEnv):
-    """``SimEnv`` as an ``AsyncTurnEnv``, for ``as_sync``."""
+    """``SimEnv`` as an ``AsyncTurnEnv``, for ``as_gym``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Async(AsyncTurnEnv):
 
 def make_process_env() -> gymnasium.Env[Any, Any]:
     """Return a simulated environment for a child process."""
-    return as_sync(_Async)
+    return as_gym(_Async())
 
 
 def seconds_since_start() -> float:

@@ -21,7 +21,7 @@ import numpy as np
 from turngym import registry
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind, TurnEnv
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import register
 from turngym.tasks.base import Task
 
@@ -212,7 +212,7 @@ def make_ladder() -> gymnasium.Env[Any, Any]:
 
 def make_async_ladder() -> gymnasium.Env[Any, Any]:
     """Return a ladder whose rungs are awaited, for Gymnasium."""
-    return as_sync(AsyncLadderEnv())
+    return as_gym(AsyncLadderEnv())
 
 
 @contextmanager

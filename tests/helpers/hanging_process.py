@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from turngym.environments.gym.workers import ProcessHome
+from turngym.environments.gym.process import ChildEnv
 
 
 class Hanging(gymnasium.Env[Any, Any]):
@@ -26,6 +26,6 @@ class Hanging(gymnasium.Env[Any, Any]):
 
 
 if __name__ == "__main__":
-    home = ProcessHome(Hanging)
+    home = ChildEnv(Hanging)
     home.call("reset")
     home.call("step", 0)

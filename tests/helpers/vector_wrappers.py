@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from turngym.environments.gym.wrappers import InvalidActionLimit, TextEnv
+from turngym.environments.core.limits import InvalidActionLimit
+from turngym.environments.gym.wrappers import TextEnv, limited
 
 
-def limit_to_two(env: TextEnv) -> InvalidActionLimit:
+def limit_to_two(env: TextEnv) -> TextEnv:
     """Return ``env`` with a limit of two invalid actions."""
-    return InvalidActionLimit(env, 2)
+    return limited(env, InvalidActionLimit(2))

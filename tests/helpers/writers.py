@@ -8,8 +8,9 @@ from pathlib import Path
 
 from helpers.envs import LadderEnv
 from helpers.trajectories import episode, turn
+from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import TurnLimit
+from turngym.environments.gym.wrappers import limited
 from turngym.records import append_trajectory
 
 NUM_EPISODES = 12
@@ -25,7 +26,7 @@ def append_long_lines(path: str, number: int) -> None:
 
 def record_ladders(path: str, number: int) -> None:
     """Play recorded episodes of long actions."""
-    env = RecordTurns(TurnLimit(LadderEnv(), 3), path)
+    env = RecordTurns(limited(LadderEnv(), TurnLimit(3)), path)
     for attempt in range(NUM_EPISODES):
         env.reset(seed=number * 100 + attempt)
         for _ in range(3):

@@ -63,7 +63,7 @@ PLACES = {
         (*ENV_POINTS, *POLICY_POINTS, "cancel"),
         is_virtual=True,
     ),
-    "as_sync": Place("inline", "as_sync", KINDS, (*ENV_POINTS, "cancel")),
+    "face": Place("inline", "face", KINDS, (*ENV_POINTS, "cancel")),
     "thread": Place("thread", "plain", KINDS, ENV_POINTS),
     "process": Place("process", "plain", {**KINDS, **IN_CHILDREN}, ENV_POINTS, spare=0),
 }
@@ -168,7 +168,7 @@ def check(found: Outcome, kinds: Sequence[str], points: Sequence[str], place: Pl
         ("inline", "lockstep", "windowed"),
         ("coroutines", "rollout", "in_order"),
         ("coroutines", "batch", "capacity"),
-        ("as_sync", "rollout", "ready_first"),
+        ("face", "rollout", "ready_first"),
         ("thread", "rollout", "in_order"),
     ],
 )
@@ -190,9 +190,9 @@ def test_whatever_happens_in_a_child_costs_one_try(tmp_path: Path) -> None:
     check(found, kinds, points, place)
 
 
-@pytest.mark.parametrize("wanted", ["plain", "async", "as_sync"])
+@pytest.mark.parametrize("wanted", ["plain", "async", "face"])
 async def test_episodes_in_turns_break_one_by_one(tmp_path: Path, wanted: Any) -> None:
-    kinds = list(KINDS) + (list(IN_COROUTINES) if wanted != "as_sync" else [])
+    kinds = list(KINDS) + (list(IN_COROUTINES) if wanted != "face" else [])
     points = (*ENV_POINTS, *POLICY_POINTS)
     specs = [
         EpisodeSpec(env_id="helpers/chaos", task=task, env_seed=0, policy_seed=number)

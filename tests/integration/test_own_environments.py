@@ -19,7 +19,7 @@ from helpers.cli import TINY_RUN
 from helpers.cli import turngym as program
 from turngym import registry
 from turngym.cli.main import main
-from turngym.environments.gym.adapters import as_async
+from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.vector import make_vec
 from turngym.errors import ConfigError
 
@@ -128,7 +128,7 @@ def test_play_check_train_and_envs_take_the_same_name(
 def test_a_fresh_process_finds_it_too(folder: Path) -> None:
     write(folder / "odd-name.py", "EchoEnv")  # no name for a module
     entry = registry.find("odd-name.py:EchoEnv")
-    made: Any = as_async(entry.id, executor="process")
+    made: Any = make_async(entry.id, isolation="process")
 
     async def play() -> str:
         try:
@@ -155,7 +155,7 @@ def test_a_child_needs_only_what_it_makes_and_says_what_it_could_not_load(
     reason = "environment 'GoneEnv:GoneEnv': no module 'GoneEnv' here or installed"
 
     async def play(id: str) -> str:
-        made: Any = as_async(id, executor="process")
+        made: Any = make_async(id, isolation="process")
         try:
             return str((await made.reset(seed=3))[0]["text"])
         finally:

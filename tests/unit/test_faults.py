@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from turngym.environments.gym.workers import open_reply, pack_error
+from turngym.environments.gym.process import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary, ExitBoundary, Tolerated, describe, message_of, place_of
 

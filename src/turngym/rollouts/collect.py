@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium
-
 from turngym.agents.policy import Policy
-from turngym.environments.gym.adapters import as_async, waits
+from turngym.environments.gym.hosts import AsyncEnv, InlineEnv, as_async
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary, Tolerated, cancellations, message_of
 from turngym.rollouts.episode import SELF_CANCELLED, AnyEnv, EpisodeSpec, faulted, rollout
@@ -97,7 +95,7 @@ async def collect(
             for index, spec in todo:
                 try:
                     with Boundary("make", EnvironmentFault, ConfigError):
-                        env = env if env is not None else _beside_others(make_env(), turns)
+                        env = env if env is not None else _beside_others(make_env, turns)
                     trajectory = await wanted.unless_cancelled(play(env, policy, spec), spec)
                 except EnvironmentFault as fault:
                     trajectory = faulted(spec, message_of(fault))
@@ -160,10 +158,10 @@ def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGro
 
 
 class _Queued:
-    """An environment whose calls run in threads, and begin when it is their turn."""
+    """An environment that waits for something outside, whose calls begin when it is their turn."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], turns: asyncio.Semaphore) -> None:
-        self._env = as_async(env)
+    def __init__(self, env: AsyncEnv, turns: asyncio.Semaphore) -> None:
+        self._env = env
         self._turns = turns
 
     async def reset(self, **kwargs: Any) -> Any:
@@ -181,8 +179,9 @@ class _Queued:
         return getattr(self._env, name)
 
 
-def _beside_others(env: AnyEnv, turns: asyncio.Semaphore) -> AnyEnv:
-    return _Queued(env, turns) if waits(env) else env
+def _beside_others(make_env: MakeEnv, turns: asyncio.Semaphore) -> AnyEnv:
+    env = as_async(make_env)
+    return env if isinstance(env, InlineEnv) else _Queued(env, turns)
 
 
 def _must_replace(stop: StopReason) -> bool:

@@ -14,7 +14,8 @@ from helpers.envs import (
 )
 from turngym.check_report import Broken, CheckReport, NotRun
 from turngym.environments.checks.check import check_fork, check_turn_env
-from turngym.environments.gym.wrappers import InvalidActionLimit, TurnLimit
+from turngym.environments.core.limits import InvalidActionLimit, TurnLimit
+from turngym.environments.gym.wrappers import limited
 from turngym.errors import CheckError
 
 
@@ -55,7 +56,7 @@ def test_sound_snapshots_pass_every_check(kind):
 
 
 def test_snapshots_of_a_stack_of_wrappers_pass():
-    env = InvalidActionLimit(TurnLimit(LadderEnv(), 9), 3)
+    env = limited(LadderEnv(), TurnLimit(9), InvalidActionLimit(3))
     check_fork(env).raise_on_failure()
     check_turn_env(env, episodes=1, tasks=2).raise_on_failure()
 
@@ -142,7 +143,7 @@ def test_an_environment_may_say_that_it_shows_the_truth():
 
 def test_return_and_score_must_agree_when_a_limit_ends_the_episode():
     def agreement(kind):
-        report = check_turn_env(lambda: TurnLimit(kind(), 9), episodes=1, tasks=2)
+        report = check_turn_env(lambda: limited(kind(), TurnLimit(9)), episodes=1, tasks=2)
         return result(report, "return and score agree")
 
     assert agreement(broken_envs.Switch).status == "pass"
@@ -200,7 +201,7 @@ def test_the_place_of_a_broken_fork_is_named():
 
 
 def test_a_lost_count_of_a_wrapper_is_found(monkeypatch):
-    monkeypatch.setattr(TurnLimit, "restore_state", lambda self, state: None)
+    monkeypatch.setattr(TurnLimit, "set_state", lambda self, state: None)
     report = check_fork(LadderEnv, max_turns=3)
     assert result(report, "restore in the same environment").status == "fail"
 

@@ -3,8 +3,9 @@ import pytest
 
 from helpers.envs import LadderEnv, registered
 from helpers.writers import at_once, record_ladders
+from turngym.environments.core.limits import TurnLimit
 from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import TurnLimit
+from turngym.environments.gym.wrappers import limited
 from turngym.records import read_trajectories
 from turngym.types import StopReason
 
@@ -15,7 +16,7 @@ def path(tmp_path):
 
 
 def recorder(path, max_turns=4, **options):
-    return RecordTurns(TurnLimit(LadderEnv(**{"slip": 0.0, **options}), max_turns), path)
+    return RecordTurns(limited(LadderEnv(**{"slip": 0.0, **options}), TurnLimit(max_turns)), path)
 
 
 def read(path):
@@ -104,7 +105,7 @@ def test_an_environment_that_breaks_is_recorded_as_an_error_and_still_raises(pat
 
 
 def test_what_is_returned_is_what_the_environment_returned(path):
-    plain, env = TurnLimit(LadderEnv(), 4), recorder(path, slip=0.3)
+    plain, env = limited(LadderEnv(), TurnLimit(4)), recorder(path, slip=0.3)
     assert env.reset(seed=3) == plain.reset(seed=3)
     for action in ("up", "x"):
         ours, theirs = env.step(action), plain.step(action)

@@ -8,15 +8,16 @@ import pytest
 from gymnasium.wrappers import OrderEnforcing, RecordEpisodeStatistics
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, ReplayLadderEnv
-from turngym.environments.core.snapshot import clone, fork, restore, snapshot
-from turngym.environments.gym.adapters import as_sync
-from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import (
+from turngym.environments.core.limits import (
     InvalidActionLimit,
     TokenLimit,
     TurnLimit,
     WallClockLimit,
 )
+from turngym.environments.core.snapshot import clone, fork, restore, snapshot
+from turngym.environments.gym.face import as_gym
+from turngym.environments.gym.recording import RecordTurns
+from turngym.environments.gym.wrappers import limited
 from turngym.errors import SnapshotError
 from turngym.records import read_trajectories
 
@@ -47,8 +48,8 @@ def count_words(text):
 
 
 def stack(kind=LadderEnv, **options):
-    env = TurnLimit(OrderEnforcing(kind(**options)), 8)
-    return InvalidActionLimit(History(TokenLimit(env, 200, count_words)), 4)
+    env = limited(OrderEnforcing(kind(**options)), TurnLimit(8))
+    return limited(History(limited(env, TokenLimit(200, count_words))), InvalidActionLimit(4))
 
 
 def go(env, actions):
@@ -100,7 +101,7 @@ def test_children_go_on_like_the_parent_and_notice_nothing(env, depth):
 
 
 def test_attributes_that_refer_to_the_environment_refer_to_the_childs(env):
-    history = next(iter(fork(env, 1))).env
+    history = next(iter(fork(env, 1)))
     assert isinstance(history, History)
     assert history.core is history.unwrapped
     assert history.core is not env.unwrapped
@@ -110,7 +111,7 @@ def test_attributes_that_refer_to_the_environment_refer_to_the_childs(env):
 def test_an_attribute_that_came_later_goes_when_it_is_restored(env):
     state = snapshot(env)
     go(env, ["up"] * 3)
-    history = env.env
+    history = env
     assert history.full
     restore(env, state)
     assert not hasattr(history, "full")
@@ -118,7 +119,7 @@ def test_an_attribute_that_came_later_goes_when_it_is_restored(env):
 
 
 def test_gymnasiums_own_wrappers_are_carried_along():
-    env = RecordEpisodeStatistics(TurnLimit(LadderEnv(slip=0.0), 4))
+    env = RecordEpisodeStatistics(limited(LadderEnv(slip=0.0), TurnLimit(4)))
     env.reset(seed=1)
     env.step("up")
     (child,) = fork(env, 1)
@@ -129,7 +130,7 @@ def test_gymnasiums_own_wrappers_are_carried_along():
 
 def test_a_clock_goes_on_from_the_time_that_was_used():
     now = [0.0]
-    env = WallClockLimit(LadderEnv(), 10.0, clock=lambda: now[0])
+    env = limited(LadderEnv(), WallClockLimit(10.0, clock=lambda: now[0]))
     env.reset(seed=1)
     now[0] = 4.0
     state = snapshot(env)
@@ -143,7 +144,7 @@ def test_a_clock_goes_on_from_the_time_that_was_used():
 
 def test_a_recorder_goes_on_with_the_turns_of_its_own_branch(tmp_path):
     path = tmp_path / "episodes.jsonl"
-    env = RecordTurns(TurnLimit(LadderEnv(slip=0.0, top=9), 3), path)
+    env = RecordTurns(limited(LadderEnv(slip=0.0, top=9), TurnLimit(3)), path)
     env.reset(seed=1)
     env.step("up")
     (child,) = fork(env, 1)
@@ -161,11 +162,11 @@ def test_a_token_counter_is_shared_and_not_copied():
         def count(self, text):
             return len(text)
 
-    env = TokenLimit(LadderEnv(), 10_000, Tokenizer().count)
+    env = limited(LadderEnv(), TokenLimit(10_000, Tokenizer().count))
     env.reset(seed=1)
     (child,) = fork(env, 1)
     child.step("up")
-    assert child.tokens > env.tokens > 0
+    assert child.episode_limits[0].spent > env.episode_limits[0].spent > 0
 
 
 def test_a_clone_is_equal_fresh_and_shares_nothing(env):
@@ -174,15 +175,23 @@ def test_a_clone_is_equal_fresh_and_shares_nothing(env):
     assert str(other) == str(env)
     other.reset(seed=1)
     other.step("other")
-    assert "other" not in env.env.said
+    assert "other" not in env.said
     again = clone(env)
     first, second = env.reset(seed=7), again.reset(seed=7)
     assert first == second
 
 
+def clone_with_turns():
+    env = limited(LadderEnv(), TurnLimit(3))
+    env.reset(seed=1)
+    return env
+
+
 def test_a_snapshot_of_other_wrappers_is_refused(env):
     with pytest.raises(SnapshotError, match=r"the snapshot is of wrappers \[.*\], these are"):
         restore(env, snapshot(env.env))
+    with pytest.raises(SnapshotError, match=r"the snapshot is of limits \[.*\], these are"):
+        restore(LadderEnv(), snapshot(clone_with_turns()))
 
 
 def test_an_environment_without_snapshots_is_refused():
@@ -211,7 +220,7 @@ def test_a_wrapper_that_cannot_be_copied_is_named_with_what_to_do():
 
 
 def test_an_async_environment_is_forked_through_its_sync_side_and_wrappers():
-    env = TurnLimit(as_sync(AsyncLadderEnv()), 6)
+    env = limited(as_gym(AsyncLadderEnv()), TurnLimit(6))
     try:
         env.reset(seed=5)
         go(env, ACTIONS[:2])

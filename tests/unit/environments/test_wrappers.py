@@ -7,14 +7,14 @@ from gymnasium.wrappers import OrderEnforcing
 
 from helpers.envs import LadderEnv, registered
 from turngym.environments.core.info import info_problems
-from turngym.environments.gym.wrappers import (
-    ExpertMatch,
+from turngym.environments.core.limits import (
     InvalidActionLimit,
     TokenLimit,
     ToolCallLimit,
     TurnLimit,
     WallClockLimit,
 )
+from turngym.environments.gym.wrappers import ExpertMatch, limited
 from turngym.errors import ConfigError
 
 
@@ -50,25 +50,30 @@ def ends(env, actions):
     return None
 
 
+def spent(env):
+    """Return what the first limit counted."""
+    return env.get_wrapper_attr("episode_limits")[0].spent
+
+
 def test_a_turn_limit_truncates_at_the_last_turn():
-    env = TurnLimit(ladder(), 3)
+    env = limited(ladder(), TurnLimit(3))
     env.reset(seed=1)
     number, info = ends(env, ["up"] * 9)
-    assert number == env.turns == 3
+    assert number == spent(env) == 3
     assert info["stop_reason"] == "truncated_turns"
     assert info["score"] == 3 / 99
     assert info["legal_actions"] == []
 
 
 def test_a_reset_starts_the_count_anew():
-    env = TurnLimit(ladder(), 3)
+    env = limited(ladder(), TurnLimit(3))
     for _ in range(2):
         env.reset(seed=1)
         assert ends(env, ["up"] * 9)[0] == 3
 
 
 def test_an_end_of_the_environment_wins_over_a_limit_on_the_same_turn():
-    env = TurnLimit(ladder(top=3), 3)
+    env = limited(ladder(top=3), TurnLimit(3))
     env.reset(seed=1)
     env.step("up")
     env.step("up")
@@ -78,7 +83,7 @@ def test_an_end_of_the_environment_wins_over_a_limit_on_the_same_turn():
 
 def test_a_wall_clock_limit_truncates_at_the_first_step_after_the_time():
     clock = Clock()
-    env = WallClockLimit(ladder(), 10.0, clock=clock)
+    env = limited(ladder(), WallClockLimit(10.0, clock=clock))
     env.reset(seed=1)
     clock.now += 9.9
     assert ends(env, ["up"] * 3) is None
@@ -89,37 +94,37 @@ def test_a_wall_clock_limit_truncates_at_the_first_step_after_the_time():
 
 
 def test_a_wall_clock_limit_uses_real_time_by_default():
-    env = WallClockLimit(ladder(), 1e-9)
+    env = limited(ladder(), WallClockLimit(1e-9))
     env.reset(seed=1)
     assert ends(env, ["up"])[0] == 1
 
 
 def test_a_token_limit_counts_the_whole_dialogue():
-    env = TokenLimit(ladder(), 17, count_words)
+    env = limited(ladder(), TokenLimit(17, count_words))
     opening = count_words(env.reset(seed=1)[0]["text"])
-    assert (opening, env.tokens) == (6, 6)  # "ladder <number>: rung 0 of 99"
+    assert (opening, spent(env)) == (6, 6)  # "ladder <number>: rung 0 of 99"
     number, info = ends(env, ["up"] * 9)  # 1 + 6 words a turn
-    assert (number, env.tokens) == (2, 20)
+    assert (number, spent(env)) == (2, 20)
     assert info["stop_reason"] == "truncated_tokens"
 
 
 def test_a_token_limit_can_count_actions_only():
-    env = TokenLimit(ladder(), 4, count_words, actions_only=True)
+    env = limited(ladder(), TokenLimit(4, count_words, actions_only=True))
     env.reset(seed=1)
-    assert env.tokens == 0
+    assert spent(env) == 0
     assert ends(env, ["jump 1", "up", "up", "up"])[0] == 3
 
 
 def test_a_tool_call_limit_counts_what_can_be_parsed():
-    env = ToolCallLimit(ladder(), 3)
+    env = limited(ladder(), ToolCallLimit(3))
     env.reset(seed=1)
     number, info = ends(env, ["up", "nonsense", "jump 9", "", "jump 2", "up"])
-    assert (number, env.calls) == (5, 3)
+    assert (number, spent(env)) == (5, 3)
     assert info["stop_reason"] == "truncated_tool_calls"
 
 
 def test_a_tool_call_limit_can_count_one_tool():
-    env = ToolCallLimit(ToolCallLimit(ladder(), 5), 2, tool="jump")
+    env = limited(ladder(), ToolCallLimit(5), ToolCallLimit(2, tool="jump"))
     env.reset(seed=1)
     assert ends(env, ["up", "jump 1", "up", "jump 1", "up"])[0] == 4
     env.reset(seed=1)
@@ -128,11 +133,11 @@ def test_a_tool_call_limit_can_count_one_tool():
 
 def test_a_tool_call_limit_needs_an_action_format():
     with pytest.raises(ConfigError, match="no action_format"):
-        ToolCallLimit(gymnasium.make("CartPole-v1"), 3)
+        limited(gymnasium.make("CartPole-v1"), ToolCallLimit(3))
 
 
 def test_an_invalid_action_limit_counts_all_invalid_actions():
-    env = InvalidActionLimit(ladder(), 3)
+    env = limited(ladder(), InvalidActionLimit(3))
     env.reset(seed=1)
     number, info = ends(env, ["x", "up", "jump 9", "up", "up", "", "x"])
     assert number == 6
@@ -140,7 +145,7 @@ def test_an_invalid_action_limit_counts_all_invalid_actions():
 
 
 def test_an_invalid_action_limit_can_count_those_in_a_row():
-    env = InvalidActionLimit(ladder(), 2, consecutive=True)
+    env = limited(ladder(), InvalidActionLimit(2, consecutive=True))
     env.reset(seed=1)
     assert ends(env, ["x", "up", "x", "up", "x", "jump 9", "x"])[0] == 6
 
@@ -158,11 +163,11 @@ LIMITS = {
 def test_a_limit_of_nothing_is_refused(name):
     kind, arguments = LIMITS[name]
     with pytest.raises(ConfigError, match=rf"{name}: max_\w+ must be more than 0, got"):
-        kind(ladder(), **arguments)
+        kind(**arguments)
 
 
 def test_limits_stack_and_the_first_that_is_reached_names_the_reason():
-    env = TurnLimit(InvalidActionLimit(ladder(), 2), 3)
+    env = limited(ladder(), InvalidActionLimit(2), TurnLimit(3))
     env.reset(seed=1)
     assert ends(env, ["x", "x"])[1]["stop_reason"] == "truncated_invalid"
     env.reset(seed=1)
@@ -174,13 +179,13 @@ def test_an_environment_that_cannot_judge_gives_no_score():
         def score(self):
             return None
 
-    env = TurnLimit(Unjudged(), 1)
+    env = limited(Unjudged(), TurnLimit(1))
     env.reset(seed=1)
     assert env.step("x")[-1]["score"] is None
 
 
 def test_a_limit_around_any_gymnasium_environment_truncates_without_a_score():
-    env = TurnLimit(gymnasium.make("CartPole-v1"), 1)
+    env = limited(gymnasium.make("CartPole-v1"), TurnLimit(1))
     env.reset(seed=1)
     *_, truncated, info = env.step(0)
     assert truncated
@@ -189,13 +194,16 @@ def test_a_limit_around_any_gymnasium_environment_truncates_without_a_score():
 
 def wrapped(env):
     """Return ``env`` in every limit that has plain arguments."""
-    env = WallClockLimit(TurnLimit(env, 9), 60.0)
-    return InvalidActionLimit(ToolCallLimit(env, 7, tool="jump"), 3, consecutive=True)
+    return limited(
+        limited(env, TurnLimit(9), WallClockLimit(60.0)),
+        ToolCallLimit(7, tool="jump"),
+        InvalidActionLimit(3, consecutive=True),
+    )
 
 
 def test_limits_are_rebuilt_from_the_spec():
     with registered("helpers/Ladder-v0", "helpers.envs:LadderEnv", max_turns=5) as id:
-        env = TokenLimit(wrapped(gymnasium.make(id)), 50, count_words)
+        env = limited(wrapped(gymnasium.make(id)), TokenLimit(50, count_words))
         again = gymnasium.make(pickle.loads(pickle.dumps(env.spec)))
     assert str(again) == str(env)
     assert again.spec == env.spec
@@ -216,7 +224,7 @@ def test_a_limit_passes_on_what_the_environment_has():
     env = wrapped(OrderEnforcing(ladder()))
     env.reset(seed=1)
     assert env.get_wrapper_attr("legal_actions")() == ["up", "jump 2", "jump 3"]
-    assert env.get_wrapper_attr("turns") == 0
+    assert spent(env) == 0
     assert env.unwrapped.closed == 0
     env.close()
     assert env.unwrapped.closed == 1
@@ -254,7 +262,7 @@ def test_the_expert_is_asked_before_the_step():
 
 
 def test_agreement_is_paid_and_success_is_still_the_environments():
-    env = ExpertMatch(TurnLimit(ladder(), 2))
+    env = ExpertMatch(limited(ladder(), TurnLimit(2)))
     env.reset(seed=1)
     env.step("up")
     _, reward, terminated, truncated, info = env.step("up")

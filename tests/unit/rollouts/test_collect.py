@@ -1,7 +1,6 @@
 import asyncio
 import re
 import threading
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs, group_trajectories
 from turngym.rollouts.episode import EpisodeSpec
@@ -115,7 +114,7 @@ async def test_environments_that_wait_do_so_beside_each_other():
             return await super().reset(**kwargs)
 
     def make() -> Any:
-        return as_sync(partial(Meeting, slip=0.0, top=3))
+        return as_gym(Meeting(slip=0.0, top=3))
 
     found = await collect(make, ExpertPolicy(), specs(4), concurrency=2)
 
@@ -168,7 +167,7 @@ async def test_an_environment_that_broke_is_closed_and_replaced():
 
 
 def ladder_in_a_thread(**options: Any) -> Any:
-    return as_sync(partial(AsyncLadderEnv, **options))
+    return as_gym(AsyncLadderEnv(**options))
 
 
 @pytest.mark.parametrize("kind", [AsyncLadderEnv, ladder_in_a_thread])

@@ -11,8 +11,9 @@ from helpers.envs import AsyncLadderEnv, LadderEnv
 from helpers.policies import Saying
 from turngym.agents.policy import EpisodeContext
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
-from turngym.environments.gym.adapters import EXECUTORS, as_async
-from turngym.environments.gym.wrappers import InvalidActionLimit, TurnLimit
+from turngym.environments.core.limits import InvalidActionLimit, TurnLimit
+from turngym.environments.gym.hosts import ISOLATIONS, as_async
+from turngym.environments.gym.wrappers import limited
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault
 from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.types import StopReason
@@ -101,10 +102,10 @@ async def test_an_async_environment_plays_the_same_episode():
     assert ours.stop_reason is theirs.stop_reason is StopReason.TERMINATED
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-async def test_an_adapter_plays_the_same_episode_with_the_expert(executor):
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+async def test_an_adapter_plays_the_same_episode_with_the_expert(isolation):
     ours = await rollout(LadderEnv(), ExpertPolicy(), SPEC)
-    async with as_async(LadderEnv, executor=executor) as env:
+    async with as_async(LadderEnv, isolation=isolation) as env:
         assert await rollout(env, ExpertPolicy(), SPEC) == ours
 
 
@@ -114,8 +115,8 @@ async def test_an_adapter_plays_the_same_episode_with_the_expert(executor):
 @pytest.mark.parametrize(
     ("limit", "stop"),
     [
-        (lambda env: TurnLimit(env, 2), StopReason.TRUNCATED_TURNS),
-        (lambda env: InvalidActionLimit(env, 1), StopReason.TRUNCATED_INVALID),
+        (lambda env: limited(env, TurnLimit(2)), StopReason.TRUNCATED_TURNS),
+        (lambda env: limited(env, InvalidActionLimit(1)), StopReason.TRUNCATED_INVALID),
     ],
 )
 async def test_a_limit_gives_its_reason_and_the_score_so_far(limit, stop):

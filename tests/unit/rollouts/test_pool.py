@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, Isolation
@@ -24,7 +23,7 @@ async def test_an_environment_that_comes_back_is_lent_again() -> None:
     pool = EnvPool(LadderEnv, size=2)
     await pool.open()
     first = await pool.lease()
-    first.reset(seed=0)
+    await first.reset(seed=0)
     first.release()
     second = await pool.lease()
     second.release()
@@ -162,7 +161,7 @@ class Meeting:
                 await asyncio.to_thread(barrier.wait)
                 return await super().step(action)
 
-        return as_sync(Waiting)
+        return as_gym(Waiting())
 
     def wrapped(self) -> Any:
         return TimeLimit(self.blocking(), 10)
@@ -174,8 +173,8 @@ async def test_environments_that_wait_do_not_hold_up_each_other(kind: str) -> No
 
     async def play() -> str:
         lease = await pool.lease()
-        await in_loop_or_not(lease.reset(seed=0))
-        observation, *_ = await in_loop_or_not(lease.step("up"))
+        await lease.reset(seed=0)
+        observation, *_ = await lease.step("up")
         lease.release()
         return str(observation["text"])
 
@@ -183,15 +182,12 @@ async def test_environments_that_wait_do_not_hold_up_each_other(kind: str) -> No
     await pool.close()
 
 
-async def in_loop_or_not(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
-
-
 async def test_an_environment_that_computes_stays_in_the_event_loop() -> None:
     pool = EnvPool(LadderEnv, size=1)
     lease = await pool.lease()
-    observation, _ = lease.reset(seed=0)  # no coroutine
+    observation, _ = await lease.reset(seed=0)
     assert "rung" in observation["text"]
+    assert lease.thread() == threading.get_ident()
     lease.release()
     await pool.close()
 
@@ -199,7 +195,7 @@ async def test_an_environment_that_computes_stays_in_the_event_loop() -> None:
 async def test_attributes_are_those_of_the_environment() -> None:
     pool = EnvPool(LadderEnv, size=1)
     lease = await pool.lease()
-    lease.reset(seed=0)
+    await lease.reset(seed=0)
     assert lease.expert_action() == "jump 3"
     with pytest.raises(AttributeError):
         _ = lease.no_such_thing

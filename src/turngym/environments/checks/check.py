@@ -22,7 +22,7 @@ from turngym.environments.checks.fork import ForkChecks
 from turngym.environments.checks.turn import TurnChecks
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.snapshot import clone
-from turngym.environments.gym.adapters import as_sync
+from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import make
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -96,9 +96,5 @@ def _maker(target: Target) -> tuple[Callable[[], AnyEnv], str]:
     if isinstance(target, gymnasium.Env):
         return partial(clone, target), str(target)
     if isinstance(target, AsyncTurnEnv):
-        return lambda: as_sync(target.clone), target.name
-    return lambda: _as_sync(target()), getattr(target, "__name__", repr(target))
-
-
-def _as_sync(made: AnyEnv | AsyncTurnEnv) -> AnyEnv:
-    return as_sync(made) if isinstance(made, AsyncTurnEnv) else made
+        return lambda: as_gym(target.clone()), target.name
+    return lambda: as_gym(target()), getattr(target, "__name__", repr(target))

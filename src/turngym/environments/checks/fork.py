@@ -24,8 +24,10 @@ from turngym.environments.checks.probes import (
     replaying,
     step,
 )
-from turngym.environments.core.snapshot import StackSnapshot, fork, restore, snapshot
-from turngym.environments.gym.wrappers import TurnLimit
+from turngym.environments.core.env import Snapshot
+from turngym.environments.core.limits import TurnLimit
+from turngym.environments.core.snapshot import fork, restore, snapshot
+from turngym.environments.gym.wrappers import limited
 from turngym.errors import ConfigError
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -52,8 +54,8 @@ class _Branch:
 class ForkChecks:
     """The checks of one environment's snapshots; ``can_be_played`` comes first.
 
-    Every environment is wrapped in a ``TurnLimit`` that ends the reference episode, so that the
-    counts of wrappers are part of what must come back.
+    Every environment has a ``TurnLimit`` that ends the reference episode, so that the counts of
+    limits are part of what must come back.
 
     Args:
         make: Makes one more environment of the kind.
@@ -113,7 +115,7 @@ class ForkChecks:
 
     @contextmanager
     def _env(self) -> Iterator[AnyEnv]:
-        env = TurnLimit(OrderEnforcing(self._make()), self._max_turns)
+        env = limited(OrderEnforcing(self._make()), TurnLimit(self._max_turns))
         try:
             yield env
         finally:
@@ -229,8 +231,8 @@ class ForkChecks:
                 _must_continue(other, branch, "restored from a pickle")
 
 
-def _pickled(state: StackSnapshot) -> StackSnapshot:
-    again: StackSnapshot = pickle.loads(pickle.dumps(state))
+def _pickled(state: Snapshot) -> Snapshot:
+    again: Snapshot = pickle.loads(pickle.dumps(state))
     return again
 
 

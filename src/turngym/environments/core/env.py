@@ -1,32 +1,31 @@
-"""One episode's dialogue as a real ``gymnasium.Env``.
+"""One episode's dialogue, synchronous (a real ``gymnasium.Env``) or with coroutines.
 
 An author writes ``begin`` (make the problem of a task) and ``turn`` (carry out one parsed action);
-``TurnEnv`` does the rest: tasks and seeds, parsing, the reserved ``info`` keys, order of calls,
-and the record that snapshots by replay need. ``AsyncTurnEnv`` is the same with coroutines.
+``EpisodeCore`` does the rest: tasks and seeds, parsing, limits, the reserved ``info`` keys, order
+of calls, and the record that snapshots by replay need.
 """
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import gymnasium
-from gymnasium.utils import seeding
+import numpy as np
 
 from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.core.episode import (
-    METADATA,
     EpisodeCore,
-    EpisodeLog,
     Observation,
     Outcome,
     Snapshot,
     SnapshotKind,
+    Step,
     add_end,
+    awaited,
 )
 from turngym.environments.core.info import Info
-from turngym.environments.core.spaces import Unicode, text_observation_space
 from turngym.tasks.base import Task
 
 __all__ = [
@@ -36,8 +35,11 @@ __all__ = [
     "Outcome",
     "Snapshot",
     "SnapshotKind",
+    "Step",
     "TurnEnv",
 ]
+
+T = TypeVar("T")
 
 
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
@@ -49,21 +51,15 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
 
     Action: any text; ``action_format`` says what is understood.
     Observation: ``{"text": str}``, and ``"image"`` where the environment is visual.
-    Start: ``reset(seed=..., options={"task": Task | task_id})``; without a task, one is drawn from
-    the ``split`` option (default ``"train"``).
+    Start: ``reset(seed=..., options={"task": Task | task_id})``; without a task, one is sampled
+    from the ``split`` option (default ``"train"``).
     End: ``info["stop_reason"]`` says why.
     """
 
-    metadata: ClassVar[dict[str, Any]] = METADATA  # type: ignore[misc]
     blocks: bool = False
-    """Whether its calls wait for something outside (a server, a program). Rollouts then run each
-    such environment in a thread, so that others play meanwhile. Leave it False where calls compute
+    """Whether its calls wait for something outside (a server, a program). Rollouts then give each
+    such environment a thread, so that others play meanwhile. Leave it False where calls compute
     only: they stay in the event loop."""
-
-    def __init__(self, *, render_mode: str | None = None) -> None:
-        self.observation_space = text_observation_space()
-        self.action_space = Unicode()
-        self.render_mode = render_mode
 
     @abstractmethod
     def begin(self, task: Task) -> Outcome:
@@ -79,15 +75,13 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         """Start an episode. The same seed and options give the same episode."""
         return self._opened(self.begin(self._open(seed, options)))
 
-    def step(self, action: str) -> tuple[Observation, float, bool, bool, Info]:
+    def step(self, action: str) -> Step:
         """Carry out what the agent said. An action that is not understood is part of the episode.
 
         Raises:
             ResetNeeded: The episode is over.
         """
-        if self._over or not isinstance(action, str):
-            self._refuse(action)
-        parsed = self.action_format.parse(action)
+        parsed = self._parse(action)
         if isinstance(parsed, InvalidAction):
             outcome = self._not_understood(parsed)
         else:
@@ -95,7 +89,12 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             outcome = self.turn(parsed)
         if outcome.truncated:
             add_end(outcome, self.end_at_limit())
-        return self._stepped(action, outcome)
+        step = self._stepped(action, outcome)
+        limit = self._spent(action, parsed, step)
+        return step if limit is None else self._truncated(step, limit, self.end_at_limit())
+
+    def close(self) -> None:
+        """Release what the environment holds. Safe to call twice."""
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode; taking it changes nothing."""
@@ -108,16 +107,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             SnapshotError: It belongs to another environment, or replaying it gave other
                 observations.
         """
-        self._begin_restore(snapshot)
-        if snapshot.kind == "replay":
-            log: EpisodeLog = snapshot.state
-            observation, _ = self.reset(seed=log.seed, options=log.options)
-            self._compare(0, log.opening, observation)
-            for number, (action, wanted) in enumerate(log.turns, start=1):
-                self._compare(number, wanted, self.step(action)[0])
-        else:
-            self.set_state(snapshot.state)
-        self._end_restore(snapshot)
+        _finished(self._restore(snapshot))
 
     def fork(self, n: int) -> list[Self]:
         """Return ``n`` independent environments in the state of this one.
@@ -125,31 +115,31 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         Raises:
             SnapshotError: A child does not get there; those made so far are closed.
         """
-        snapshot, children = self.snapshot(), []
-        try:
-            for _ in range(n):
-                children.append(self.clone())
-                children[-1].restore(snapshot)
-        except BaseException:
-            for child in children:
-                child.close()
-            raise
-        return children
+        return _finished(self._fork(n))
 
 
 class AsyncTurnEnv(EpisodeCore):
-    """``TurnEnv`` with coroutines, for environments that wait on I/O.
+    """``TurnEnv`` with coroutines, for environments that wait on I/O; the same public methods.
 
-    One instance serves one task at a time. ``as_sync`` makes a ``gymnasium.Env`` of it.
+    One instance serves one task at a time. ``gymnasium.make`` gives its synchronous face,
+    ``turngym.make_async`` the environment itself.
     """
 
-    metadata: ClassVar[dict[str, Any]] = METADATA
+    _np_random: Any = None
+    if TYPE_CHECKING:
+        np_random: np.random.Generator
+        np_random_seed: int
+    else:
+        np_random = gymnasium.Env.np_random
+        np_random_seed = gymnasium.Env.np_random_seed
+    get_wrapper_attr = gymnasium.Env.get_wrapper_attr
+    has_wrapper_attr = gymnasium.Env.has_wrapper_attr
+    set_wrapper_attr = gymnasium.Env.set_wrapper_attr
 
-    def __init__(self, *, render_mode: str | None = None) -> None:
-        self.observation_space = text_observation_space()
-        self.action_space = Unicode()
-        self.render_mode = render_mode
-        self.np_random, self._np_random_seed = seeding.np_random()
+    @property
+    def unwrapped(self) -> Self:
+        """The environment itself."""
+        return self
 
     @abstractmethod
     async def begin(self, task: Task) -> Outcome:
@@ -163,48 +153,55 @@ class AsyncTurnEnv(EpisodeCore):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode, as ``TurnEnv.reset``."""
-        task = self._open(seed, options)
-        return self._opened(await self.begin(task))
+        return self._opened(await self.begin(self._open(seed, options)))
 
-    async def step(self, action: str) -> tuple[Observation, float, bool, bool, Info]:
+    async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""
         parsed = self._parse(action)
-        outcome = parsed if isinstance(parsed, Outcome) else await self.turn(parsed)
+        if isinstance(parsed, InvalidAction):
+            outcome = self._not_understood(parsed)
+        else:
+            self._over = True  # stays so when the turn fails or is cancelled
+            outcome = await self.turn(parsed)
         if outcome.truncated:
-            end: Any = self.end_at_limit()
-            add_end(outcome, await end if inspect.isawaitable(end) else end)
-        return self._stepped(action, outcome)
+            add_end(outcome, await awaited(self.end_at_limit()))
+        step = self._stepped(action, outcome)
+        limit = self._spent(action, parsed, step)
+        if limit is None:
+            return step
+        self._over = True  # also when the judge fails
+        return self._truncated(step, limit, await awaited(self.end_at_limit()))
 
     async def close(self) -> None:
         """Release what the environment holds. Safe to call twice."""
 
     async def snapshot(self) -> Snapshot:
         """Return the state of the episode; ``get_state`` may be a coroutine here."""
-        state = self._state()
-        return self._snapshot(await state if inspect.isawaitable(state) else state)
+        return self._snapshot(await awaited(self._state()))
 
     async def restore(self, snapshot: Snapshot) -> None:
         """Go back to ``snapshot``, as ``TurnEnv.restore``; ``set_state`` may be a coroutine."""
-        self._begin_restore(snapshot)
-        if snapshot.kind == "replay":
-            log: EpisodeLog = snapshot.state
-            observation, _ = await self.reset(seed=log.seed, options=log.options)
-            self._compare(0, log.opening, observation)
-            for number, (action, wanted) in enumerate(log.turns, start=1):
-                self._compare(number, wanted, (await self.step(action))[0])
-        elif inspect.isawaitable(done := self.set_state(snapshot.state)):  # type: ignore[func-returns-value]
-            await done
-        self._end_restore(snapshot)
+        await self._restore(snapshot)
 
     async def fork(self, n: int) -> list[Self]:
         """Return ``n`` independent environments in the state of this one, as ``TurnEnv.fork``."""
-        snapshot, children = await self.snapshot(), []
-        try:
-            for _ in range(n):
-                children.append(self.clone())
-                await children[-1].restore(snapshot)
-        except BaseException:
-            for child in children:
-                await child.close()
-            raise
-        return children
+        return await self._fork(n)
+
+    async def __aenter__(self) -> Self:
+        """Return the environment."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that has nothing to wait for, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")

@@ -1,29 +1,36 @@
 """What every environment of ours does around an author's ``begin`` and ``turn``, without any I/O.
 
-Tasks and seeds, parsing, the reserved ``info`` keys, order of calls, and the record that snapshots
-by replay need. ``base.py`` makes a synchronous and an asynchronous environment of it.
+Tasks and seeds, parsing, limits, the reserved ``info`` keys, order of calls, and the record that
+snapshots by replay need. ``env.py`` makes a synchronous and an asynchronous environment of it.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 
-from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
+from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
 from turngym.environments.core.info import Info
+from turngym.environments.core.limits import Limit, Parsed
+from turngym.environments.core.spaces import Unicode, text_observation_space
 from turngym.errors import ConfigError, SnapshotError
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
 Observation = dict[str, Any]
 """``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
+
+Step = tuple[Observation, float, bool, bool, Info]
+"""What ``step`` returns: observation, reward, terminated, truncated, info."""
 
 SnapshotKind = Literal["exact", "fs", "replay"]
 """How a state is kept: a copy of it, a copy with its files, or the actions that led to it."""
@@ -43,7 +50,7 @@ class Outcome:
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    """True only for a limit of the environment's own; other limits are wrappers."""
+    """True only for a limit of the environment's own; the others are ``episode_limits``."""
     invalid_action: str | None = None
     """Why the action was understood but could not be carried out."""
     image: Any = None
@@ -63,6 +70,8 @@ class Snapshot:
     """``exact`` and ``fs``: what ``get_state`` gave. ``replay``: the record of the episode."""
     rng_state: Mapping[str, Any]
     bookkeeping: Mapping[str, Any]
+    wrappers: Any = None
+    """States of wrappers around it, of ``turngym.environments.core.snapshot``."""
 
 
 @dataclass(slots=True)
@@ -86,8 +95,14 @@ class EpisodeCore:
     snapshot_kind: ClassVar[SnapshotKind] = "replay"
     shows_ground_truth: ClassVar[bool] = False
     """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
+    metadata: ClassVar[dict[str, Any]] = METADATA
     action_format: ActionFormat
     np_random: np.random.Generator
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    episode_limits: list[Limit]
+    """Truncate the episode; each counts every step, and the first that is spent gives the reason.
+    ``turngym.environments.gym.wrappers.limited`` adds to them."""
 
     _constructor: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _task: Task | None = None
@@ -96,7 +111,10 @@ class EpisodeCore:
     _over: bool = True
     _started: bool = False
     _last_text: str = ""
+    _is_replaying: bool = False
     render_mode: str | None = None
+    spec: EnvSpec | None = None
+    """As ``gymnasium.make`` made it; None when it was not made by an id."""
     _np_random_seed: int | None = None
 
     _lists_actions = _has_anchor = _has_potential = False
@@ -112,9 +130,15 @@ class EpisodeCore:
         """Remember the arguments, so that ``fork`` can build an equal environment."""
         self = super().__new__(cls)
         self._constructor = (args, kwargs)
+        self.episode_limits = []
         if not self.name:
             self.name = cls.__name__.removesuffix("Env").lower()
         return self
+
+    def __init__(self, *, render_mode: str | None = None) -> None:
+        self.observation_space = text_observation_space()
+        self.action_space = Unicode()
+        self.render_mode = render_mode
 
     # What an author may override.
 
@@ -209,8 +233,8 @@ class EpisodeCore:
         """Return a new environment made with the same arguments; it needs a reset."""
         args, kwargs = self._constructor
         clone = type(self)(*args, **kwargs)
-        if isinstance(clone, gymnasium.Env) and isinstance(self, gymnasium.Env):
-            clone.spec = self.spec
+        clone.spec = self.spec
+        clone.episode_limits = [copy.copy(limit) for limit in self.episode_limits]
         return clone
 
     def render(self) -> str | None:
@@ -261,16 +285,14 @@ class EpisodeCore:
         truth = info.get("ground_truth")
         if truth is not None and (answer := self.answer(str(truth))) is not None:
             info["answer"] = answer
+        for limit in self.episode_limits:
+            limit.start(observation, info)
         return observation, info
 
-    def _parse(self, action: str) -> Action | Outcome:
+    def _parse(self, action: str) -> Parsed:
         if self._over or not isinstance(action, str):
             self._refuse(action)
-        parsed = self.action_format.parse(action)
-        if isinstance(parsed, InvalidAction):
-            return self._not_understood(parsed)
-        self._over = True  # stays so when the turn fails or is cancelled: only a reset helps then
-        return parsed
+        return self.action_format.parse(action)
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:
         text = f"{problem.reason} {self.reminder()}".rstrip()
@@ -281,9 +303,7 @@ class EpisodeCore:
             raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
         raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
 
-    def _stepped(
-        self, action: str, outcome: Outcome
-    ) -> tuple[Observation, float, bool, bool, Info]:
+    def _stepped(self, action: str, outcome: Outcome) -> Step:
         text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
         self._last_text = text
         self._over = over = terminated or truncated
@@ -300,6 +320,29 @@ class EpisodeCore:
         if outcome.image is not None:
             observation["image"] = outcome.image
         return observation, float(outcome.reward), terminated, truncated, info
+
+    def _spent(self, action: str, parsed: Parsed, step: Step) -> Limit | None:
+        """Count a step; return the first limit that it reached, unless the episode ended anyway."""
+        first = None
+        for limit in () if self._is_replaying else self.episode_limits:
+            if limit.is_spent(action, parsed, step[0], step[4]) and first is None:
+                first = limit
+        return None if self._over else first
+
+    def _truncated(self, step: Step, limit: Limit, end: Outcome | None) -> Step:
+        """Return the step at which ``limit`` ends the episode, judged by ``end_at_limit``."""
+        observation, reward, _, _, info = step
+        if end is not None:
+            reward += end.reward
+            info = joined_info(info, end.info or {}, reward)
+        if "score" not in info:
+            score = self.score()
+            info["score"] = None if score is None else float(score)
+        info["stop_reason"] = limit.reason.value
+        if "legal_actions" in info:
+            info["legal_actions"] = []
+        self._over = True
+        return observation, reward, False, True, info
 
     def _info(self, outcome: Outcome) -> Info:
         info: Info = {"task_id": self._task_id}
@@ -333,7 +376,13 @@ class EpisodeCore:
             task=self._task,
             state=state,
             rng_state=self._rng_state(),
-            bookkeeping={"over": self._over, "last_text": self._last_text},
+            bookkeeping={
+                "over": self._over,
+                "last_text": self._last_text,
+                "limits": [
+                    (type(limit).__name__, limit.get_state()) for limit in self.episode_limits
+                ],
+            },
         )
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
@@ -342,20 +391,66 @@ class EpisodeCore:
                 f"{self.name}: this is a {snapshot.kind!r} snapshot of {snapshot.env!r}, "
                 f"wanted a {self.snapshot_kind!r} one of {self.name!r}"
             )
+        here = [type(limit).__name__ for limit in self.episode_limits]
+        there = [name for name, _ in snapshot.bookkeeping["limits"]]
+        if here != there:
+            raise SnapshotError(f"{self.name}: the snapshot is of limits {there}, these are {here}")
 
-    def _begin_restore(self, snapshot: Snapshot) -> None:
+    async def _restore(self, snapshot: Snapshot) -> None:
+        """Go back to ``snapshot``; waits for nothing where the environment does not."""
         self._check_snapshot(snapshot)
         self._task = snapshot.task
         self._task_id = "" if snapshot.task is None else snapshot.task.id
         self._over = True  # until it is there
         if snapshot.kind == "replay":
             self._set_rng(snapshot.state.rng_state)
-
-    def _end_restore(self, snapshot: Snapshot) -> None:
+            self._is_replaying = True
+            try:
+                await self._replay(snapshot.state)
+            finally:
+                self._is_replaying = False
+        else:
+            await awaited(self.set_state(snapshot.state))  # type: ignore[func-returns-value]
         self._set_rng(snapshot.rng_state)
         self._started = True
         self._over = bool(snapshot.bookkeeping["over"])
         self._last_text = snapshot.bookkeeping["last_text"]
+        for limit, (_, state) in zip(
+            self.episode_limits, snapshot.bookkeeping["limits"], strict=True
+        ):
+            limit.set_state(state)
+
+    async def _replay(self, log: EpisodeLog) -> None:
+        observation, _ = await awaited(self.reset(seed=log.seed, options=log.options))
+        self._compare(0, log.opening, observation)
+        for number, (action, wanted) in enumerate(log.turns, start=1):
+            self._compare(number, wanted, (await awaited(self.step(action)))[0])
+
+    async def _fork(self, n: int) -> list[Self]:
+        """Return ``n`` clones in the state of this one; they are closed when one fails."""
+        snapshot, children = self._snapshot(await awaited(self._state())), list[Self]()
+        try:
+            for _ in range(n):
+                children.append(self.clone())
+                await children[-1]._restore(snapshot)
+        except BaseException:
+            for child in children:
+                await awaited(child.close())
+            raise
+        return children
+
+    # Of the classes that inherit from this one.
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode."""
+        raise NotImplementedError
+
+    def step(self, action: str) -> Any:
+        """Carry out what the agent said."""
+        raise NotImplementedError
+
+    def close(self) -> Any:
+        """Release what the environment holds."""
 
     def _set_rng(self, state: Mapping[str, Any]) -> None:
         bits: np.random.BitGenerator = getattr(np.random, str(state["bit_generator"]))()
@@ -369,6 +464,11 @@ class EpisodeCore:
                 f"{self.name}: replay differs at turn {turn}: saw "
                 f"{observation['text'][:60]!r}, recorded {wanted[:60]!r}; is it deterministic?"
             )
+
+
+async def awaited(result: Any) -> Any:
+    """Return ``result``, or what it is a coroutine of."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def add_end(outcome: Outcome, end: Outcome | None) -> None:

@@ -3,19 +3,19 @@
 The environment itself keeps its state as it declares (``exact``, ``fs`` or ``replay``, see
 ``TurnEnv.snapshot``). Of each wrapper all attributes but ``env`` are copied deeply; a wrapper that
 holds what cannot or need not be copied has ``snapshot_state()`` and ``restore_state(state)``
-instead, as our limits do.
+instead. Limits are no wrappers: the environment keeps them.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import gymnasium
 
-from turngym.environments.core.env import Snapshot, SnapshotKind
+from turngym.environments.core.env import Snapshot
 from turngym.errors import SnapshotError
 
 AnyEnv = gymnasium.Env[Any, Any]
@@ -42,31 +42,18 @@ class _WrapperStates:
     levels: tuple[_Level, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackSnapshot:
-    """A state of an environment and its wrappers. Picklable when the state of the core is."""
-
-    core: Snapshot
-    """State of the unwrapped environment."""
-    wrappers: _WrapperStates
-
-    @property
-    def kind(self) -> SnapshotKind:
-        """How the state of the core is kept."""
-        return self.core.kind
-
-
-def snapshot(env: AnyEnv) -> StackSnapshot:
+def snapshot(env: AnyEnv) -> Snapshot:
     """Return the state of ``env`` and its wrappers; taking it changes nothing.
 
     Raises:
         SnapshotError: The environment cannot be snapshotted (it is no ``TurnEnv``, or was not
             reset), or a wrapper cannot be copied.
     """
-    return StackSnapshot(core=_core(env).snapshot(), wrappers=_wrapper_states(env))
+    state: Snapshot = _core(env).snapshot()
+    return replace(state, wrappers=_wrapper_states(env))
 
 
-def restore(env: AnyEnv, state: StackSnapshot) -> None:
+def restore(env: AnyEnv, state: Snapshot) -> None:
     """Go back to ``state``, which may come from another equal environment.
 
     Raises:
@@ -74,11 +61,12 @@ def restore(env: AnyEnv, state: StackSnapshot) -> None:
             replaying it gave something else.
     """
     here = [_name(wrapper) for wrapper in _wrappers(env)]
-    there = [name for name, _ in state.wrappers.states]
+    wrappers = state.wrappers or _WrapperStates(states=(), levels=(_Level(0),))
+    there = [name for name, _ in wrappers.states]
     if here != there:
         raise SnapshotError(f"{env}: the snapshot is of wrappers {there}, these are {here}")
-    _core(env).restore(state.core)
-    _restore_wrappers(env, state.wrappers)
+    _core(env).restore(state)
+    _restore_wrappers(env, wrappers)
 
 
 def fork(env: EnvT, n: int) -> list[EnvT]:

@@ -21,7 +21,7 @@ def register_desktop() -> None:
     for kind in TASK_TYPES:
         register(
             f"turngym/{kind}-v0",
-            f"{_HERE}.factories:desktop",
+            f"{_HERE}.env:DesktopEnv",
             family="desktop",
             max_turns=60,
             kwargs={"kind": kind},
@@ -34,7 +34,7 @@ def register_desktop() -> None:
     for app in GROUNDING_APPS:
         register(
             f"turngym/grounding-{app}-v0",
-            f"{_HERE}.factories:grounding",
+            f"{_HERE}.grounding:GroundingEnv",
             family="desktop",
             max_turns=3,
             kwargs={"app": app},
@@ -47,7 +47,7 @@ def register_desktop() -> None:
     for kind in PHONE_TASK_TYPES:
         register(
             f"turngym/{kind}-v0",
-            f"{_HERE}.factories:phone",
+            f"{_HERE}.phone.env:PhoneEnv",
             family="phone",
             max_turns=40,
             kwargs={"kind": kind},

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from turngym.environments.core.env import Observation
+from turngym.environments.core.env import Observation, Step
 from turngym.environments.core.info import Info
-from turngym.environments.gym.wrappers import Step, TextEnv
+from turngym.environments.gym.wrappers import TextEnv
 from turngym.records import append_trajectory
 from turngym.types import Message, StopReason, Trajectory, Turn
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from turngym import registry
-from turngym.environments.core.env import AsyncTurnEnv, SnapshotKind
+from turngym.environments.core.episode import SnapshotKind
+from turngym.environments.core.limits import Limit, TurnLimit, limit_of
+from turngym.environments.gym.face import as_gym
+from turngym.environments.gym.wrappers import attach
 from turngym.environments.options import options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.registry import EnvEntry
 
-TURN_LIMIT = "turngym.environments.gym.registration:with_turn_limit"
 CREATE = f"{__name__}:create"
 
 
@@ -41,7 +44,7 @@ def register(
         id: ``"<namespace>/<Name>-v<N>"``. The version goes up when results change.
         entry_point: ``"package.module:Class"``, imported when the environment is first made.
         family: Group for listings, for example ``"text"``.
-        max_turns: Turns after which an episode is truncated (a ``TurnLimit`` wrapper).
+        max_turns: Turns after which an episode is truncated (``TurnLimit``).
         kwargs: Arguments of the class.
         snapshot_kind: What the class declares.
         nondeterministic: The same seed does not give the same episode; checks then ask for less.
@@ -75,45 +78,19 @@ def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
     """Register what ``entry`` describes, as ``register``."""
     if not registry.add(entry):
         return
-    id, max_turns = entry.id, entry.max_turns
-    gymnasium.registry.pop(id, None)
-    limit = gymnasium.envs.registration.WrapperSpec(
-        "TurnLimit", TURN_LIMIT, {"max_turns": max_turns}
-    )
+    gymnasium.registry.pop(entry.id, None)
     gymnasium.register(
-        id=id,
+        id=entry.id,
         entry_point=CREATE,
-        kwargs={"entry_point": entry.entry_point, **entry.kwargs},
+        kwargs={
+            "entry_point": entry.entry_point,
+            "registered": [entry.id, entry.max_turns],
+            **entry.kwargs,
+        },
         nondeterministic=nondeterministic,
-        additional_wrappers=(limit,),
         disable_env_checker=True,
         order_enforce=False,  # TurnEnv refuses a step without a reset itself
     )
-
-
-def with_turn_limit(env: gymnasium.Env[Any, Any], max_turns: int) -> gymnasium.Env[Any, Any]:
-    """Return ``env`` within the turns of what it was made as.
-
-    The option ``max_turns`` says how many. Without it: an id stands for one difficulty, and made
-    with another one (``difficulty="hard"``), the environment gets the turns of the id that stands
-    for that.
-
-    Args:
-        env: As ``gymnasium.make`` made it.
-        max_turns: Turns of the id.
-
-    Raises:
-        ConfigError: The option is no whole number above 0.
-    """
-    from turngym.environments.gym.wrappers import TurnLimit
-
-    spec = env.unwrapped.spec
-    wanted = None if spec is None else spec.kwargs.get("max_turns")
-    if wanted is not None:
-        if isinstance(wanted, bool) or not isinstance(wanted, int):
-            raise ConfigError(f"option max_turns: wanted a whole number, got {wanted!r}")
-        return TurnLimit(env, wanted)
-    return TurnLimit(env, max_turns if spec is None else _turns_of(spec.id, spec.kwargs, max_turns))
 
 
 def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
@@ -123,15 +100,19 @@ def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
         spec: What is to be made there.
         kwargs: Options to make it with.
     """
-    spec = deepcopy(spec)
-    for wrapper in spec.additional_wrappers:
-        if wrapper.entry_point == TURN_LIMIT and wrapper.kwargs is not None:
-            turns = wrapper.kwargs["max_turns"]
-            wrapper.kwargs["max_turns"] = _turns_of(spec.id, {**spec.kwargs, **kwargs}, turns)
-    return spec
+    if spec.entry_point != CREATE:
+        return spec
+    merged = {**spec.kwargs, **kwargs}
+    turns = merged.get("max_turns") or _turns_of(*merged["registered"], merged)
+    return replace(spec, kwargs={**deepcopy(spec.kwargs), "max_turns": turns})
 
 
-def _turns_of(id: str, kwargs: Mapping[str, Any], max_turns: int) -> int:
+def _turns_of(id: str, max_turns: int, kwargs: Mapping[str, Any]) -> int:
+    """Return the turns of ``id``, which has ``max_turns``, when it is made with ``kwargs``.
+
+    An id stands for one difficulty. Made with another one (``difficulty="hard"``), the environment
+    gets the turns of the id that stands for that.
+    """
     entries = registry.entries()
     own = next((entry for entry in entries if entry.id == id), None)
     if own is None:  # only the process that sent the spec knows it
@@ -154,7 +135,7 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         name: ``"turngym/Maze-v0"`` or ``"text/maze"``; of one's own ``"games.py"``,
             ``"games.py:Class"`` or ``"module:Class"``.
         kwargs: Options of the environment (``options_of``); they override the registered ones.
-            ``max_turns`` is one of every environment.
+            ``max_turns`` and ``episode_limits`` are options of every environment (see ``create``).
 
     Raises:
         UnknownNameError: There is none of that name; the message names the nearest.
@@ -177,21 +158,31 @@ def make(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def create(
-    entry_point: str | Callable[..., Any], max_turns: int | None = None, **kwargs: Any
+    entry_point: str | Callable[..., Any],
+    registered: tuple[str, int] | None = None,
+    max_turns: int | None = None,
+    episode_limits: Sequence[Limit | Mapping[str, Any]] = (),
+    **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
     """Return the environment that ``entry_point`` makes; what ``gymnasium.make`` calls.
 
     Args:
         entry_point: ``"package.module:Class"``, or what it names. One made of coroutines becomes a
             ``gymnasium.Env``.
-        max_turns: Read by ``with_turn_limit``.
+        registered: Its id, and the turns of that.
+        max_turns: Turns after which an episode is truncated, instead of those.
+        episode_limits: More limits, or what ``Limit.record`` gives of them.
         kwargs: Arguments of the class.
+
+    Raises:
+        ConfigError: A limit is wrong.
     """
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    env: Any = maker(**kwargs)
-    if isinstance(env, AsyncTurnEnv):
-        from turngym.environments.gym.adapters import as_sync  # it imports this module
-
-        return as_sync(env)
-    made: gymnasium.Env[Any, Any] = env
-    return made
+    made: Any = maker(**kwargs)
+    turns = max_turns
+    if turns is None and registered is not None:
+        turns = _turns_of(*registered, kwargs)
+    if turns is not None and (isinstance(turns, bool) or not isinstance(turns, int)):
+        raise ConfigError(f"option max_turns: wanted a whole number, got {turns!r}")
+    own = [] if turns is None else [TurnLimit(turns)]
+    return attach(as_gym(made), [*own, *map(limit_of, episode_limits)])

@@ -23,8 +23,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.async_vector_env import AsyncState
 
 from turngym import registry
+from turngym.environments.gym.process import open_reply, pack_error
 from turngym.environments.gym.registration import with_own_turns
-from turngym.environments.gym.workers import open_reply, pack_error
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
 if TYPE_CHECKING:

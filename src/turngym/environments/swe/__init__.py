@@ -15,7 +15,7 @@ def register_swe() -> None:
     for name, tasks in (("Bugs", "shipped"), ("Bugs-sample", "sample")):
         register(
             f"turngym/{name}-v0",
-            f"{_HERE}.factories:bugs",
+            f"{_HERE}.instances:bugs",
             family="swe",
             max_turns=_MAX_TURNS,
             kwargs={"tasks": tasks},

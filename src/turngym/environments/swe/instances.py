@@ -297,3 +297,15 @@ async def _layout(sandbox: GuestSandbox, tests: set[str]) -> Layout:
     layout = find_layout([*paths, *tests], "the repository of the instance")
     more = [path for path in sorted(tests) if not layout.is_test(path)]
     return replace(layout, tests=(*layout.tests, *more))
+
+
+def bugs(tasks: str = "shipped", **kwargs: Any) -> SweEnv | InstanceEnv:
+    """Return the environment of a set of SWE tasks.
+
+    Args:
+        tasks: As for ``SweEnv``; a file ``*.jsonl`` holds SWE-bench instances, for ``InstanceEnv``.
+        kwargs: More arguments of the one or the other.
+    """
+    if tasks.endswith(".jsonl"):
+        return InstanceEnv(instances=tasks, **kwargs)
+    return SweEnv(tasks=tasks, **kwargs)

@@ -22,7 +22,7 @@ def register_terminal() -> None:
     for group, programs in _GROUPS.items():
         register(
             f"turngym/Shell{'' if group == 'all' else '-' + group}-v0",
-            f"{_HERE}.factories:shell",
+            f"{_HERE}.env:TerminalEnv",
             family="terminal",
             max_turns=30,
             kwargs={"group": group},

@@ -15,7 +15,7 @@ def register_web() -> None:
     for task in TASKS:
         register(
             f"turngym/miniwob-{task}-v0",
-            f"{_HERE}.factories:miniwob",
+            f"{_HERE}.miniwob.env:MiniWobEnv",
             family="web",
             max_turns=LONG.get(task, MAX_TURNS),
             kwargs={"task": task},
@@ -28,10 +28,10 @@ def register_web() -> None:
         for kind in kinds:
             register(
                 f"turngym/{site.capitalize()}-{kind}-v0",
-                f"{_HERE}.factories:site",
+                f"{_HERE}.sites.{site}.env:{site.capitalize()}Env",
                 family="web",
                 max_turns=30,
-                kwargs={"site": site, "kind": kind},
+                kwargs={"kind": kind},
                 snapshot_kind="fs",
                 extra="web",
                 modules=("playwright",),

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeVar
 
-import gymnasium
-
-from turngym.environments.gym.adapters import AsyncAdapter, as_async, waits
+from turngym.environments.core.env import Observation, Step
+from turngym.environments.core.info import Info
+from turngym.environments.gym.hosts import (
+    ISOLATIONS,
+    AsyncEnv,
+    EnvHost,
+    InlineEnv,
+    Isolation,
+    as_async,
+)
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.faults import Boundary, ExitBoundary, Tolerated
 from turngym.rollouts.scheduler.config import DeadlineConfig
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _CANCEL_S = 5.0
 """Seconds that a call has to end after it was cancelled."""
 
 MakeAnyEnv = Callable[[], Any]
 """Makes a ``gymnasium.Env`` or an ``AsyncTurnEnv``."""
-Isolation = Literal["inline", "thread", "process"]
-ISOLATIONS: tuple[Isolation, ...] = ("inline", "thread", "process")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,10 +63,10 @@ class EnvPool:
     Args:
         make_env: Makes one environment; for ``isolation="process"`` it must be picklable.
         size: Environments lent at once, 1 or more.
-        isolation: Where calls run. ``"inline"``: in the event loop, right for environments that
-            compute for microseconds or are coroutines; those that wait (``waits``) are given
-            threads all the same. ``"thread"``: calls that block do not hold up others.
-            ``"process"``: nor do calls that crash, leak or never return.
+        isolation: Where calls run, as for ``as_async``. ``"inline"``: in the event loop; an
+            environment that says that it blocks gets a thread all the same. ``"thread"``: calls
+            that block do not hold up others. ``"process"``: nor do calls that crash, leak or never
+            return.
         deadlines: Seconds that calls may take.
         spares: Environments kept ready besides those that are lent, so that replacing a broken one
             takes no time.
@@ -85,17 +90,16 @@ class EnvPool:
             raise unknown_name("isolation", isolation, ISOLATIONS)
         self.size = size
         self.isolation = isolation
+        self._place: Isolation = isolation
         self.deadlines = deadlines or DeadlineConfig()
         self.stats = PoolStats()
         self._make_env = make_env
         self._spares = spares
         self._lent = 0
-        self._idle: deque[Any] = deque()
+        self._idle: deque[AsyncEnv] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._background: set[asyncio.Task[None]] = set()
         self._making = 0
-        self._waits = False
-        """Whether its environments turned out to wait, though they were to run inline."""
         self._closed = False
 
     async def open(self) -> None:
@@ -142,7 +146,7 @@ class EnvPool:
         idle, self._idle = self._idle, deque()
         await asyncio.gather(*(self._close_env(env) for env in idle))
 
-    def give_back(self, env: Any, *, broken: bool) -> None:
+    def give_back(self, env: AsyncEnv, *, broken: bool) -> None:
         """Take back what was lent; ``Lease.release`` calls it."""
         if broken or self._closed:
             self.stats.replaced += broken
@@ -180,40 +184,35 @@ class EnvPool:
             self._making -= 1
         self._idle.append(env)
 
-    async def _make(self) -> Any:
+    async def _make(self) -> AsyncEnv:
         with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):
-            if self.isolation == "inline" and not self._waits:
-                env = self._make_env()
-                if waits(env):
-                    env, self._waits = as_async(env), True
-                self._check_deadlines(env)
-            else:
-                executor = "thread" if self.isolation == "inline" else self.isolation
-                env = as_async(self._make_env, executor=executor)
-                if isinstance(env, AsyncAdapter):
-                    await env.start()
+            env = as_async(self._make_env, isolation=self._place)
+            if isinstance(env, EnvHost):
+                if self._place == "inline":
+                    self._place = "thread"  # the next ones are made where they will be called
+                await env.start()
+            elif isinstance(env, InlineEnv):
+                self._check_deadlines()
         self.stats.made += 1
         return env
 
-    def _check_deadlines(self, env: Any) -> None:
+    def _check_deadlines(self) -> None:
         limits = self.deadlines
-        if isinstance(env, gymnasium.Env) and (limits.reset_s or limits.step_s):
+        if limits.reset_s or limits.step_s:
             name = "deadlines.reset_s" if limits.reset_s else "deadlines.step_s"
             raise ConfigError(
                 f"environment pool: {name} is set, but isolation='inline' cannot end a call of a "
                 "synchronous environment; use 'thread' or 'process'"
             )
 
-    async def _close_env(self, env: Any) -> None:
+    async def _close_env(self, env: AsyncEnv) -> None:
         with Tolerated("an environment did not close") as closing:
-            waiting = env.close()
-            if inspect.isawaitable(waiting):
-                await self.within("close", waiting, self.deadlines.close_s)
+            await self.within("close", env.close(), self.deadlines.close_s)
         is_late = isinstance(closing.error, TooLate)
         self.stats.abandoned += is_late
         self.stats.close_faults += closing.error is not None and not is_late
 
-    async def within(self, phase: str, call: Awaitable[Any], limit_s: float) -> Any:
+    async def within(self, phase: str, call: Awaitable[T], limit_s: float) -> T:
         """Return what ``call`` returns; one that does not end when it is cancelled is left behind.
 
         Raises:
@@ -255,22 +254,24 @@ class Lease:
     the lease is released.
     """
 
-    def __init__(self, pool: EnvPool, env: Any) -> None:
+    def __init__(self, pool: EnvPool, env: AsyncEnv) -> None:
         self._pool = pool
         self._env = env
         self._released = False
         limits = pool.deadlines
         self._reset_s, self._step_s = limits.reset_s, limits.step_s
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
         """Start an episode, within the deadline for it."""
         answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
-        return answer if limit is None else self._pool.within("reset", answer, limit)
+        return await (answer if limit is None else self._pool.within("reset", answer, limit))
 
-    def step(self, action: str) -> Any:
+    async def step(self, action: str) -> Step:
         """Carry out one action, within the deadline for it."""
         answer, limit = self._env.step(action), self._step_s
-        return answer if limit is None else self._pool.within("step", answer, limit)
+        return await (answer if limit is None else self._pool.within("step", answer, limit))
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""
@@ -282,11 +283,10 @@ class Lease:
         """Return an attribute of the environment or its wrappers."""
         if name.startswith("_"):
             raise AttributeError(name)
-        env = self._env
-        return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
+        return getattr(self._env, name)
 
 
-async def _guarded(phase: str, call: Awaitable[Any]) -> Any:
+async def _guarded(phase: str, call: Awaitable[T]) -> T:
     """Await ``call`` in a task of its own, which must not end the loop with an exit."""
     with ExitBoundary(phase, EnvironmentFault):
         return await call

@@ -13,6 +13,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import OrderEnforcing
 
 from helpers.envs import (
     AsyncLadderEnv,
@@ -23,17 +24,31 @@ from helpers.envs import (
     make_ladder,
     registered,
 )
-from turngym.environments.gym import adapters
-from turngym.environments.gym.adapters import EXECUTORS, as_async, as_sync
-from turngym.environments.gym.wrappers import TurnLimit
+from turngym.environments.core.env import AsyncTurnEnv, TurnEnv
+from turngym.environments.core.limits import TurnLimit
+from turngym.environments.gym import hosts
+from turngym.environments.gym.face import as_gym
+from turngym.environments.gym.hosts import ISOLATIONS, InlineEnv, as_async, make_async
+from turngym.environments.gym.wrappers import limited
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 
 ACTIONS = ["up", "nonsense", "jump 2", "jump 9", "up"]
 
 
+def turns(env):
+    """Return the turns that the limit of ``limited_ladder`` counted."""
+    limits = getattr(env, "episode_limits", None) or env.get_wrapper_attr("episode_limits")
+    return limits[0].spent
+
+
+def wrapped_face(env):
+    """Return the face of ``env`` in a wrapper, which only a thread can play beside others."""
+    return OrderEnforcing(as_gym(env))
+
+
 def limited_ladder(kind=LadderEnv):
     """Return a wrapped ladder; can be sent to a process."""
-    return TurnLimit(kind(), 20)
+    return limited(kind(), TurnLimit(20))
 
 
 def without_time(transition):
@@ -64,9 +79,12 @@ def nothing_left():
     pytest.fail(f"left: {threads}, {multiprocessing.active_children()}")
 
 
-@pytest.fixture(params=EXECUTORS)
+HOSTED = ("thread", "process")
+
+
+@pytest.fixture(params=HOSTED)
 async def env(request):
-    env = as_async(partial(limited_ladder), executor=request.param)
+    env = as_async(partial(limited_ladder), isolation=request.param)
     await env.reset(seed=5)
     yield env
     await env.close()
@@ -86,7 +104,7 @@ async def test_attributes_of_the_environment_and_its_wrappers_are_there(env):
     plain.reset(seed=5)
     await async_go(env, ["up", "up"])
     go(plain, ["up", "up"])
-    assert env.turns == 2
+    assert turns(env) == 2
     assert env.score() == plain.unwrapped.score()
     assert env.legal_actions() == ["up", "jump 2", "jump 3"]
     assert env.expert_action() == "jump 3"
@@ -112,11 +130,11 @@ async def test_snapshots_come_back_and_children_are_independent(env):
     try:
         await first.reset(seed=1)
         rest = await async_go(env)
-        assert env.turns == 6
+        assert turns(env) == 6
         assert await async_go(second) == rest
-        assert second.turns == 6
+        assert turns(second) == 6
         await env.restore(state)
-        assert env.turns == 1
+        assert turns(env) == 1
         assert await async_go(env) == rest
     finally:
         await first.close()
@@ -145,7 +163,7 @@ async def test_a_stop_iteration_does_not_wait_for_ever(env):
 
 async def test_calls_of_two_tasks_follow_each_other(env):
     await asyncio.gather(env.step("break sleep 0.05"), env.step("up"), env.step("up"))
-    assert env.turns == 3
+    assert turns(env) == 3
 
 
 async def test_a_closed_environment_says_so_and_may_be_closed_again(env):
@@ -183,10 +201,9 @@ class Waiting(LadderEnv):
         self.is_closed.set()
 
 
-@pytest.mark.parametrize("executor", ["thread", "pinned-thread"])
-async def test_close_does_not_wait_for_a_cancelled_call_that_still_runs(executor):
+async def test_close_does_not_wait_for_a_cancelled_call_that_still_runs():
     plain = Waiting(threading.Event())
-    env = as_async(plain, executor=executor)
+    env = as_async(plain, isolation="thread")
     await env.reset(seed=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.step("up"), 0.05)
@@ -223,7 +240,7 @@ class Tidy(AsyncLadderEnv):
 
 @pytest.mark.parametrize("after", [1e-9, 0.05])
 async def test_a_cancelled_call_ends_the_coroutine_behind_a_sync_adapter(after):
-    env = as_async(TurnLimit(as_sync(partial(AsyncLadderEnv, slip=0.0)), 20))
+    env = as_async(limited(wrapped_face(AsyncLadderEnv(slip=0.0)), TurnLimit(20)))
     await env.reset(seed=1)
     await env.step("up")
     with pytest.raises(TimeoutError):
@@ -233,9 +250,9 @@ async def test_a_cancelled_call_ends_the_coroutine_behind_a_sync_adapter(after):
 
 
 async def test_a_coroutine_that_is_broken_off_may_end_in_order(monkeypatch):
-    monkeypatch.setattr(adapters, "_INTERRUPT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(hosts, "_INTERRUPT_TIMEOUT_S", 0.05)
     made = Tidy()
-    env = as_async(as_sync(made))
+    env = as_async(wrapped_face(made))
     await env.reset(seed=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.step("up"), 0.05)
@@ -246,21 +263,21 @@ async def test_a_coroutine_that_is_broken_off_may_end_in_order(monkeypatch):
 
 @pytest.mark.parametrize("later", [0, 0.05])
 async def test_who_waits_for_a_call_that_close_breaks_off_is_told(later):
-    env = as_async(as_sync(AsyncLadderEnv))
+    env = as_async(wrapped_face(AsyncLadderEnv()))
     await env.reset(seed=1)
     step = asyncio.create_task(env.step("break hang"))
     await asyncio.sleep(later)
     await env.close()
-    with pytest.raises(EnvironmentFault, match="the call was broken off"):
+    with pytest.raises(EnvironmentFault, match="the call was cancelled"):
         await step
 
 
 async def test_a_coroutine_that_blocks_its_loop_is_closed_when_it_is_done(monkeypatch, caplog):
-    monkeypatch.setattr(adapters, "_INTERRUPT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(adapters, "_JOIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(hosts, "_INTERRUPT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(hosts, "_JOIN_TIMEOUT_S", 0.05)
     gate = threading.Event()
     made = Held(gate)
-    env = as_async(as_sync(made))
+    env = as_async(wrapped_face(made))
     await env.reset(seed=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.step("up"), 0.05)
@@ -278,7 +295,7 @@ async def test_a_coroutine_that_blocks_its_loop_is_closed_when_it_is_done(monkey
 
 
 async def test_close_breaks_off_a_process_that_is_busy():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.step("break sleep 60"), 0.05)
@@ -288,7 +305,7 @@ async def test_close_breaks_off_a_process_that_is_busy():
 
 async def test_many_environments_wait_at_the_same_time():
     together = threading.Barrier(24)  # opens when all 24 wait, and breaks when they do not
-    envs = [as_async(Waiting(together)) for _ in range(24)]
+    envs = [as_async(Waiting(together), isolation="thread") for _ in range(24)]
     await asyncio.gather(*(env.reset(seed=1) for env in envs))
     await asyncio.gather(*(env.step("up") for env in envs))
     for env in envs:
@@ -297,7 +314,7 @@ async def test_many_environments_wait_at_the_same_time():
 
 async def test_attributes_are_refused_while_a_call_runs():
     gate = threading.Event()
-    env = as_async(Waiting(gate))
+    env = as_async(Waiting(gate), isolation="thread")
     await env.reset(seed=1)
     step = asyncio.ensure_future(env.step("up"))
     await asyncio.sleep(0)
@@ -309,14 +326,14 @@ async def test_attributes_are_refused_while_a_call_runs():
     await env.close()
 
 
-async def test_a_pinned_thread_makes_and_runs_everything_and_children_have_their_own():
+async def test_a_thread_makes_and_runs_everything_and_children_have_their_own():
     made = []
 
     def make():
         made.append(threading.get_ident())
         return LadderEnv()
 
-    env = as_async(make, executor="pinned-thread")
+    env = as_async(make, isolation="thread")
     await env.reset(seed=1)
     (child,) = await env.fork(1)
     threads = [env.thread(), env.thread(), child.thread()]
@@ -326,21 +343,21 @@ async def test_a_pinned_thread_makes_and_runs_everything_and_children_have_their
     await child.close()
 
 
-async def test_a_pinned_environment_given_as_it_is_has_equal_children():
+async def test_an_environment_given_as_it_is_has_equal_children():
     plain = limited_ladder(ReplayLadderEnv)
-    env = as_async(plain, executor="pinned-thread")
+    env = as_async(plain, isolation="thread")
     await env.reset(seed=5)
     await env.step("up")
     (child,) = await env.fork(1)
     assert await async_go(child) == await async_go(env)
-    assert plain.turns == 6
+    assert turns(plain) == 6
     await env.close()
     await child.close()
     assert plain.unwrapped.closed == 1
 
 
 async def test_a_process_is_another_one_and_ends_with_close():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=1)
     pid = env.process()
     assert pid != os.getpid()
@@ -350,7 +367,7 @@ async def test_a_process_is_another_one_and_ends_with_close():
 
 
 async def test_the_death_of_a_process_is_a_fault_and_the_next_reset_starts_a_new_one():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=5)
     first = env.process()
     with pytest.raises(EnvironmentFault, match=r"step: .* process died \(exit code 7\)"):
@@ -367,7 +384,7 @@ async def test_the_death_of_a_process_is_a_fault_and_the_next_reset_starts_a_new
 
 
 async def test_a_process_killed_between_two_calls_is_noticed():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=5)
     os.kill(env.process(), 9)
     with pytest.raises(EnvironmentFault, match="process died"):
@@ -376,7 +393,7 @@ async def test_a_process_killed_between_two_calls_is_noticed():
 
 
 async def test_a_snapshot_outlives_its_process():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=5)
     await env.step("up")
     state = await env.snapshot()
@@ -389,7 +406,7 @@ async def test_a_snapshot_outlives_its_process():
 
 
 async def test_a_cancelled_call_kills_its_process():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=1)
     pid = env.process()
     with pytest.raises(TimeoutError):
@@ -400,12 +417,12 @@ async def test_a_cancelled_call_kills_its_process():
 
 
 async def test_an_exception_that_cannot_cross_is_described():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=1)
     with pytest.raises(EnvironmentFault, match="step: OddError: odd 3"):
         await env.step("break odd")
     await env.close()
-    thread = as_async(make_ladder)
+    thread = as_async(make_ladder, isolation="thread")
     await thread.reset(seed=1)
     with pytest.raises(OddError):
         await thread.step("break odd")
@@ -413,7 +430,7 @@ async def test_an_exception_that_cannot_cross_is_described():
 
 
 async def test_an_exception_from_a_process_carries_the_traceback_of_the_process():
-    env = as_async(make_ladder, executor="process")
+    env = as_async(make_ladder, isolation="process")
     await env.reset(seed=1)
     with pytest.raises(ValueError, match="broke by order") as caught:
         await env.step("break value")
@@ -422,58 +439,94 @@ async def test_an_exception_from_a_process_carries_the_traceback_of_the_process(
 
 
 async def test_an_environment_that_cannot_be_made_raises_what_its_maker_raised():
-    for executor in EXECUTORS:
-        env = as_async(partial(LadderEnv, top="high", unknown=1), executor=executor)
+    for isolation in HOSTED:
+        env = as_async(partial(LadderEnv, top="high", unknown=1), isolation=isolation)
         with pytest.raises(TypeError, match="unexpected keyword argument 'unknown'"):
             await env.reset(seed=1)
         await env.close()
 
 
 async def test_an_id_and_a_made_environment_can_go_to_a_process():
-    for source in ("text/maze", gymnasium.make("turngym/Maze-v0", difficulty="hard")):
-        env = as_async(source, executor="process")
+    hard = gymnasium.make("turngym/Maze-v0", difficulty="hard")
+    easy = gymnasium.make("turngym/Maze-v0")
+    for env, plain in (
+        (make_async("text/maze", isolation="process"), easy),
+        (as_async(hard, isolation="process"), hard),
+    ):
         _, info = await env.reset(seed=1)
-        plain = gymnasium.make("turngym/Maze-v0") if isinstance(source, str) else source
         assert plain.reset(seed=1)[1] == info
         await env.close()
 
 
 def test_what_cannot_go_to_a_process_is_explained():
     with pytest.raises(ConfigError, match="without a spec"):
-        as_async(LadderEnv(), executor="process")
+        as_async(LadderEnv(), isolation="process")
     with pytest.raises(ConfigError, match="cannot be sent to a process"):
-        as_async(lambda: LadderEnv(), executor="process")
+        as_async(lambda: LadderEnv(), isolation="process")
 
 
-def test_an_unknown_executor_is_explained():
-    with pytest.raises(UnknownNameError, match=r"executor 'threads'. Did you mean 'thread'\?"):
-        as_async(LadderEnv(), executor="threads")
+def test_an_unknown_isolation_is_explained():
+    with pytest.raises(UnknownNameError, match=r"isolation 'threads'. Did you mean 'thread'\?"):
+        as_async(LadderEnv(), isolation="threads")
 
 
 def test_an_async_environment_is_async_already():
     env = AsyncLadderEnv()
     assert as_async(env) is env
+    assert as_async(as_gym(env)) is env  # its face was not used yet
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_adapter_that_is_dropped_leaves_nothing(executor):
+async def test_an_environment_that_computes_runs_in_the_event_loop():
+    env, plain = as_async(limited_ladder), limited_ladder()
+    assert isinstance(env, InlineEnv)
+    assert await env.reset(seed=7) == plain.reset(seed=7)
+    assert env.thread() == threading.get_ident()
+    state = await env.snapshot()
+    rest = await async_go(env)
+    (child,) = await env.fork(1)
+    await env.restore(state)
+    assert (turns(child), turns(env)) == (5, 0)
+    assert await async_go(env) == rest == go(plain)
+    await env.close()
+
+
+async def test_an_environment_made_by_an_id_is_played_like_the_one_that_gymnasium_makes():
+    with registered("helpers/Async-v0", "helpers.envs:AsyncLadderEnv", max_turns=9) as id:
+        face, env = gymnasium.make(id, slip=0.1), make_async(id, slip=0.1)
+        assert type(env) is AsyncLadderEnv
+        assert env.spec == face.spec
+        assert await env.reset(seed=3) == face.reset(seed=3)
+        assert await async_go(env) == go(face)
+        face.close()
+
+
+def test_the_sync_and_the_async_class_have_the_same_public_methods():
+    sync, other = (
+        {name for name in dir(kind) if not name.startswith("_")} for kind in (TurnEnv, AsyncTurnEnv)
+    )
+    assert sync - other == {"blocks"}
+    assert other - sync == set()
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_an_adapter_that_is_dropped_leaves_nothing(isolation):
     async def main():
-        env = as_async(make_ladder, executor=executor)
+        env = as_async(make_ladder, isolation=isolation)
         await env.reset(seed=1)
 
     asyncio.run(main())  # the fixture looks for threads and processes
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_adapter_works_in_one_event_loop_after_the_other(executor):
-    env = as_async(make_ladder, executor=executor)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_an_adapter_works_in_one_event_loop_after_the_other(isolation):
+    env = as_async(make_ladder, isolation=isolation)
     opening = asyncio.run(env.reset(seed=1))
     assert asyncio.run(env.reset(seed=1)) == opening
     asyncio.run(env.close())
 
 
 async def test_an_adapter_is_closed_by_its_context():
-    async with as_async(make_ladder, executor="pinned-thread") as env:
+    async with as_async(make_ladder, isolation="thread") as env:
         await env.reset(seed=1)
     with pytest.raises(EnvironmentFault):
         await env.step("up")
@@ -484,19 +537,19 @@ async def test_an_error_in_close_is_raised_and_still_ends_everything():
         def close(self):
             raise OSError("cannot close")
 
-    for executor in ("thread", "pinned-thread"):
-        env = as_async(Clinging, executor=executor)
+    for isolation in ("inline", "thread"):
+        env = as_async(Clinging, isolation=isolation)
         await env.reset(seed=1)
         with pytest.raises(OSError, match="cannot close"):
             await env.close()
 
 
-# as_sync.
+# as_gym.
 
 
 @pytest.fixture(params=[AsyncLadderEnv, AsyncReplayLadderEnv])
 def sync_env(request):
-    env = as_sync(request.param())
+    env = as_gym(request.param())
     yield env
     env.close()
 
@@ -518,7 +571,7 @@ def test_attributes_and_seed_of_an_async_environment_are_there(sync_env):
     assert sync_env.score() == 0.0
     assert sync_env.get_wrapper_attr("expert_action")() == "jump 3"
     assert sync_env.np_random_seed == 5
-    assert sync_env.np_random is sync_env._inner.np_random
+    assert sync_env.np_random is sync_env.inner.np_random
     assert not hasattr(sync_env, "no_such_thing")
     sync_env.wait()  # a coroutine function of the author's
 
@@ -560,7 +613,7 @@ def test_closing_an_async_environment_twice_closes_it_once(sync_env):
     sync_env.reset(seed=1)
     sync_env.close()
     sync_env.close()
-    assert sync_env._inner.closed == 1
+    assert sync_env.inner.closed == 1
     with pytest.raises(EnvironmentFault, match="closed"):
         sync_env.step("up")
 
@@ -579,28 +632,15 @@ def test_tasks_that_an_environment_left_running_are_cancelled_at_close():
             finally:
                 ended.append("work")
 
-    env = as_sync(Busy())
+    env = as_gym(Busy())
     env.reset(seed=1)
     env.close()
     assert ended == ["work"]
 
 
-def test_an_async_environment_can_be_made_inside_its_loop():
-    loops = []
-
-    def make():
-        loops.append(asyncio.get_running_loop())
-        return AsyncLadderEnv()
-
-    env = as_sync(make)
-    env.reset(seed=1)
-    assert env.loops == set(loops)
-    env.close()
-
-
 def test_a_sync_environment_is_sync_already():
     env = LadderEnv()
-    assert as_sync(env) is env
+    assert as_gym(env) is env
 
 
 def test_an_async_environment_can_be_registered():
@@ -612,7 +652,7 @@ def test_an_async_environment_can_be_registered():
 
 
 async def test_there_and_back_again():
-    env = as_async(as_sync(AsyncLadderEnv()), executor="thread")
+    env = as_async(AsyncLadderEnv, isolation="thread")
     await env.reset(seed=5)
     plain = LadderEnv()
     plain.reset(seed=5)
@@ -622,7 +662,7 @@ async def test_there_and_back_again():
 
 def test_snapshots_of_a_process_can_be_pickled():
     async def main():
-        async with as_async(make_ladder, executor="process") as env:
+        async with as_async(make_ladder, isolation="process") as env:
             await env.reset(seed=1)
             return await env.snapshot()
 

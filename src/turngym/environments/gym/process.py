@@ -1,16 +1,10 @@
-"""Where an environment lives while coroutines use it: in threads, one thread, or a child process.
-
-A *home* holds the environment and carries out calls by name; a *runner* says which thread a call
-runs in. ``as_async`` joins one of each.
-"""
+"""An environment called by name: in this process, or in a child process that is made for it."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import threading
 import time
@@ -20,18 +14,18 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 
 from turngym import registry
-from turngym.environments.core.snapshot import fork, restore, snapshot
+from turngym.environments.core.snapshot import restore, snapshot
+from turngym.environments.gym.face import GymFace, as_gym
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary, describe, keep_place
 
-MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
-Call = Callable[[], Any]
-CallFuture = concurrent.futures.Future[Any]
+MakeEnv = Callable[[], Any]
+"""Makes a ``gymnasium.Env`` or an ``AsyncTurnEnv``."""
 
 GET = "get attribute"
 CALL = "call attribute"
@@ -42,14 +36,14 @@ _LAST_S = 2.0
 _STARTS_EPISODE = frozenset({"reset", "restore"})
 
 
-def perform(
+def dispatch(
     env: gymnasium.Env[Any, Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Carry out one call on ``env`` and return what it returns.
 
     Args:
         env: The environment.
-        name: A method of ``gymnasium.Env``; ``"snapshot"``, ``"restore"`` or ``"fork"``; ``GET``
+        name: A method of ``gymnasium.Env``; ``"snapshot"`` or ``"restore"``; ``GET``
             for the attribute ``args[0]``, which gives (is callable, value); ``CALL`` to call it.
         args: Positional arguments.
         kwargs: Keyword arguments.
@@ -63,51 +57,36 @@ def perform(
         return snapshot(env)
     if name == "restore":
         return restore(env, *args)
-    if name == "fork":
-        return fork(env, *args)
     return getattr(env, name)(*args, **kwargs)
 
 
-class Home(Protocol):
-    """Holds one environment, which is made by the first call."""
+class LocalEnv:
+    """The environment lives in this process; calls run in the thread of the caller, one at a time.
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Carry out a call, see ``perform``. One at a time."""
-        ...
-
-    def interrupt(self) -> bool:
-        """Break off the call that runs, if that can be done; return whether it can."""
-        ...
-
-    def close(self) -> None:
-        """Close the environment if there is one. Safe to call twice."""
-        ...
-
-
-class LocalHome:
-    """The environment lives in this process."""
+    The first call makes it.
+    """
 
     def __init__(self, make: MakeEnv) -> None:
         self._make = make
         self._env: gymnasium.Env[Any, Any] | None = None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Carry out a call in the thread of the caller.
+        """Carry out a call, see ``dispatch``.
 
         Raises:
             EnvironmentFault: In place of what would end the thread or the program.
         """
         with ExitBoundary(name, EnvironmentFault):
             if self._env is None:
-                self._env = self._make()
-            return perform(self._env, name, args, kwargs)
+                self._env = as_gym(self._make())
+            return dispatch(self._env, name, args, kwargs)
 
     def interrupt(self) -> bool:
-        """Break off coroutines in their loop (``SyncAdapter``); a thread itself cannot be."""
-        break_off = getattr(self._env and self._env.unwrapped, "interrupt_call", None)
-        if break_off is None:
+        """Cancel the coroutine behind a ``GymFace``; a thread itself cannot be interrupted."""
+        face = self._env and self._env.unwrapped
+        if not isinstance(face, GymFace):
             return False
-        break_off()
+        face.interrupt()
         return True
 
     def close(self) -> None:
@@ -118,7 +97,7 @@ class LocalHome:
                 env.close()
 
 
-class ProcessHome:
+class ChildEnv:
     """The environment lives in a child process, started by the first call.
 
     When the child dies, the call that ran and all others up to the next ``reset`` or ``restore``
@@ -233,7 +212,7 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
-    home = LocalHome(partial(_make_here, sources, make))  # what it raises answers the first call
+    env = LocalEnv(partial(_make_here, sources, make))  # what it raises answers the first call
     name = ""
     try:
         while name != "close":
@@ -241,15 +220,14 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
                 name, args, kwargs = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 break
-            pipe.send_bytes(_answer(home, name, args, kwargs))
+            pipe.send_bytes(_answer(env, name, args, kwargs))
     finally:
-        home.close()
+        env.close()
 
 
-def _make_here(sources: list[str], make: bytes) -> gymnasium.Env[Any, Any]:
+def _make_here(sources: list[str], make: bytes) -> Any:
     with registry.loaded(sources):
-        made: gymnasium.Env[Any, Any] = pickle.loads(make)()
-        return made
+        return pickle.loads(make)()
 
 
 def _end_with_parent() -> None:
@@ -261,9 +239,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answer(home: LocalHome, name: str, args: Any, kwargs: Any) -> bytes:
+def _answer(env: LocalEnv, name: str, args: Any, kwargs: Any) -> bytes:
     try:
-        value = home.close() if name == "close" else home.call(name, *args, **kwargs)  # type: ignore[func-returns-value]
+        value = env.close() if name == "close" else env.call(name, *args, **kwargs)  # type: ignore[func-returns-value]
     except BaseException as error:  # noqa: BLE001 - all of them belong to the other side
         return pack_error(name, error)
     try:
@@ -285,102 +263,3 @@ def pack_error(name: str, error: BaseException) -> bytes:
     except BaseException:  # noqa: BLE001 - pickling raises many types
         return pickle.dumps((False, fault))
     return reply
-
-
-class Runner(Protocol):
-    """Runs calls in some other thread."""
-
-    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
-        """Run ``call``, once ``after`` is done; the future takes what it returns or raises."""
-        ...
-
-    def now(self, call: Call) -> Any:
-        """Run ``call`` in the right thread and wait for it here."""
-        ...
-
-    def stop(self) -> None:
-        """End the thread, if there is one, once it has done what was started."""
-        ...
-
-    def join(self) -> None:
-        """Wait for the end of the last thread; its work must be done already."""
-        ...
-
-
-class ShortThreads:
-    """A new thread for each call: nothing lives between calls, and nothing limits their number."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
-        """Run ``call`` in a thread of its own."""
-        future: CallFuture = concurrent.futures.Future()
-        self._thread = threading.Thread(
-            target=_run, args=(future, call, after), name="turngym-env-call", daemon=True
-        )
-        self._thread.start()
-        return future
-
-    def now(self, call: Call) -> Any:
-        """Run ``call`` right here: any thread will do."""
-        return call()
-
-    def stop(self) -> None:
-        """Do nothing: the threads end by themselves."""
-
-    def join(self) -> None:
-        """Wait for the last thread."""
-        if self._thread is not None:
-            self._thread.join()
-
-
-class OneThread:
-    """One thread for all calls, for libraries that are bound to the thread they started in."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[CallFuture, Call] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def start(self, call: Call, *, after: CallFuture | None = None) -> CallFuture:
-        """Queue ``call``; calls run in order, so ``after`` is kept anyway."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_work, args=(self._calls,), name="turngym-env", daemon=True
-            )
-            self._thread.start()
-        future: CallFuture = concurrent.futures.Future()
-        self._calls.put((future, call))
-        return future
-
-    def now(self, call: Call) -> Any:
-        """Run ``call`` in the thread and wait."""
-        return self.start(call).result()
-
-    def stop(self) -> None:
-        """Let the thread end after the calls that are queued."""
-        self._calls.put(None)
-
-    def join(self) -> None:
-        """Wait for the thread."""
-        if self._thread is not None:
-            self._thread.join()
-
-
-def _work(calls: queue.SimpleQueue[tuple[CallFuture, Call] | None]) -> None:
-    while (item := calls.get()) is not None:
-        _run(*item)
-        del item  # or the last call keeps its environment alive
-
-
-def _run(future: CallFuture, call: Call, after: CallFuture | None = None) -> None:
-    if after is not None:
-        concurrent.futures.wait([after])
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = call()
-    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-        future.set_exception(error)
-    else:
-        future.set_result(result)
