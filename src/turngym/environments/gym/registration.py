@@ -103,7 +103,8 @@ def with_own_turns(spec: EnvSpec, kwargs: Mapping[str, Any]) -> EnvSpec:
     if spec.entry_point != CREATE:
         return spec
     merged = {**spec.kwargs, **kwargs}
-    turns = merged.get("max_turns") or _turns_of(*merged["registered"], merged)
+    id, own = merged["registered"]
+    turns = merged.get("max_turns") or _turns_of(id, own, merged)
     return replace(spec, kwargs={**deepcopy(spec.kwargs), "max_turns": turns})
 
 
