@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from turngym.environments.desktop import register_desktop as _register_desktop
+from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.registration import make, register
 from turngym.environments.own import add_class as _add_class
 from turngym.environments.own import load as _load_own
@@ -78,6 +79,7 @@ __all__ = [
     "fork",
     "from_gymnasium",
     "make",
+    "make_async",
     "register",
     "rollout",
     "summarize",
