@@ -152,7 +152,7 @@ def step(folder: str) -> float:
     Empty.__module__ = module.__name__
     sys.modules[module.__name__] = module
     made = first(
-        "turngym.environments.gym.registration:make_async",
+        "turngym:make_async",
         "turngym.environments.gym.adapters:as_async",
         "turngym.environments.adapters:as_async",
     )

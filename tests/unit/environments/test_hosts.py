@@ -234,7 +234,7 @@ class Tidy(AsyncLadderEnv):
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1.5)
             self.tidied += 1
 
 
