@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from turngym.agents.engine.local import LocalEngine, Sampling
-from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.tokenizers import train_tokenizer
 
 if TYPE_CHECKING:

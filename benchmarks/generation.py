@@ -9,6 +9,7 @@ which training needs and which the engine always returns. Same weights, fp32, on
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from typing import TYPE_CHECKING
 
@@ -145,13 +146,13 @@ def _agreement(shape: str, model: PreTrainedModel, episodes: list[Episode]) -> l
     engine = make_engine(model)
     ours = play_with_engine(engine, episodes, action=ACTION)
     theirs = play_with_generate(model, episodes, action=ACTION, with_logprobs=True)
+    scored = asyncio.run(engine.score([played.token_ids for played in theirs]))
     gaps = {
         f"{shape}: engine's log-probs against a transformers forward pass": _largest_gap(
             ours, [_forward(model, played.token_ids) for played in ours]
         ),
         f"{shape}: generate's log-probs against the engine's score": _largest_gap(
-            theirs,
-            [scored.tolist() for scored in engine.score([played.token_ids for played in theirs])],
+            theirs, [logprobs.tolist() for logprobs in scored]
         ),
     }
     return [limit_goal(name, gap, at_most=1e-4) for name, gap in gaps.items()]

@@ -12,9 +12,13 @@ import random
 import time
 from typing import Any
 
-from turngym.agents.engine.local import LocalEngine, Sampling
-from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
-from turngym.agents.local import LocalPolicy
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.prompting import PlainPrompting
+from turngym.agents.engine.chat import EngineModel
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.agents.tokenizers import train_tokenizer
 from turngym.environments.gym.registration import make
@@ -68,12 +72,9 @@ def play(mode: Any, groups: int) -> dict[str, float]:
     tokenizer = train_tokenizer(("go north", "you see a door. exits: north, east.") * 4, 290)
     config = TinyModelConfig(hidden=32, layers=2, heads=2, context=1024)
     model = build_tiny_model(config, tokenizer, seed=1)
-    policy = LocalPolicy(
-        LocalEngine(model, tokenizer, max_sessions=SLOTS),
-        Renderer(tokenizer),
-        sampling=Sampling(max_new_tokens=8),
-        system_prompt=False,
-    )
+    engine = LocalEngine(model, tokenizer, max_sessions=SLOTS)
+    chat = EngineModel(engine, Renderer(tokenizer), sampling=Sampling(max_new_tokens=8))
+    policy = ChatAgent(chat, prompting=PlainPrompting(instructions=False))
     catalogue = make(ENV)
     task = catalogue.get_wrapper_attr("task")
     schedule = SchedulerConfig(

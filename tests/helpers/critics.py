@@ -8,7 +8,8 @@ import numpy as np
 
 from helpers import models
 from helpers.trajectories import episode, group, turn
-from turngym.agents.engine.local import LocalEngine, Sampling
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.config import load_config
 from turngym.trainers.credit.base import CreditContext

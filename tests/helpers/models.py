@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from turngym.agents.engine.local import LocalEngine, Sampling
-from turngym.agents.engine.models import Architecture, TinyModelConfig, build_tiny_model
-from turngym.agents.local import LocalPolicy
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.prompting import PlainPrompting
+from turngym.agents.engine.chat import EngineModel, EngineT
+from turngym.agents.engine.config import Architecture, TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.agents.tokenizers import train_tokenizer
 
@@ -60,8 +64,16 @@ def model(
     return build_tiny_model(config, tokenizer(), seed=5)
 
 
-def policy(*, context: int | None = None, **sampling: Any) -> LocalPolicy:
+def policy(*, context: int | None = None, **sampling: Any) -> ChatAgent[EngineModel[LocalEngine]]:
     """Return a policy of an untrained model; by default it draws up to 6 tokens a turn."""
     engine = LocalEngine(model(), tokenizer(), context=context)
     drawn = Sampling(**{"max_new_tokens": 6, **sampling})
-    return LocalPolicy(engine, Renderer(tokenizer()), sampling=drawn, system_prompt=False)
+    return policy_on(engine, Renderer(tokenizer()), sampling=drawn)
+
+
+def policy_on(
+    engine: EngineT, renderer: Renderer, *, sampling: Sampling, instructions: bool = False
+) -> ChatAgent[EngineModel[EngineT]]:
+    """Return a policy of an engine."""
+    model = EngineModel(engine, renderer, sampling=sampling)
+    return ChatAgent(model, prompting=PlainPrompting(instructions=instructions))

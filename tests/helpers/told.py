@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from helpers import models
-from turngym.agents.engine.local import Sampling
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.turns import Turns
@@ -40,7 +40,7 @@ def told(
         if number == 0:
             prompt = renderer.opening(observation)
         else:
-            prompt = renderer.continuation(observation, ended=number - 1 not in cut)
+            prompt = renderer.continuation(observation, hit_eos=number - 1 not in cut)
         drawn = renderer.action(done)[: -1 if number in cut else None]
         action = TokenSpan(
             token_ids=drawn, sampled=True, logprobs=(-1.0,) * len(drawn), policy_version=0
@@ -117,7 +117,8 @@ def taught_to_repeat() -> Any:
     """Return a model that says the word of the newest observation."""
     import torch
 
-    from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+    from turngym.agents.engine.config import TinyModelConfig
+    from turngym.agents.engine.models import build_tiny_model
 
     words = ["exits", "got", "key", "go"]
     shape = TinyModelConfig(hidden=32, layers=2, heads=2)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import turngym
-from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_model_dir
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.local import EngineModel
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.config import ChatConfig

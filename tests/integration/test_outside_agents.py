@@ -19,8 +19,9 @@ import pytest
 
 from helpers.models import policy, tokenizer
 from helpers.outside import CONTROL, bench, segments_match
+from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.models import build_tiny_model
 from turngym.agents.engine.protocol import Generation, OnToken, Sampling
 from turngym.agents.rendering import Renderer
 from turngym.trainers.samples import to_samples
@@ -69,6 +70,9 @@ class ScriptedEngine:
             if on_token is not None:
                 on_token(token, logprob, 0)
         return Generation(token_ids=ids, logprobs=logprobs, versions=(0,) * len(ids), finish="end")
+
+    def reseed(self, seed: int) -> None:
+        return None
 
     def close(self) -> None:
         return None
@@ -179,7 +183,7 @@ async def test_agent_with_a_random_model_gives_trainable_trajectories(
 async def test_agent_comes_to_the_end_of_its_task(
     agent: str, texts: list[str], sign: str, tmp_path: Path
 ) -> None:
-    renderer = policy().renderer
+    renderer = policy().model.renderer
     trajectory, said = await record(agent, tmp_path, ScriptedEngine(renderer, texts), renderer)
     check_trainable(trajectory)
     assert len(trajectory.turns) == len(texts)

@@ -10,9 +10,9 @@ import pytest
 
 import turngym
 from helpers.models import policy, tokenizer
-from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.local import EngineModel
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.completions import CompletionsEngine
@@ -33,7 +33,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=6)
 @asynccontextmanager
 async def served(**settings: Any) -> AsyncIterator[tuple[str, PolicyServer]]:
     local = policy(context=256)
-    server = PolicyServer(local.engine, local.renderer, name="tiny", **settings)
+    server = PolicyServer(local.model.engine, local.model.renderer, name="tiny", **settings)
     async with serving(server.app()) as url:
         yield f"{url}/v1", server
 
@@ -59,7 +59,9 @@ def tokens(trajectories: list[Trajectory]) -> list[list[int]]:
 
 async def test_chat_completions_and_the_engine_itself_give_the_same_tokens() -> None:
     local = policy(context=256)
-    here = await play(ChatAgent(EngineModel(local.engine, local.renderer, sampling=GREEDY)))
+    here = await play(
+        ChatAgent(EngineModel(local.model.engine, local.model.renderer, sampling=GREEDY))
+    )
     async with served() as (url, _):
         chat = ChatConfig(
             model="tiny", base_url=url, tool_calls=False, token_ids=True, max_new_tokens=6

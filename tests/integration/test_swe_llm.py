@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import turngym
-from turngym.agents.engine.local import LocalEngine, Sampling
+from helpers.models import policy_on
+from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import load_model_dir
-from turngym.agents.local import LocalPolicy
+from turngym.agents.engine.protocol import Sampling
+from turngym.agents.policy import Policy
 from turngym.agents.rendering import Renderer
 from turngym.rollouts.collect import collect, group_specs
 from turngym.trainers.samples import per_token, to_samples
@@ -29,7 +31,7 @@ pytestmark = [
 ]
 
 
-async def played(policy: LocalPolicy) -> Trajectory:
+async def played(policy: Policy) -> Trajectory:
     def make() -> object:
         return turngym.make(ENV, budget={"turns": TURNS})
 
@@ -46,7 +48,7 @@ async def test_smollm2_ends_an_episode_of_a_swe_task_and_is_trained_on_it() -> N
     engine = LocalEngine(model, tokenizer, context=4096)
     sampling = Sampling(temperature=1.0, max_new_tokens=24)
     # The instructions would be most of what it reads; a model of this size does not follow them.
-    policy = LocalPolicy(engine, Renderer(tokenizer), sampling=sampling, system_prompt=False)
+    policy = policy_on(engine, Renderer(tokenizer), sampling=sampling)
     episode = await played(policy)
     assert episode.error is None
     assert not episode.stop_reason.is_error

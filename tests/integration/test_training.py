@@ -16,11 +16,13 @@ import pytest
 
 import turngym
 from helpers.signals import SIGNALS, register_for_a_while
+from turngym.agents.chat.history import SummaryHistory
 from turngym.config import load_config
 from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.opening import load_policy
 from turngym.trainers.settings.train import TrainConfig
 
 CHANCE = 1 / 9
@@ -174,11 +176,24 @@ def test_too_many_broken_episodes_stop_the_run(tmp_path: Path) -> None:
 
 
 def test_instructions_can_open_every_conversation(tmp_path: Path) -> None:
-    overrides = ["rollout.system_prompt=true", "model.context=160", "algo=grpo", "run.steps=1"]
+    overrides = ["agent.instructions=true", "model.context=160", "algo=grpo", "run.steps=1"]
     train(config(SMALL, *overrides), tmp_path)
     [kept] = read_trajectories(tmp_path / "trajectories" / "best-000000.jsonl")
     assert kept.turns[0].observation[0].role == "system"
     assert "Answer each light." in kept.turns[0].observation[0].content
+
+
+def test_what_is_put_around_the_model_is_trained_with_it(tmp_path: Path) -> None:
+    parts = ["agent.history.type=summary", "agent.history.max_tokens=30", "agent.history.keep=1"]
+    more = ["model.context=1024", "agent.system=Look twice.", "algo=grpo", "run.steps=1"]
+    result = train(config(SMALL, *parts, *more), tmp_path)
+    assert result.faults == 0
+    [kept] = read_trajectories(tmp_path / "trajectories" / "worst-000000.jsonl")
+    assert kept.turns[0].observation[0].content == "Look twice."
+    assert any(turn.starts_segment for turn in kept.turns)
+    loaded = load_policy(tmp_path)
+    assert loaded.prompting.opening("", (), native_tools=False) == "Look twice."
+    assert isinstance(loaded.history, SummaryHistory)
 
 
 def test_a_conversation_that_outgrows_the_context_is_truncated_not_broken(tmp_path: Path) -> None:

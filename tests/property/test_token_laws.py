@@ -37,7 +37,7 @@ def play(case: dict[str, Any], fed: dict[int, list[int]] | None = None) -> list[
     )
     acting = policy(temperature=case["temperature"], max_new_tokens=case["max_new_tokens"])
     if fed is not None:
-        _watch(acting.engine, fed)
+        _watch(acting.model.engine, fed)
     return asyncio.run(
         collect(lambda: turngym.make("text/maze"), acting, specs, concurrency=case["concurrency"])
     )
@@ -76,7 +76,7 @@ def test_concatenated_spans_are_what_the_engine_saw(case: dict[str, Any]) -> Non
 @few
 @given(episodes)
 def test_only_drawn_tokens_are_marked_sampled(case: dict[str, Any]) -> None:
-    decode = policy().renderer.decode_action
+    decode = policy().model.renderer.decode_action
     for trajectory in play(case):
         for turn in trajectory.turns:
             drawn = [token for s in turn.spans if s.sampled for token in s.token_ids]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.conversation import ChatModel
 from turngym.agents.chat.history import FullHistory, History, SummaryHistory, WindowHistory
 from turngym.agents.chat.prompting import PlainPrompting, Prompting, ReActPrompting
 from turngym.agents.chat.reflection import Reflection
 from turngym.agents.config import (
     AgentConfig,
-    ChatAgentConfig,
     CompletionsAgentConfig,
     HistoryConfig,
     LocalAgentConfig,
@@ -21,15 +20,23 @@ from turngym.agents.config import (
     SummaryHistoryConfig,
     WindowHistoryConfig,
 )
-from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.config import EngineConfig
+from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.policy import Policy
 from turngym.agents.remote.chat import RemoteChat
 from turngym.agents.remote.config import CompletionsConfig
 from turngym.errors import ConfigError
+from turngym.plugins import import_attribute
 
 if TYPE_CHECKING:
-    from turngym.agents.local import EngineModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from turngym.agents.engine.chat import EngineModel
+    from turngym.agents.engine.local import LocalEngine
+    from turngym.agents.remote.completions import CompletionsEngine
+
+
+ModelT = TypeVar("ModelT", bound=ChatModel)
 
 TRAINED_AS = "turngym.json"
 """In the folder of a model that was trained here: how it was prompted."""
@@ -44,13 +51,39 @@ def build_agent(config: AgentConfig) -> Policy:
     """
     if isinstance(config, LocalAgentConfig):
         config = _as_trained(config)
+        return with_parts(local_model(config), config)
+    if isinstance(config, CompletionsAgentConfig):
+        return with_parts(_completions(config), config, turn_timeout_s=2 * config.turn_timeout_s)
+    return with_parts(
+        RemoteChat(config),
+        config,
+        native_tools=config.tool_calls,
+        turn_timeout_s=2 * config.turn_timeout_s,
+    )
+
+
+def with_parts(
+    model: ModelT,
+    parts: PartsConfig,
+    *,
+    native_tools: bool = False,
+    turn_timeout_s: float | None = None,
+) -> ChatAgent[ModelT]:
+    """Return an agent of ``model`` and the prompt, history and reflection that ``parts`` describe.
+
+    Args:
+        model: Answers.
+        parts: What is put around it.
+        native_tools: The model calls an environment's tools natively, where there are some.
+        turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
+    """
     return ChatAgent(
-        _model(config),
-        prompting=_prompting(config),
-        history=_history(config.history),
-        reflection=Reflection(config.reflection) if config.reflection else None,
-        native_tools=isinstance(config, ChatAgentConfig) and config.tool_calls,
-        turn_timeout_s=None if isinstance(config, LocalAgentConfig) else 2 * config.turn_timeout_s,
+        model,
+        prompting=prompting_of(parts),
+        history=_history(parts.history),
+        reflection=Reflection(parts.reflection) if parts.reflection else None,
+        native_tools=native_tools,
+        turn_timeout_s=turn_timeout_s,
     )
 
 
@@ -60,34 +93,25 @@ def _as_trained(config: LocalAgentConfig) -> LocalAgentConfig:
     if not file.is_file():
         return config
     try:
-        found = json.loads(file.read_bytes())
-        trained = {name: found[name] for name in ("instructions", "max_new_tokens", "context")}
-        checked = LocalAgentConfig.model_validate({"type": "hf", "path": config.path, **trained})
-    except (ValueError, KeyError, TypeError) as error:
+        found = {**json.loads(file.read_bytes()), "type": "hf", "path": config.path}
+        trained = LocalAgentConfig.model_validate(found)
+        wanted = trained.model_fields_set.difference(config.model_fields_set)
+    except (ValueError, TypeError) as error:
         raise ConfigError(
             f"{file}: is damaged; restore it, or delete it to use defaults"
         ) from error
-    unset = {name for name in trained if name not in config.model_fields_set}
-    return config.model_copy(update={name: getattr(checked, name) for name in unset})
+    return config.model_copy(update={name: getattr(trained, name) for name in wanted})
 
 
-def _model(config: AgentConfig) -> ChatModel:
-    if isinstance(config, ChatAgentConfig):
-        return RemoteChat(config)
-    if isinstance(config, CompletionsAgentConfig):
-        return _completions(config)
-    return local_model(config)
-
-
-def local_model(config: LocalAgentConfig) -> EngineModel:
+def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     """Return a model of ``transformers`` on the local engine.
 
     Raises:
         ConfigError: It cannot be loaded.
     """
+    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.engine.models import load_model_dir
-    from turngym.agents.local import EngineModel
     from turngym.agents.rendering import Renderer
 
     model, tokenizer = load_model_dir(_path(config.path))
@@ -102,9 +126,38 @@ def local_model(config: LocalAgentConfig) -> EngineModel:
     return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
 
 
-def _completions(config: CompletionsConfig) -> ChatModel:
+def build_engine(
+    config: EngineConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    context: int,
+    max_sessions: int,
+) -> TrainableEngine:
+    """Return the engine that a model is trained on.
+
+    Args:
+        config: Names the builder.
+        model: Gives the first weights and the shape, without adapters.
+        tokenizer: Of the model.
+        context: Longest sequence in tokens.
+        max_sessions: Most sessions open at once.
+
+    Raises:
+        ConfigError: The engine cannot be had, or does not record which weights sampled a token.
+    """
+    build = import_attribute("engine", config.builder)
+    engine: TrainableEngine = build(
+        config, model, tokenizer, context=context, max_sessions=max_sessions
+    )
+    if not engine.traits.exact_versions:
+        raise ConfigError(f"engine {config.type!r} does not say which weights sampled a token")
+    return engine
+
+
+def _completions(config: CompletionsConfig) -> EngineModel[CompletionsEngine]:
+    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.models import load_tokenizer
-    from turngym.agents.local import EngineModel
     from turngym.agents.remote.completions import CompletionsEngine
     from turngym.agents.rendering import Renderer
 
@@ -123,7 +176,8 @@ def _path(path: str) -> Path | str:
     return Path(path).expanduser() if path.startswith("~") else path
 
 
-def _prompting(config: PartsConfig) -> Prompting:
+def prompting_of(config: PartsConfig) -> Prompting:
+    """Return the prompts that ``config`` describes."""
     plain = PlainPrompting(
         system=config.system,
         show_legal_actions=config.show_legal_actions,

@@ -1,4 +1,4 @@
-"""Settings of an agent: which model, and how it is prompted and remembered with."""
+"""Settings of an agent: the model, and the prompt, history and reflection around it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,21 @@ class PartsConfig(StrictModel):
     """What is put around a model to make an agent of it."""
 
     prompt: Literal["plain", "react"] = "plain"
+    """``react`` asks for a thought before each action."""
     system: str = ""
-    """Said before the environment's instructions."""
+    """Text before the environment's instructions."""
     instructions: bool = True
     """Begin with the environment's instructions."""
     show_legal_actions: bool = False
+    """List the legal actions under each observation, where there are some."""
     history: HistoryConfig = FullHistoryConfig()
     reflection: int = Field(default=0, ge=0)
-    """Lessons from earlier failed attempts at the same task that are told; 0 for no memory."""
+    """Lessons from earlier failed attempts at the same task that are shown; 0 for no memory."""
+
+    @property
+    def asks_the_model(self) -> bool:
+        """Whether the model is asked things apart from the conversation: notes or lessons."""
+        return self.reflection > 0 or isinstance(self.history, SummaryHistoryConfig)
 
 
 class ChatAgentConfig(ChatConfig, PartsConfig):
@@ -66,8 +73,8 @@ class CompletionsAgentConfig(CompletionsConfig, PartsConfig):
 class LocalAgentConfig(PartsConfig):
     """``hf:NAME_OR_PATH``.
 
-    Where the folder has a ``turngym.json``, as models that were trained here do, ``instructions``,
-    ``max_new_tokens`` and ``context`` are those of its training unless they are set.
+    Where the folder has a ``turngym.json``, as models that were trained here do, what is not set is
+    as in its training: the prompt, the history, ``max_new_tokens`` and ``context``.
     """
 
     type: Literal["hf"]

@@ -72,25 +72,25 @@ class Renderer:
         """Return the tokens of a conversation's first messages, up to where the agent speaks."""
         return self._encode(self._text(messages, generate=True))
 
-    def continuation(self, messages: Sequence[Message], *, ended: bool) -> tuple[int, ...]:
+    def continuation(self, messages: Sequence[Message], *, hit_eos: bool) -> tuple[int, ...]:
         """Return the tokens between one sampled action and the next.
 
         Args:
             messages: What is new since the action.
-            ended: The action closed with the end token; when False it is added here, unsampled.
+            hit_eos: The action closed with the end token; when False it is added here, unsampled.
         """
-        return self._encode(self.continuation_text(messages, ended=ended))
+        return self._encode(self.continuation_text(messages, hit_eos=hit_eos))
 
-    def continuation_text(self, messages: Sequence[Message], *, ended: bool) -> str:
+    def continuation_text(self, messages: Sequence[Message], *, hit_eos: bool) -> str:
         """Return what ``continuation`` encodes.
 
         Args:
             messages: What is new since the action.
-            ended: The action closed with the end token; when False it is added here, unsampled.
+            hit_eos: The action closed with the end token; when False it is added here, unsampled.
         """
         longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
         new = longer[len(self._base) :]
-        return (self._after_end if ended else self._after_answer) + new
+        return (self._after_end if hit_eos else self._after_answer) + new
 
     def action(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an action with its end token, as if it had been sampled."""
@@ -104,7 +104,7 @@ class Renderer:
     def render_episode(
         self, trajectory: Trajectory, instructions: str | None = None
     ) -> RenderedEpisode:
-        """Return a whole episode as tokens, as ``LocalPolicy`` would have fed and sampled them.
+        """Return a whole episode as tokens, as ``ChatAgent`` would have fed and sampled them.
 
         Args:
             trajectory: Its messages are used; token spans, if any, are not.
@@ -116,7 +116,7 @@ class Renderer:
             if number == 0:
                 prompt = self.opening(with_system(instructions, turn.observation))
             else:
-                prompt = self.continuation(turn.observation, ended=True)
+                prompt = self.continuation(turn.observation, hit_eos=True)
             action = self.action(turn.action.content)
             ids += [*prompt, *action]
             turn_ids += [-1] * len(prompt) + [number] * len(action)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turngym.agents.engine.protocol import Generation, spans_of
-from turngym.types import TokenSpan
+from turngym.types import TokenSpan, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,15 @@ class TokenTrace:
             starts_segment=reason is not None,
             reason=reason,
         )
+
+    def resume(self, turn: Turn) -> None:
+        """Take over the tokens of a turn that was played before, where they are known."""
+        if not turn.spans:
+            return
+        before = () if turn.starts_segment or self._served is None else self._served
+        added = tuple(token for span in turn.spans for token in span.token_ids)
+        self._served = (*before, *added)
+        self._prompt_length = len(self._served) - turn.num_sampled_tokens
 
     def lose(self, reason: str) -> None:
         """Note that a call went by whose tokens are not known; the next one starts a segment."""

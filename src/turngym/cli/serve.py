@@ -17,7 +17,8 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import SPLITS, Split
 
 if TYPE_CHECKING:
-    from turngym.agents.local import EngineModel
+    from turngym.agents.engine.chat import EngineModel
+    from turngym.agents.engine.local import LocalEngine
     from turngym.agents.serving.http import Access
     from turngym.rollouts.gateway.hosted import HostedEnv
 
@@ -66,7 +67,7 @@ def policy(
     need_train_extra(f"model {model!r}")
     served = _engine_model(model, context)
     server = PolicyServer(
-        served.engine,  # type: ignore[arg-type]  # a local one: _engine_model makes no other
+        served.engine,
         served.renderer,
         name=name or model,
         key=key,
@@ -134,18 +135,16 @@ def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
     return Access(allow_hosts=tuple(allow_host or ()), max_body_bytes=max_body_mib * 2**20)
 
 
-def _engine_model(spec: str, context: int) -> EngineModel:
+def _engine_model(spec: str, context: int) -> EngineModel[LocalEngine]:
     from turngym.agents.build import local_model
     from turngym.agents.config import LocalAgentConfig
-    from turngym.agents.local import EngineModel
     from turngym.trainers.runs.opening import load_policy
 
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:
         return local_model(LocalAgentConfig(type="hf", path=rest, context=context))
     if kind == "run" and rest:
-        policy = load_policy(Path(rest).expanduser())
-        return EngineModel(policy.engine, policy.renderer, sampling=policy.sampling)
+        return load_policy(Path(rest).expanduser()).model
     raise ConfigError(f"model {spec!r}: wanted hf:NAME_OR_PATH or run:FOLDER")
 
 

@@ -83,7 +83,7 @@ async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> 
         ) from None
     finally:
         if run is not None:
-            run.close()
+            await run.close()
 
 
 async def _imitate(run: Run, progress: Progress) -> None:

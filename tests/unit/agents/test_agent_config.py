@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import turngym
-from turngym.agents.chat.composed import ChatAgent
+from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.history import SummaryHistory, WindowHistory
 from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
 from turngym.agents.config import ChatAgentConfig

@@ -8,7 +8,8 @@ import torch
 
 from helpers.models import model, tokenizer
 from turngym.agents.engine.decoder import CachedDecoder, ReplayDecoder
-from turngym.agents.engine.local import EngineSession, Generation, LocalEngine, Sampling, _uniform
+from turngym.agents.engine.local import EngineSession, LocalEngine, _uniform
+from turngym.agents.engine.protocol import Generation, Sampling
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
@@ -261,7 +262,7 @@ def test_broken_decoder_is_a_policy_fault_for_everyone_who_waits(
 
 def test_score_gives_the_model_s_own_logprobs() -> None:
     sequences = [PROMPT, [*PROMPT, 3, 4, 5], [9, 9]]
-    for ids, scored in zip(sequences, engine().score(sequences), strict=True):
+    for ids, scored in zip(sequences, asyncio.run(engine().score(sequences)), strict=True):
         expected = full_logprobs(ids)
         wanted = [expected[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
         np.testing.assert_allclose(scored, wanted, atol=1e-4)

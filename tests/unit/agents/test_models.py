@@ -4,12 +4,8 @@ import pytest
 import torch
 
 from helpers.models import tokenizer
-from turngym.agents.engine.models import (
-    TinyModelConfig,
-    build_tiny_model,
-    load_model_dir,
-    save_model_dir,
-)
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.models import build_tiny_model, load_model_dir, save_model_dir
 from turngym.errors import ConfigError
 
 SMALL = TinyModelConfig(hidden=32, layers=1, heads=2, context=64)

@@ -20,7 +20,7 @@ from helpers.fake_server import (
     send_json,
     talk_for_ever,
 )
-from turngym.agents.chat.conversation import Line, Said
+from turngym.agents.chat.conversation import ChatMessage, Completion
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.config import ChatConfig
@@ -28,7 +28,7 @@ from turngym.agents.remote.images import png
 from turngym.agents.remote.limits import RateLimit
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
-from turngym.types import Message
+from turngym.types import Message, Turn
 
 pytestmark = pytest.mark.extra("openai")
 
@@ -50,32 +50,34 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-def user(text: str, **more: Any) -> Line:
-    return Line(message=Message(role="user", content=text), **more)
+def user(text: str, **more: Any) -> ChatMessage:
+    return ChatMessage(message=Message(role="user", content=text), **more)
 
 
 async def ask(
-    replies: Sequence[Reply], *lines: Line, tools: Any = (), **config: Any
-) -> tuple[Said, FakeServer]:
+    replies: Sequence[Reply], *lines: ChatMessage, tools: Any = (), **config: Any
+) -> tuple[Completion, FakeServer]:
     """Say ``lines`` to a server that replies so."""
     async with fake_server(*replies) as server:
         settings = {"model": "tiny", "retry_wait_s": 0.01, "turn_timeout_s": 20.0, **config}
         conversation = RemoteChat(ChatConfig(base_url=server.url, **settings)).open(7)
         try:
-            said = await conversation.say(lines or [user("hi")], tools=tools)
+            completion = await conversation.complete(lines or [user("hi")], tools=tools)
         finally:
             closing = conversation.close()
             if closing is not None:
                 await closing
-        return said, server
+        return completion, server
 
 
 async def test_answer_comes_with_what_it_cost() -> None:
-    said, server = await ask([answer("go north")], input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)
-    assert said.message == Message(role="assistant", content="go north")
-    assert said.usage["prompt_tokens"] == 100
-    assert said.usage["completion_tokens"] == 10
-    assert said.usage["cost_usd"] == pytest.approx(200e-6)
+    completion, server = await ask(
+        [answer("go north")], input_usd_per_mtok=1.0, output_usd_per_mtok=10.0
+    )
+    assert completion.message == Message(role="assistant", content="go north")
+    assert completion.usage["prompt_tokens"] == 100
+    assert completion.usage["completion_tokens"] == 10
+    assert completion.usage["cost_usd"] == pytest.approx(200e-6)
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "hi"}]
     assert server.bodies[0]["max_tokens"] == 1024
     assert server.bodies[0]["temperature"] == 0.0
@@ -98,15 +100,15 @@ async def test_server_that_is_not_there_is_a_wrong_setting() -> None:
     config = ChatConfig(model="m", base_url="http://127.0.0.1:9/v1", retry_wait_s=0.01)
     conversation = RemoteChat(config).open(0)
     with pytest.raises(ConfigError, match="nobody answers there; is the server running"):
-        await conversation.say([user("hi")])
+        await conversation.complete([user("hi")])
     await conversation.close()  # type: ignore[misc]
 
 
 async def test_storm_of_429_passes() -> None:
     storm = refuse(429, "slow down", retry_after="0.01")
-    said, server = await ask([storm, storm, storm, answer("ok")])
-    assert said.message.content == "ok"
-    assert said.usage["retries"] == 3
+    completion, server = await ask([storm, storm, storm, answer("ok")])
+    assert completion.message.content == "ok"
+    assert completion.usage["retries"] == 3
     assert len(server.bodies) == 4
 
 
@@ -129,8 +131,8 @@ async def test_storm_that_does_not_pass_breaks_the_episode_alone() -> None:
     ids=["short body", "broken json", "no end", "no word", "html", "no choice", "503"],
 )
 async def test_half_an_answer_is_asked_for_again(half: Reply) -> None:
-    said, _ = await ask([half, answer("whole")])
-    assert said.message.content == "whole"
+    completion, _ = await ask([half, answer("whole")])
+    assert completion.message.content == "whole"
     with pytest.raises((PolicyFault, ConfigError)) as error:
         await ask([half], max_retries=1)
     assert "\n" not in str(error.value)
@@ -142,8 +144,8 @@ async def test_endless_answer_ends_with_the_time_of_the_turn() -> None:
 
 
 async def test_answer_that_was_cut_is_the_action() -> None:
-    said, _ = await ask([answer("go nor", finish="length")])
-    assert said.message.content == "go nor"
+    completion, _ = await ask([answer("go nor", finish="length")])
+    assert completion.message.content == "go nor"
 
 
 async def test_images_to_a_text_only_model_are_one_line() -> None:
@@ -182,10 +184,15 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
     call = ("search", '{"query": "maze"}')
     async with fake_server(answer("I look.", calls=[call, call]), answer("done")) as server:
         conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(0)
-        said = await conversation.say([user("find it")], tools=TOOLS)
-        assert said.message.content == 'I look.\n{"name": "search", "arguments": {"query": "maze"}}'
-        assert said.call_ids == ("call0", "call1")
-        await conversation.say([Line(message=Message(role="tool", content="found"))], tools=TOOLS)
+        completion = await conversation.complete([user("find it")], tools=TOOLS)
+        assert (
+            completion.message.content
+            == 'I look.\n{"name": "search", "arguments": {"query": "maze"}}'
+        )
+        assert completion.call_ids == ("call0", "call1")
+        await conversation.complete(
+            [ChatMessage(message=Message(role="tool", content="found"))], tools=TOOLS
+        )
         await conversation.close()  # type: ignore[misc]
     rows = server.bodies[1]["messages"]
     assert rows[1]["content"] == "I look."
@@ -195,8 +202,8 @@ async def test_tool_call_becomes_the_action_and_its_answer_a_tool_message() -> N
 
 @pytest.mark.parametrize("arguments", ["{query: maze", "[1, 2]", '"maze"'])
 async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) -> None:
-    said, _ = await ask([answer(None, calls=[("search", arguments)])], tools=TOOLS)
-    found = JsonTools(TOOLS).parse(said.message.content)
+    completion, _ = await ask([answer(None, calls=[("search", arguments)])], tools=TOOLS)
+    found = JsonTools(TOOLS).parse(completion.message.content)
     assert isinstance(found, InvalidAction)
     assert found.reason == "The arguments of 'search' must be a JSON object."
 
@@ -212,7 +219,7 @@ async def test_seed_differs_from_call_to_call_and_not_from_run_to_run() -> None:
             config = ChatConfig(model="tiny", base_url=server.url, temperature=1.0)
             conversation = RemoteChat(config).open(3)
             for _ in range(3):
-                await conversation.say([user("hi")])
+                await conversation.complete([user("hi")])
             await conversation.close()  # type: ignore[misc]
         return [body["seed"] for body in server.bodies]
 
@@ -242,3 +249,14 @@ async def test_recorded_requests_hold_the_key_only_in_the_header() -> None:
     _, server = await ask([answer("ok")])
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in json.dumps(server.bodies)
+
+
+async def test_a_resumed_conversation_sends_what_was_said_before() -> None:
+    turn = Turn(observation=(), action=Message(role="assistant", content="go north"))
+    async with fake_server(answer("go east")) as server:
+        conversation = RemoteChat(ChatConfig(model="tiny", base_url=server.url)).open(7)
+        conversation.resume([user("hi")], turn)
+        await conversation.complete([user("a wall")])
+        await conversation.close()  # type: ignore[misc]
+    rows = [(row["role"], row["content"]) for row in server.bodies[0]["messages"]]
+    assert rows == [("user", "hi"), ("assistant", "go north"), ("user", "a wall")]

@@ -20,7 +20,7 @@ def test_pieces_concatenate_to_the_whole_conversation(template: str) -> None:
     pieces = [
         *renderer.opening([user("key north.")]),
         *renderer.action("go north"),
-        *renderer.continuation([user("got key.")], ended=True),
+        *renderer.continuation([user("got key.")], hit_eos=True),
         *renderer.action("go east"),
     ]
     rows = [
@@ -36,8 +36,8 @@ def test_pieces_concatenate_to_the_whole_conversation(template: str) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_cut_action_is_closed_by_an_unsampled_end_token(template: str) -> None:
     renderer = Renderer(tokenizer(template))
-    ended = renderer.continuation([user("hi")], ended=True)
-    cut = renderer.continuation([user("hi")], ended=False)
+    ended = renderer.continuation([user("hi")], hit_eos=True)
+    cut = renderer.continuation([user("hi")], hit_eos=False)
     assert cut == (tokenizer(template).eos_token_id, *ended)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.cli import TINY_RUN
-from turngym.agents.engine.models import PretrainedModelConfig
+from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.trainers.runs.comparison import Contender, Heat, plan, shipped_config

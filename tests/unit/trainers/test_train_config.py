@@ -152,3 +152,10 @@ def test_settings_are_read_without_torch() -> None:
 def test_an_old_name_of_a_setting_says_the_new_one(old: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         config("algo=gigpo", old)
+
+
+@pytest.mark.parametrize("setting", ["agent.prompt=react", "agent.show_legal_actions=true"])
+def test_an_expert_is_not_imitated_in_other_words_than_its_own(setting: str) -> None:
+    with pytest.raises(ConfigError, match="answers with its action alone"):
+        config(setting)
+    assert config(setting, "warm_start.episodes=0").agent != config().agent

@@ -1,8 +1,9 @@
-"""Talking with a chat model: lines in, one answer out, whatever the model is.
+"""The contract of chat models: messages in, one completion out, whatever the model is.
 
 ChatModel.open(seed) -> Conversation
-Conversation.say([Line, ...]) -> Said
-Conversation.restart()          the history was rewritten; what follows is a new opening
+Conversation.complete([ChatMessage, ...]) -> Completion
+Conversation.resume([ChatMessage, ...], turn)       the same for a turn that was played before
+Conversation.restart()                              the history was rewritten; a new opening follows
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.types import Message, TokenSpan
+from turngym.types import Message, TokenSpan, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One entry of a conversation as a model is told it."""
+class ChatMessage:
+    """One entry of a conversation with what only a chat model needs besides."""
 
     message: Message
     image: NDArray[np.uint8] | None = None
-    """What the message shows, shape [H, W, 3]; only models that see are told."""
+    """What the message shows, shape [H, W, 3]; only for models that see."""
     spoken: str | None = None
-    """What an assistant said beside its tool calls; None when that is the message's content."""
+    """Text of an assistant beside its tool calls; None when that is the message's content."""
     call_ids: tuple[str, ...] = ()
-    """The server's names of an assistant's tool calls, or of the one that a tool line answers."""
+    """The server's ids of an assistant's tool calls, or of the one that a tool message answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Completion:
     """A model's answer."""
 
     message: Message
@@ -43,23 +44,25 @@ class Said:
     segment_reason: str | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
     spoken: str | None = None
-    """As in ``Line``."""
+    """As in ``ChatMessage``."""
     call_ids: tuple[str, ...] = ()
 
     @property
-    def line(self) -> Line:
+    def entry(self) -> ChatMessage:
         """The answer as an entry of the conversation."""
-        return Line(message=self.message, spoken=self.spoken, call_ids=self.call_ids)
+        return ChatMessage(message=self.message, spoken=self.spoken, call_ids=self.call_ids)
 
 
 class Conversation(Protocol):
     """One conversation with a chat model. Used by one task at a time."""
 
-    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
-        """Say what is new and return the answer.
+    async def complete(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Completion:
+        """Append ``messages`` to the conversation and return the answer.
 
         Args:
-            lines: Entries since the last answer; it is part of the conversation already.
+            messages: Entries since the last answer; it is part of the conversation already.
             tools: OpenAI-style function descriptions, for models with native tool calls.
 
         Raises:
@@ -69,8 +72,20 @@ class Conversation(Protocol):
         """
         ...
 
+    def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
+        """Append what was said in a turn that was played before.
+
+        Args:
+            messages: Entries before the answer.
+            turn: Gives the answer, and the tokens of both where they are known.
+
+        Raises:
+            ValueError: The model goes on from tokens, and the turn has none.
+        """
+        ...
+
     async def restart(self) -> None:
-        """Forget everything that was said; the next lines open the conversation anew."""
+        """Forget everything; the next messages open the conversation anew."""
         ...
 
     def close(self) -> Awaitable[None] | None:
@@ -79,7 +94,7 @@ class Conversation(Protocol):
 
 
 class ChatModel(Protocol):
-    """A model that many conversations are held with at once."""
+    """A model that has many conversations at once."""
 
     def open(self, seed: int) -> Conversation:
         """Return a new conversation whose answers depend on ``seed``."""

@@ -1,4 +1,4 @@
-"""How much of a conversation a model still sees: all, the last turns, or a summary and the last.
+"""Histories: how much of a conversation a model still sees (all, a window, a summary).
 
 A history that is cut opens a new segment: the tokens before it are no prefix of what comes after.
 Cuts are rare and deep rather than shallow and at every turn, so that segments stay long.
@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from turngym.agents.chat.conversation import Line
+from turngym.agents.chat.conversation import ChatMessage
 from turngym.errors import ConfigError
 from turngym.types import Message
 
-Ask = Callable[[Sequence[Line]], Awaitable[str]]
+Ask = Callable[[Sequence[ChatMessage]], Awaitable[str]]
 """Opens a conversation of its own with the same model and returns the text of its answer."""
 
 SUMMARIZE = (
@@ -28,20 +28,22 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A conversation that was cut: the lines it now begins with, and why."""
+    """A conversation that was cut: the messages it now begins with, and why."""
 
-    lines: list[Line]
+    messages: list[ChatMessage]
     reason: str
 
 
 class History(Protocol):
     """Decides, before each answer, what the model is still told."""
 
-    async def fit(self, lines: Sequence[Line], *, tokens: float, ask: Ask) -> Rewritten | None:
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
         """Return the conversation to go on with, or None to go on as it is.
 
         Args:
-            lines: The whole conversation, the newest line last.
+            messages: The whole conversation, the newest entry last.
             tokens: Its length, as the model counted or as we guess.
             ask: Asks the model itself, apart from the conversation.
         """
@@ -51,7 +53,9 @@ class History(Protocol):
 class FullHistory:
     """Everything; the episode ends when the model's context does."""
 
-    async def fit(self, lines: Sequence[Line], *, tokens: float, ask: Ask) -> Rewritten | None:
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
         """Go on as it is."""
         return None
 
@@ -70,14 +74,16 @@ class WindowHistory:
             raise ConfigError(f"history: keep={keep} must lie in 1..turns={turns}")
         self._turns, self._keep = turns, keep
 
-    async def fit(self, lines: Sequence[Line], *, tokens: float, ask: Ask) -> Rewritten | None:
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
         """Drop the oldest turns when there are too many."""
-        starts = _turn_starts(lines)
+        starts = _turn_starts(messages)
         if len(starts) <= self._turns:
             return None
         kept = starts[-self._keep]
         return Rewritten(
-            lines=[*_system(lines), *_unbound(lines[kept:])],
+            messages=[*_system(messages), *_unbound(messages[kept:])],
             reason=f"window: the last {self._keep} of {len(starts)} turns are kept",
         )
 
@@ -95,52 +101,53 @@ class SummaryHistory:
             raise ConfigError(f"history: max_tokens={max_tokens} and keep={keep} must be 1 or more")
         self._max_tokens, self._keep = max_tokens, keep
 
-    async def fit(self, lines: Sequence[Line], *, tokens: float, ask: Ask) -> Rewritten | None:
+    async def fit(
+        self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
+    ) -> Rewritten | None:
         """Have the model sum up what is about to be dropped."""
-        starts = _turn_starts(lines)
+        starts = _turn_starts(messages)
         if tokens <= self._max_tokens or len(starts) <= self._keep:
             return None
         kept = starts[-self._keep]
-        request = Line(message=Message(role="user", content=SUMMARIZE))
-        told = [*_unbound(lines[:kept]), request]
-        notes = (await ask(told)).strip()
-        summary = Line(message=Message(role="user", content=f"{SUMMARY}\n{notes}"))
+        request = ChatMessage(message=Message(role="user", content=SUMMARIZE))
+        notes = (await ask([*_unbound(messages[:kept]), request])).strip()
+        summary = ChatMessage(message=Message(role="user", content=f"{SUMMARY}\n{notes}"))
         return Rewritten(
-            lines=_merged([*_system(lines), summary, *_unbound(lines[kept:])]),
+            messages=_merged([*_system(messages), summary, *_unbound(messages[kept:])]),
             reason=f"compaction: {tokens:.0f} tokens are past {self._max_tokens}",
         )
 
 
-def guessed_tokens(lines: Sequence[Line]) -> float:
-    """Return about how many tokens ``lines`` are, where nobody has counted."""
-    return sum(len(line.message.content) for line in lines) / _CHARS_PER_TOKEN
+def estimated_tokens(messages: Sequence[ChatMessage]) -> float:
+    """Return about how many tokens ``messages`` are, where nobody has counted."""
+    return sum(len(entry.message.content) for entry in messages) / _CHARS_PER_TOKEN
 
 
-def _turn_starts(lines: Sequence[Line]) -> list[int]:
+def _turn_starts(messages: Sequence[ChatMessage]) -> list[int]:
     """Return where each observation stands; a system message is none."""
-    return [i for i, line in enumerate(lines) if line.message.role in ("user", "tool")]
+    return [i for i, entry in enumerate(messages) if entry.message.role in ("user", "tool")]
 
 
-def _system(lines: Sequence[Line]) -> list[Line]:
-    return [line for line in lines[:1] if line.message.role == "system"]
+def _system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    return [entry for entry in messages[:1] if entry.message.role == "system"]
 
 
-def _unbound(lines: Sequence[Line]) -> list[Line]:
-    """Return ``lines``; a first answer to a tool whose call is gone becomes a user's words."""
-    if not lines or lines[0].message.role != "tool":
-        return list(lines)
-    message = Message(role="user", content=lines[0].message.content)
-    return [Line(message=message, image=lines[0].image), *lines[1:]]
+def _unbound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Return ``messages``; a first answer to a tool whose call is gone becomes a user's words."""
+    if not messages or messages[0].message.role != "tool":
+        return list(messages)
+    message = Message(role="user", content=messages[0].message.content)
+    return [ChatMessage(message=message, image=messages[0].image), *messages[1:]]
 
 
-def _merged(lines: Sequence[Line]) -> list[Line]:
-    """Return ``lines`` with neighbouring words of the user as one: templates want roles in turn."""
-    merged: list[Line] = []
-    for line in lines:
+def _merged(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Join neighbouring messages of the user: templates want roles to alternate."""
+    merged: list[ChatMessage] = []
+    for entry in messages:
         last = merged[-1] if merged else None
-        if last is not None and last.message.role == line.message.role == "user":
-            text = f"{last.message.content}\n\n{line.message.content}"
-            merged[-1] = Line(message=Message(role="user", content=text), image=line.image)
+        if last is not None and last.message.role == entry.message.role == "user":
+            text = f"{last.message.content}\n\n{entry.message.content}"
+            merged[-1] = ChatMessage(message=Message(role="user", content=text), image=entry.image)
         else:
-            merged.append(line)
+            merged.append(entry)
     return merged

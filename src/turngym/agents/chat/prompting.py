@@ -1,4 +1,4 @@
-"""What a model is told around an environment's own words: plainly, or to reason before it acts."""
+"""Prompts: instructions and observations as messages, plainly or asking for a thought first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from turngym.agents.chat.conversation import Line
+from turngym.agents.chat.conversation import ChatMessage
 from turngym.types import Message
 
 REACT = (
@@ -19,7 +19,7 @@ LESSONS = "What you learned in earlier attempts at this very task:"
 
 
 class Prompting(Protocol):
-    """Turns instructions and observations into lines for a model."""
+    """Turns instructions and observations into messages for a model."""
 
     def opening(self, instructions: str, lessons: Sequence[str], *, native_tools: bool) -> str:
         """Return the system message; empty for none.
@@ -27,12 +27,12 @@ class Prompting(Protocol):
         Args:
             instructions: Of the environment.
             lessons: What was learned in earlier attempts, oldest first.
-            native_tools: The model is told of the environment's tools natively.
+            native_tools: The model gets the environment's tools natively.
         """
         ...
 
-    def line(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Line:
-        """Return what the model is told of an observation."""
+    def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
+        """Return the message that shows an observation."""
         ...
 
 
@@ -41,7 +41,7 @@ class PlainPrompting:
     """The environment's instructions and observations, word for word."""
 
     system: str = ""
-    """Said before the instructions."""
+    """Text before the instructions."""
     show_legal_actions: bool = False
     """List the legal actions under each observation, where there are some."""
     max_legal_actions: int = 30
@@ -54,7 +54,7 @@ class PlainPrompting:
         learned = "\n".join([LESSONS, *(f"- {lesson}" for lesson in lessons)]) if lessons else ""
         return "\n\n".join(filter(None, [self.system, instructions, learned]))
 
-    def line(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Line:
+    def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
         """Return the observation as a user's message."""
         text = str(observation["text"])
         legal = info.get("legal_actions") if self.show_legal_actions else None
@@ -62,7 +62,9 @@ class PlainPrompting:
             shown = "; ".join(legal[: self.max_legal_actions])
             more = len(legal) - self.max_legal_actions
             text += f"\nYou may: {shown}" + (f"; and {more} more" if more > 0 else "")
-        return Line(message=Message(role="user", content=text), image=observation.get("image"))
+        return ChatMessage(
+            message=Message(role="user", content=text), image=observation.get("image")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,6 @@ class ReActPrompting:
         whole = f"{instructions}\n\n{form}".strip()
         return self.plain.opening(whole, lessons, native_tools=native_tools)
 
-    def line(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Line:
+    def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
         """Return the observation as the plain way has it."""
-        return self.plain.line(observation, info)
+        return self.plain.observation(observation, info)

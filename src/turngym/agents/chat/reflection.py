@@ -1,11 +1,11 @@
-"""Lessons from failed attempts, told to the next attempt at the same task."""
+"""Reflection: lessons from failed attempts, shown to the next attempt at the same task."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from turngym.agents.chat.conversation import Line
+from turngym.agents.chat.conversation import ChatMessage
 from turngym.agents.chat.history import Ask
 from turngym.agents.policy import EpisodeContext, EpisodeEnd
 from turngym.errors import ConfigError
@@ -26,7 +26,7 @@ class Reflection:
     compare with others of the same number of attempts only.
 
     Args:
-        keep: Most lessons that are told, the newest.
+        keep: Most lessons that are shown, the newest.
 
     Source:
         Shinn et al. 2023, "Reflexion: Language Agents with Verbal Reinforcement Learning",
@@ -44,15 +44,15 @@ class Reflection:
         return self._lessons[context.env_id, context.task_id][-self._keep :]
 
     async def learn(
-        self, context: EpisodeContext, lines: Sequence[Line], end: EpisodeEnd, *, ask: Ask
+        self, context: EpisodeContext, messages: Sequence[ChatMessage], end: EpisodeEnd, *, ask: Ask
     ) -> None:
         """Have the model say what to do better, unless the attempt succeeded."""
         if end.score is not None and end.score >= 1.0:
             return
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"
         text = "\n\n".join(filter(None, [end.observation, REFLECT.format(how=how)]))
-        role: Role = "tool" if lines and lines[-1].call_ids else "user"
-        request = Line(message=Message(role=role, content=text))
-        lesson = " ".join((await ask([*lines, request])).split())[:_MAX_LESSON_CHARS]
+        role: Role = "tool" if messages and messages[-1].call_ids else "user"
+        request = ChatMessage(message=Message(role=role, content=text))
+        lesson = " ".join((await ask([*messages, request])).split())[:_MAX_LESSON_CHARS]
         if lesson:
             self._lessons[context.env_id, context.task_id].append(lesson)

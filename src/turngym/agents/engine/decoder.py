@@ -1,4 +1,4 @@
-"""Decoders: a causal language model that remembers, row by row, what it has read.
+"""Decoders: causal language models with a key-value cache of many rows.
 
 ``CachedDecoder`` runs Llama- and Qwen-shaped models on its own copy of their weights, with one
 key-value cache whose rows each stand at their own position. ``ReplayDecoder`` runs any causal model
@@ -51,8 +51,12 @@ class Decoder(Protocol):
         """
         ...
 
+    def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
+        ...
+
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Take over new weights. Rows keep what they computed with the old ones."""
+        """Copy new weights. Rows keep what they computed with the old ones."""
         ...
 
 
@@ -149,7 +153,7 @@ class CachedDecoder:
         self.load_weights(model.state_dict())
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Copy new weights out of a state dict of the model."""
+        """Copy new weights out of a state dict of the model, fused as the layers want them."""
         with torch.no_grad():
             self._embed = state["model.embed_tokens.weight"].detach().float().clone()
             self._norm = state["model.norm.weight"].detach().float().clone()
@@ -187,8 +191,7 @@ class CachedDecoder:
         results = []
         for index, ids in enumerate(tokens):
             logits = F.linear(self._rms(hidden[index, : len(ids) - 1], self._norm), self._head)
-            targets = torch.tensor(list(ids[1:]))[:, None]
-            results.append(logits.log_softmax(-1).gather(-1, targets)[:, 0])
+            results.append(_of_targets(logits, ids))
         return results
 
     @torch.inference_mode()
@@ -197,9 +200,14 @@ class CachedDecoder:
         counts = [len(ids) for ids in tokens]
         width = max(counts)
         top = max(rows) + 1
+        # A lane is a row that is computed. Picking rows out of the cache copies their keys and
+        # values in every layer; when most rows are wanted, computing all of them as one view, the
+        # results of the others unused, is cheaper than the copy.
         view = len(rows) >= _SHARE_FOR_VIEW * top
         lanes = list(range(top)) if view else list(rows)
         self._grow(top, max(self._lengths[row] for row in lanes) + width)
+        # Shorter sequences are padded with token 0. Padding is written behind a row's end, where no
+        # mask lets a token look and where the row's next tokens overwrite it.
         place = {row: lane for lane, row in enumerate(lanes)}
         ids = torch.zeros((len(lanes), width), dtype=torch.long)
         for row, new in zip(rows, tokens, strict=True):
@@ -217,7 +225,7 @@ class CachedDecoder:
         positions = starts[:, None] + torch.arange(width)  # [R, Q]
         slots = int(positions.max()) + 1
         mask = torch.arange(slots) <= positions[:, None, :, None]  # [R, 1, Q, S]
-        rope_at = positions.clamp(max=self.context - 1)
+        rope_at = positions.clamp(max=self.context - 1)  # padding may stand behind the context
         cos, sin = self._cos[rope_at][:, None], self._sin[rope_at][:, None]
         into = torch.arange(lanes) if index is None else index
         x = self._embed[ids]
@@ -273,7 +281,7 @@ class CachedDecoder:
 
 
 class ReplayDecoder:
-    """Any causal model of ``transformers``, reading a row again when it cannot be continued.
+    """Any causal model of ``transformers``; rows that cannot be continued are read again.
 
     While the same rows each grow by one token, the model's own cache is used; otherwise all wanted
     rows are read from their start, padded on the right. Slower than ``CachedDecoder`` over many
@@ -294,6 +302,12 @@ class ReplayDecoder:
         """Copy new weights out of a state dict of the model."""
         self._model.load_state_dict(state)
         self._cache = None
+
+    @torch.inference_mode()
+    def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
+        read = [self._model(input_ids=torch.tensor([list(ids)])).logits[0, :-1] for ids in tokens]
+        return [_of_targets(logits.float(), ids) for logits, ids in zip(read, tokens, strict=True)]
 
     def open_row(self) -> int:
         """Return a new row."""
@@ -347,6 +361,11 @@ class ReplayDecoder:
         self._cache = output.past_key_values
         logits: Tensor = output.logits[:, -1].float()
         return logits
+
+
+def _of_targets(logits: Tensor, ids: Sequence[int]) -> Tensor:
+    """Return the log-probs of ``ids`` after the first under ``logits`` [L - 1, V]."""
+    return logits.log_softmax(-1).gather(-1, torch.tensor(list(ids[1:]))[:, None])[:, 0]
 
 
 def _clone(tensor: Tensor | None) -> Tensor | None:

@@ -1,9 +1,8 @@
-"""The local engine: many episodes decoded at once, each with its own cache, seed and stop rule.
+"""The local engine: continuous batching on the CPU, each session with its own cache and seed.
 
-Requests of all episodes share one decode loop. It runs inline in the event loop, one decode step at
-a time, and lets every episode that can speak do so before the next step, so a run with inline
-environments is a pure function of its seeds. Weights are swapped between two steps; every token
-carries the version that drew it.
+Requests of all sessions share one decode loop. It runs inline in the event loop, one decode step at
+a time, so a run with inline environments is a pure function of its seeds. Weights change between
+two steps; every token carries the version of those that sampled it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from turngym.agents.engine.decoder import CachedDecoder, Decoder, make_decoder
-from turngym.agents.engine.protocol import Generation as Generation
-from turngym.agents.engine.protocol import OnToken
-from turngym.agents.engine.protocol import Sampling as Sampling
+from turngym.agents.engine.decoder import Decoder, make_decoder
+from turngym.agents.engine.protocol import EngineStats, EngineTraits, Generation, OnToken, Sampling
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
@@ -28,23 +25,13 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
-@dataclass(slots=True, kw_only=True)
-class EngineStats:
-    """Counts since the engine was made."""
-
-    decode_steps: int = 0
-    sampled_tokens: int = 0
-    read_tokens: int = 0
-    """Prompt and observation tokens that were computed."""
-    reused_tokens: int = 0
-    """Tokens of earlier turns that a kept cache spared from being computed again."""
+    from turngym.agents.engine.config import LocalEngineConfig
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Request:
     session: EngineSession
-    feed: list[int]
+    new_ids: list[int]
     sampling: Sampling
     future: asyncio.Future[Generation]
     limit: int
@@ -53,16 +40,22 @@ class _Request:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
+    @property
+    def is_dropped(self) -> bool:
+        return self.future.done() or self.session.closed
+
 
 class LocalEngine:
-    """Generates for many sessions at once on the CPU.
+    """A ``TrainableEngine`` in this process, on the CPU.
 
     Args:
         model: A causal language model; the engine works on its own copy of the weights.
         tokenizer: Its end token ends an action; it also decodes for stop texts.
-        context: Longest conversation in tokens; None for what the model was made for.
+        context: Longest sequence in tokens; None for what the model was made for.
         max_sessions: Most sessions open at once; each holds cache memory.
     """
+
+    traits = EngineTraits(deterministic=True, exact_versions=True)
 
     def __init__(
         self,
@@ -83,11 +76,11 @@ class LocalEngine:
         self._open_sessions = 0
         self._waiting: list[_Request] = []
         self._active: list[_Request] = []
-        self._staged: tuple[Mapping[str, Tensor], int] | None = None
+        self._is_paused = False
         self._loop_task: asyncio.Task[None] | None = None
 
     def open(self, seed: int) -> EngineSession:
-        """Return a fresh session whose draws depend on ``seed`` and on nothing else.
+        """Return an empty session whose tokens depend on ``seed`` and on nothing else.
 
         Raises:
             ConfigError: ``max_sessions`` are open.
@@ -105,68 +98,91 @@ class LocalEngine:
         """Sessions that can be opened now."""
         return self._max_sessions - self._open_sessions
 
-    def load_weights(self, state: Mapping[str, Tensor], version: int) -> None:
-        """Swap the weights before the next decode step.
+    async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample with new weights from the next decode step on."""
+        self.load_weights(weights, version)
 
-        Open sessions keep their cache: what they read stays computed with the old weights.
+    def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Do what ``publish`` does, without an event loop.
 
         Args:
-            state: State dict of the model the engine was made from.
-            version: Recorded with every token that the new weights draw.
+            weights: State dict of the model that the engine was made from.
+            version: Recorded with every token that these weights sample.
         """
-        self._staged = (state, version)
-        if not self._active:
-            self._swap()
+        # A decode step never waits, so whoever calls this stands between two of them.
+        self._decoder.load_weights(weights)
+        self.version = version
 
-    def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on.
-
-        Raises:
-            ConfigError: The model's architecture has no scoring decoder.
-        """
-        if not isinstance(self._decoder, CachedDecoder):
-            raise ConfigError("engine: score needs a Llama- or Qwen-shaped model")
+    async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
         return [scored.numpy() for scored in self._decoder.score(sequences)]
 
-    async def _generate(
+    async def pause(self) -> None:
+        """Sample nothing until ``resume``; running requests wait."""
+        self._is_paused = True
+
+    async def resume(self) -> None:
+        """Go on with what waits."""
+        self._is_paused = False
+        self._wake()
+
+    async def close(self) -> None:
+        """End what still runs with an error. Safe to call twice."""
+        self._fail(PolicyFault("engine: closed"))
+
+    # What sessions call.
+
+    async def submit(
         self,
         session: EngineSession,
         new_ids: Sequence[int],
         sampling: Sampling,
         on_token: OnToken | None,
     ) -> Generation:
-        feed = [*session.unread, *new_ids]
-        room = self.context - session.length - len(feed)
-        if not feed:
+        """Queue a request of ``session`` and return what was sampled; see its ``generate``."""
+        ids = [*session.unread, *new_ids]
+        room = self.context - session.length - len(ids)
+        if not ids:
             raise ConfigError("engine: generate needs at least one new token")
         if room < 1:
             raise ContextOverflow(
-                f"conversation of {session.length + len(feed)} tokens, context of {self.context}"
+                f"conversation of {session.length + len(ids)} tokens, context of {self.context}"
             )
-        loop = asyncio.get_running_loop()
         request = _Request(
             session=session,
-            feed=feed,
+            new_ids=ids,
             sampling=sampling,
-            future=loop.create_future(),
+            future=asyncio.get_running_loop().create_future(),
             limit=min(sampling.max_new_tokens, room),
             on_token=on_token,
         )
         self._waiting.append(request)
-        if self._loop_task is None or self._loop_task.done():
-            self._loop_task = loop.create_task(self._serve())
+        self._wake()
         return await request.future
 
+    def release(self, session: EngineSession) -> None:
+        """Free the cache row of a session that closes."""
+        self._decoder.close_row(session.row)
+        self._open_sessions -= 1
+
+    # The decode loop.
+
+    def _wake(self) -> None:
+        is_idle = self._loop_task is None or self._loop_task.done()
+        if is_idle and not self._is_paused and (self._waiting or self._active):
+            self._loop_task = asyncio.get_running_loop().create_task(self._serve())
+
     async def _serve(self) -> None:
-        """Decode until nobody waits any more."""
+        """Decode until no request is left, or the engine is paused."""
         try:
-            while self._waiting or self._active:
-                await asyncio.sleep(0)  # whoever has an answer speaks again before the next step
+            while (self._waiting or self._active) and not self._is_paused:
+                # Sessions that have just got their action may submit the next request first: that
+                # keeps batches full, and makes their composition independent of timing.
+                await asyncio.sleep(0)
                 self._drop_abandoned()
-                self._swap()
                 self._read_waiting()
                 self._decode()
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - every waiting request must fail, not hang
             self._fail(PolicyFault(f"engine: {type(error).__name__}: {error}"))
 
     def _fail(self, error: PolicyFault) -> None:
@@ -177,44 +193,42 @@ class LocalEngine:
         self._active.clear()
 
     def _drop_abandoned(self) -> None:
-        self._waiting = [r for r in self._waiting if not r.future.done() and not r.session.closed]
-        self._active = [r for r in self._active if not r.future.done() and not r.session.closed]
-
-    def _swap(self) -> None:
-        if self._staged is not None:
-            state, self.version = self._staged
-            self._staged = None
-            self._decoder.load_weights(state)
+        self._waiting = [r for r in self._waiting if not r.is_dropped]
+        self._active = [r for r in self._active if not r.is_dropped]
 
     def _read_waiting(self) -> None:
-        """Read new prompts once as many wait as are being decoded, so that batches stay full."""
+        """Read new prompts once as many wait as are being decoded.
+
+        Reading a prompt stalls all that decode, and joining one by one would keep batches half
+        empty: after such a wait they are at least half full, at the price of one step's latency.
+        """
         if not self._waiting or len(self._waiting) < len(self._active):
             return
         batch, self._waiting = self._waiting, []
         for request in batch:
             self.stats.reused_tokens += request.session.length
-            self.stats.read_tokens += len(request.feed)
+            self.stats.read_tokens += len(request.new_ids)
         self._active += batch
-        self._advance(batch, [request.feed for request in batch])
+        self._advance(batch, [request.new_ids for request in batch])
         self._drop_abandoned()
 
     def _decode(self) -> None:
-        """Draw one more token for every active request."""
+        """Sample one more token for every active request."""
         if self._active:
             self._advance(self._active, [r.session.unread for r in self._active])
             self._drop_abandoned()
 
     def _advance(self, batch: list[_Request], tokens: list[list[int]]) -> None:
-        """Feed ``tokens``, draw the next one for each request and finish those that end."""
+        """Feed ``tokens``, sample the next one for each request and finish those that end."""
         logits = self._decoder.extend([r.session.row for r in batch], tokens)
-        drawn, logprobs = _draw(logits, batch)
+        sampled, logprobs = _sample(logits, batch)
         self.stats.decode_steps += 1
         self.stats.sampled_tokens += len(batch)
-        for request, fed, token, logprob in zip(batch, tokens, drawn, logprobs, strict=True):
+        for request, fed, token, logprob in zip(batch, tokens, sampled, logprobs, strict=True):
             session = request.session
             session.length += len(fed)
-            session.unread = [token]
-            session.draws += 1
+            session.unread = [token]  # sampled, but not in the cache until it is fed itself
+            session.sampled += 1
             request.token_ids.append(token)
             request.logprobs.append(logprob)
             request.versions.append(self.version)
@@ -242,7 +256,7 @@ class LocalEngine:
 
 
 class EngineSession:
-    """One episode's place in the engine: its cache row and its stream of random numbers."""
+    """A session of the local engine: a cache row and a stream of random numbers."""
 
     def __init__(self, engine: LocalEngine, row: int, seed: int) -> None:
         self._engine = engine
@@ -251,19 +265,20 @@ class EngineSession:
         self.length = 0
         """Tokens in the cache."""
         self.unread: list[int] = []
-        """Tokens that the model has not read yet: the last drawn one, and what was taken over."""
-        self.draws = 0
+        """Tokens that are not in the cache yet: the last sampled one, and what was taken over."""
+        self.sampled = 0
+        """Tokens that were sampled so far: the counter of the random numbers."""
         self.closed = False
 
     async def generate(
         self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
     ) -> Generation:
-        """Read ``new_ids`` after what was read and drawn so far, and draw an action.
+        """Append ``new_ids`` to the sequence, and sample an action after it.
 
         Args:
-            new_ids: At least one token, unless the last action was cut and is to go on.
-            sampling: How to draw.
-            on_token: Told of each token as it is drawn; must not raise or wait.
+            new_ids: At least one token, unless the last action was cut short and is to continue.
+            sampling: How to sample.
+            on_token: Called with each token as it is sampled; must not raise or wait.
 
         Raises:
             ContextOverflow: There is no room for even one more token.
@@ -271,28 +286,42 @@ class EngineSession:
         """
         if self.closed:
             raise PolicyFault("engine: the session is closed")
-        return await self._engine._generate(self, new_ids, sampling, on_token)
+        return await self._engine.submit(self, new_ids, sampling, on_token)
 
-    def read(self, token_ids: Sequence[int], *, draws: int) -> None:
-        """Take over tokens of an earlier turn, which are read with the next prompt.
-
-        Args:
-            token_ids: The tokens, prompt and action.
-            draws: How many of them this session's random numbers drew.
-        """
+    def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
+        """Append the tokens of an earlier turn, of which ``sampled`` moved the random numbers."""
         self.unread.extend(token_ids)
-        self.draws += draws
+        self.sampled += sampled
+
+    def reseed(self, seed: int) -> None:
+        """Begin another stream of random numbers."""
+        self.seed, self.sampled = seed, 0
 
     def close(self) -> None:
         """Free the cache row. Safe to call twice."""
         if not self.closed:
             self.closed = True
-            self._engine._decoder.close_row(self.row)
-            self._engine._open_sessions -= 1
+            self._engine.release(self)
 
 
-def _draw(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[float]]:
-    """Draw one token per row by inverting the cumulative distribution at the row's own number."""
+def build(
+    config: LocalEngineConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    context: int,
+    max_sessions: int,
+) -> LocalEngine:
+    """Return the engine of a run; the builder of ``LocalEngineConfig``."""
+    return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions)
+
+
+def _sample(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[float]]:
+    """Sample one token per row of ``logits`` [R, V], by inverting the cumulative distribution.
+
+    Each row has a random number of its own, a hash of its session's seed and counter: what a
+    session samples depends neither on who else is in the batch nor on the order of requests.
+    """
     temperatures = [r.sampling.temperature for r in batch]
     scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures])
     logprobs = (logits / scale[:, None]).log_softmax(-1)
@@ -301,14 +330,15 @@ def _draw(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[fl
         logprobs = _truncate(logprobs, torch.tensor(top_ps))
     cumulative = logprobs.double().exp().cumsum(-1)
     seeds = np.array([r.session.seed for r in batch], dtype=np.uint64)
-    counters = np.array([r.session.draws for r in batch], dtype=np.uint64)
+    counters = np.array([r.session.sampled for r in batch], dtype=np.uint64)
+    # The last cumulative value is 1 up to rounding; scaled by it, no number falls past the end.
     uniform = torch.from_numpy(_uniform(seeds, counters)) * cumulative[:, -1]
-    drawn = torch.searchsorted(cumulative, uniform[:, None])[:, 0].clamp(max=logits.shape[1] - 1)
+    found = torch.searchsorted(cumulative, uniform[:, None])[:, 0].clamp(max=logits.shape[1] - 1)
     greedy = torch.tensor([t == 0 for t in temperatures])
-    drawn = torch.where(greedy, logits.argmax(-1), drawn)
-    chosen = logprobs.gather(-1, drawn[:, None])[:, 0].clamp(max=0.0)
+    sampled = torch.where(greedy, logits.argmax(-1), found)
+    chosen = logprobs.gather(-1, sampled[:, None])[:, 0].clamp(max=0.0)
     chosen = torch.where(greedy, torch.zeros_like(chosen), chosen)
-    return drawn.tolist(), chosen.tolist()
+    return sampled.tolist(), chosen.tolist()
 
 
 def _truncate(logprobs: Tensor, top_ps: Tensor) -> Tensor:

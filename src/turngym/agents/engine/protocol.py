@@ -1,30 +1,36 @@
-"""What any engine is asked for and gives back, wherever it runs. Knows no torch."""
+"""The contract of engines, local or remote: sessions that generate tokens. Knows no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from turngym.errors import ConfigError
 from turngym.types import TokenSpan
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 OnToken = Callable[[int, float, int], None]
-"""Told a token as it is drawn: id, log-prob, policy version."""
+"""Called with each token as it is sampled: id, log-prob, policy version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn.
+    """Sampling parameters.
 
-    The log-prob of a token is the one under the distribution it was drawn from: after temperature
+    The log-prob of a token is the one under the distribution it was sampled from: after temperature
     and ``top_p``. At temperature 0 the likeliest token is taken, with log-prob 0.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
-    """Draw among the likeliest tokens that together hold this probability."""
+    """Sample among the likeliest tokens that together hold this probability."""
     max_new_tokens: int = 64
     """Longest action in tokens, the end token included."""
     stop: tuple[str, ...] = ()
@@ -40,25 +46,63 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What was drawn for one request. All sequences have one length [N]."""
+    """Tokens that were sampled for one request. All sequences have one length [N]."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
-    """Policy version that drew each token; ascending."""
+    """Policy version that sampled each token; ascending."""
     finish: str
     """``"end"`` (the end token), ``"stop"`` (a stop text) or ``"length"``."""
 
 
+@dataclass(slots=True, kw_only=True)
+class EngineStats:
+    """Counts since the engine was made."""
+
+    decode_steps: int = 0
+    sampled_tokens: int = 0
+    read_tokens: int = 0
+    """Prompt and observation tokens that were computed."""
+    reused_tokens: int = 0
+    """Tokens of earlier turns that the cache spared from being computed again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTraits:
+    """What an engine guarantees."""
+
+    deterministic: bool
+    """Tokens depend on weights, ids and the session's seed, whatever runs beside; a session that
+    took over tokens goes on with the random numbers of the one that sampled them."""
+    exact_versions: bool
+    """Each token carries the version of the very weights that sampled it."""
+    images: bool = False
+    """Prompts may hold images."""
+
+
 class Session(Protocol):
-    """One episode's place in an engine."""
+    """One episode's token sequence in an engine."""
 
     async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Generation:
-        """Read ``new_ids`` after what was read and drawn so far, and draw an action.
+        """Append ``new_ids`` to the sequence, and sample an action after it.
+
+        Args:
+            new_ids: At least one token, unless the last action was cut short and is to continue.
+            sampling: How to sample.
 
         Raises:
             ContextOverflow: There is no room for even one more token.
             PolicyFault: The engine broke.
+        """
+        ...
+
+    def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
+        """Append the tokens of an earlier turn; the model reads them with the next prompt.
+
+        Args:
+            token_ids: Prompt and action.
+            sampled: How many of them were sampled, which moves the random numbers on.
         """
         ...
 
@@ -68,25 +112,86 @@ class Session(Protocol):
 
 
 class Engine(Protocol):
-    """Draws tokens for many sessions at once."""
+    """Samples tokens for many sessions at once."""
 
     def open(self, seed: int) -> Session:
-        """Return a fresh session whose draws depend on ``seed``."""
+        """Return an empty session that samples with ``seed``.
+
+        Raises:
+            ConfigError: All sessions are taken.
+        """
         ...
 
 
-def spans_of(prompt: Sequence[int], drawn: Generation) -> tuple[TokenSpan, ...]:
-    """Return the prompt's span, then one span per policy version that drew.
+class TrainableEngine(Engine, Protocol):
+    """An engine whose weights are replaced while a run goes on. Used from one event loop.
 
-    An empty prompt has no span.
+    ``tests/conformance/test_engines.py`` is what every implementation has to pass.
     """
+
+    @property
+    def context(self) -> int:
+        """Longest sequence in tokens."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Policy version of the weights that sample the next token."""
+        ...
+
+    @property
+    def free_sessions(self) -> int:
+        """Sessions that can be opened now."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counts since the engine was made."""
+        ...
+
+    @property
+    def traits(self) -> EngineTraits:
+        """What it guarantees."""
+        ...
+
+    async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample with new weights from now on, in running requests too.
+
+        Open sessions keep their cache: what they read stays computed with the old weights.
+
+        Args:
+            weights: State dict of the whole model, adapters merged in; not used after the call.
+            version: Recorded with every token that these weights sample.
+        """
+        ...
+
+    async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
+        ...
+
+    async def pause(self) -> None:
+        """Sample nothing until ``resume``; running requests wait."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on with what waits."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the engine holds; requests that still run fail. Safe to call twice."""
+        ...
+
+
+def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, ...]:
+    """Return the span of the prompt, unless it is empty, and one per version that sampled."""
     spans = [TokenSpan(token_ids=tuple(prompt), sampled=False)] if prompt else []
-    for version, places in groupby(range(len(drawn.token_ids)), key=drawn.versions.__getitem__):
-        run = list(places)
+    start = 0
+    for version, run in groupby(generation.versions):
+        cut = slice(start, start := start + len(list(run)))
         spans.append(
             TokenSpan(
-                token_ids=tuple(drawn.token_ids[i] for i in run),
-                logprobs=tuple(drawn.logprobs[i] for i in run),
+                token_ids=generation.token_ids[cut],
+                logprobs=generation.logprobs[cut],
                 sampled=True,
                 policy_version=version,
             )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from turngym.agents.chat.conversation import Conversation, Line, Said
+from turngym.agents.chat.conversation import ChatMessage, Completion, Conversation
 from turngym.agents.remote.config import OWN_URL, ChatConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
 from turngym.agents.remote.images import data_url
 from turngym.agents.remote.wire import ASK_CHAT_TOKENS, drawn_of, first_choice, prompt_ids_of
-from turngym.agents.token_trace import TokenTrace
+from turngym.agents.token_trace import TokenTrace, Traced
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.types import Message, ToolCall
+from turngym.types import Message, ToolCall, Turn
 
 Row = dict[str, Any]
 """One entry of ``messages`` as it goes over the wire."""
@@ -45,27 +46,35 @@ class _ChatConversation:
         self._calls = 0
         self._open = False
 
-    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
+    async def complete(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Completion:
         config, endpoint = self._model.config, self._model.endpoint
         if not self._open:
             self._open = True
             endpoint.enter()
-        rows = [*self._rows, *self._as_rows(lines)]
+        rows = [*self._rows, *self._as_rows(messages)]
         body = self._request(rows, tools if config.tool_calls else ())
         reply = await endpoint.post("/chat/completions", body, check=_check)
         row = _answer_row(first_choice(reply.body)["message"])
         self._rows = [*rows, row]
-        said = _said(row)
-        traced = self._traced(reply.body) if config.token_ids else None
-        return Said(
-            message=said.message,
-            spoken=said.spoken,
-            call_ids=said.call_ids,
-            spans=() if traced is None else traced.spans,
-            starts_segment=traced is not None and traced.starts_segment,
-            segment_reason=None if traced is None else traced.reason,
-            usage=reply.usage,
+        answer = replace(_completion(row), usage=reply.usage)
+        if not config.token_ids:
+            return answer
+        traced = self._traced(reply.body)
+        return replace(
+            answer,
+            spans=traced.spans,
+            starts_segment=traced.starts_segment,
+            segment_reason=traced.reason,
         )
+
+    def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
+        """Append what was said in a turn that was played before, and the tokens it has."""
+        answer = ChatMessage(message=turn.action)
+        self._rows = [*self._rows, *self._as_rows([*messages, answer])]
+        self._trace.resume(turn)
+        self._calls += 1
 
     async def restart(self) -> None:
         """Start again with no rows."""
@@ -98,37 +107,37 @@ class _ChatConversation:
         self._calls += 1
         return body | config.extra
 
-    def _as_rows(self, lines: Sequence[Line]) -> list[Row]:
-        """Return ``lines`` as rows, with an answer to every tool call before them."""
+    def _as_rows(self, messages: Sequence[ChatMessage]) -> list[Row]:
+        """Return ``messages`` as rows, with an answer to every tool call before them."""
         rows: list[Row] = []
         waiting = _unanswered(self._rows)
-        for line in lines:
-            role = line.message.role
+        for entry in messages:
+            role = entry.message.role
             if role != "tool":  # every call wants an answer before anything else is said
                 rows += [_result(name, ONE_CALL_A_TURN) for name in waiting]
                 waiting = []
             if role == "assistant":
-                rows.append(_row_of_answer(line))
-                waiting = list(line.call_ids)
+                rows.append(_row_of_answer(entry))
+                waiting = list(entry.call_ids)
             elif role == "tool" and waiting:
                 done, *others = waiting
-                rows.append(_result(done, line.message.content))
+                rows.append(_result(done, entry.message.content))
                 rows += [_result(name, ONE_CALL_A_TURN) for name in others]
                 waiting = []
-                if line.image is not None and self._model.config.images:
-                    rows.append({"role": "user", "content": [_picture(line)]})
+                if entry.image is not None and self._model.config.images:
+                    rows.append({"role": "user", "content": [_picture(entry)]})
             else:
-                rows.append(self._plain_row(line))
+                rows.append(self._plain_row(entry))
         return rows
 
-    def _plain_row(self, line: Line) -> Row:
-        role = "user" if line.message.role == "tool" else line.message.role
-        if line.image is None or not self._model.config.images:
-            return {"role": role, "content": line.message.content}
-        text = {"type": "text", "text": line.message.content}
-        return {"role": role, "content": [text, _picture(line)]}
+    def _plain_row(self, entry: ChatMessage) -> Row:
+        role = "user" if entry.message.role == "tool" else entry.message.role
+        if entry.image is None or not self._model.config.images:
+            return {"role": role, "content": entry.message.content}
+        text = {"type": "text", "text": entry.message.content}
+        return {"role": role, "content": [text, _picture(entry)]}
 
-    def _traced(self, answer: Mapping[str, Any]) -> Any:
+    def _traced(self, answer: Mapping[str, Any]) -> Traced:
         prompt, drawn = prompt_ids_of(answer), drawn_of(answer)
         if prompt is None or drawn is None:
             raise ConfigError(
@@ -142,9 +151,9 @@ def _result(call_id: str, content: str) -> Row:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _picture(line: Line) -> Row:
-    assert line.image is not None
-    return {"type": "image_url", "image_url": {"url": data_url(line.image)}}
+def _picture(entry: ChatMessage) -> Row:
+    assert entry.image is not None
+    return {"type": "image_url", "image_url": {"url": data_url(entry.image)}}
 
 
 def _check(answer: Mapping[str, Any]) -> None:
@@ -167,7 +176,7 @@ def _answer_row(message: Mapping[str, Any]) -> Row:
     return row
 
 
-def _said(row: Row) -> Said:
+def _completion(row: Row) -> Completion:
     """Return the answer as the environment gets it: text, then the first tool call as JSON."""
     spoken, calls = row["content"], row.get("tool_calls", [])
     found = [_call(call.get("function") or {}) for call in calls]
@@ -177,7 +186,7 @@ def _said(row: Row) -> Said:
         for name, arguments in found
         if isinstance(arguments, Mapping)
     )
-    return Said(
+    return Completion(
         message=Message(role="assistant", content=content, tool_calls=kept),
         spoken=spoken if calls else None,
         call_ids=tuple(str(call.get("id", "")) for call in calls),
@@ -200,20 +209,20 @@ def _action(name: str, arguments: Any) -> str:
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 
-def _row_of_answer(line: Line) -> Row:
-    message = line.message
+def _row_of_answer(entry: ChatMessage) -> Row:
+    message = entry.message
     row: Row = {
         "role": "assistant",
-        "content": message.content if line.spoken is None else line.spoken,
+        "content": message.content if entry.spoken is None else entry.spoken,
     }
-    if line.call_ids and len(line.call_ids) == len(message.tool_calls):
+    if entry.call_ids and len(entry.call_ids) == len(message.tool_calls):
         row["tool_calls"] = [
             {
                 "id": name,
                 "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
             }
-            for name, call in zip(line.call_ids, message.tool_calls, strict=True)
+            for name, call in zip(entry.call_ids, message.tool_calls, strict=True)
         ]
     return row
 

@@ -58,6 +58,11 @@ class _CompletionsSession:
         self._ids = [*prompt, *drawn.token_ids]
         return drawn
 
+    def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
+        """Append the tokens of an earlier turn; the next request has the seed after its own."""
+        self._ids.extend(token_ids)
+        self._calls += 1
+
     def close(self) -> Awaitable[None] | None:
         """Leave the server."""
         if not self._open:

@@ -26,7 +26,7 @@ class _Answered:
     """A conversation up to and with an answer of ours."""
 
     token_ids: tuple[int, ...]
-    ended: bool
+    hit_eos: bool
     """The answer closed with the end token."""
 
 
@@ -51,7 +51,7 @@ class ConversationMemory:
             known = self._answered.get(_key(messages[:end]))
             if known is not None:
                 new = [_plain(message) for message in messages[end:]]
-                more = self._renderer.continuation(new, ended=known.ended)
+                more = self._renderer.continuation(new, hit_eos=known.hit_eos)
                 return (*known.token_ids, *more)
         return self._renderer.opening([_plain(message) for message in messages])
 
@@ -61,7 +61,7 @@ class ConversationMemory:
         """Note the tokens of ``messages`` and the answer to them."""
         key = _key([*messages, answer])
         ids = (*prompt, *drawn.token_ids)
-        self._answered[key] = _Answered(ids, ended=drawn.finish == "end")
+        self._answered[key] = _Answered(ids, hit_eos=drawn.finish == "end")
         self._answered.move_to_end(key)
         if len(self._answered) > self._size:
             self._answered.popitem(last=False)
@@ -91,7 +91,7 @@ class PrefixCache:
     ) -> Generation:
         """Return what is drawn after ``prompt``; only what no open session has read is computed."""
         known, session = self._take(prompt)
-        session.seed, session.draws = seed, 0
+        session.reseed(seed)
         try:
             drawn = await session.generate(prompt[known:], sampling, on_token=on_token)
         except BaseException:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from turngym.agents.engine.local import LocalEngine, Sampling
+    from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
 
 
@@ -24,8 +24,8 @@ class CreditContext:
     model: PreTrainedModel
     """The policy that is trained, in evaluation mode; to score, never to step."""
     renderer: Renderer
-    engine: LocalEngine
-    """Draws fresh actions with the newest published weights. It belongs to the event loop."""
+    engine: TrainableEngine
+    """Samples fresh actions with the newest published weights. It belongs to the event loop."""
     sampling: Sampling
     """How the episodes were drawn."""
     seed: int

@@ -24,5 +24,5 @@ def final_prompt(trajectory: Trajectory, renderer: Renderer, *, context: int) ->
     spans = [span for turn in trajectory.turns[starts[-1] :] for span in turn.spans]
     length = sum(len(span.token_ids) for span in spans)
     ended = spans[-1].token_ids[-1] in renderer.end_ids
-    new = renderer.continuation(trajectory.final_observation, ended=ended)
+    new = renderer.continuation(trajectory.final_observation, hit_eos=ended)
     return new if length + len(new) <= context else ()

@@ -167,7 +167,7 @@ class Arena:
         return derive_seed(self._config.run.seed, *path)
 
     def _read_instructions(self) -> str | None:
-        if not self._config.rollout.system_prompt:
+        if not self._config.agent.instructions:
             return None
         _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
         return str(info.get("instructions", ""))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym import registry
-from turngym.agents.engine.models import PretrainedModelConfig
+from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.trainers.runs.checkpoints import find_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,7 +36,7 @@ def step_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
 
 
 Update = Callable[[], dict[str, float]]
-Load = Callable[[], None]
+Load = Callable[[], Awaitable[None]]
 
 
 class Feed(Protocol):
@@ -134,7 +134,7 @@ class SyncFeed:
     async def publish(self, version: int, load: Load) -> None:
         """Put the weights of ``version`` into the engine."""
         self._uncut.check()
-        load()
+        await load()
 
     def mark_checkpointed(self, version: int) -> None:
         """Do nothing: nothing is accounted for apart from the checkpoint."""

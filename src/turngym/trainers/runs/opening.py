@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turngym.agents.engine.local import LocalEngine, Sampling
-from turngym.agents.engine.models import (
-    PretrainedModelConfig,
-    TinyModelConfig,
-    add_lora,
-    build_tiny_model,
-)
-from turngym.agents.local import LocalPolicy
+from turngym.agents.build import build_engine, with_parts
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.engine.chat import EngineModel
+from turngym.agents.engine.config import PretrainedModelConfig, TinyModelConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import add_lora, build_tiny_model, load_model_dir
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.agents.tokenizers import train_tokenizer
@@ -35,7 +34,6 @@ from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_state import RunState
 from turngym.trainers.runs.settings_change import check_change
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.model_files import read_model
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
@@ -70,12 +68,14 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
     episodes = await _expert_episodes(config, folder, arena)
     tokenizer, model = _build_policy(config, episodes, arena.instructions)
-    overlaps = config.rollout.mode == "overlap"  # then validation plays beside the rollouts
-    engine = LocalEngine(
+    # Validation plays beside the rollouts, and a question beside the conversation it is about.
+    places = (1 + (config.rollout.mode == "overlap")) * (1 + config.agent.asks_the_model)
+    engine = build_engine(
+        config.rollout.engine,
         model,
         tokenizer,
         context=config.model.context,
-        max_sessions=config.rollout.concurrency * (2 if overlaps else 1),
+        max_sessions=config.rollout.concurrency * places,
     )
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")
@@ -83,11 +83,11 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     run = Run(config, folder, arena, tokenizer=tokenizer, model=model, engine=engine, state=state)
     try:
         if checkpoint is not None:
-            run.restore(checkpoint, episodes)
+            await run.restore(checkpoint, episodes)
         elif config.warm_start.imitates:
             run.start_imitation(episodes)
     except BaseException:
-        run.close()
+        await run.close()
         raise
     return run
 
@@ -112,7 +112,7 @@ def _state_of(checkpoint: Checkpoint | None, config: TrainConfig) -> RunState:
     return state
 
 
-def load_policy(path: Path, *, greedy: bool = True) -> LocalPolicy:
+def load_policy(path: Path, *, greedy: bool = True) -> ChatAgent[EngineModel[LocalEngine]]:
     """Return the policy of a run's newest checkpoint, or of one checkpoint.
 
     Args:
@@ -125,16 +125,13 @@ def load_policy(path: Path, *, greedy: bool = True) -> LocalPolicy:
     model_dir = find_model(path)
     checkpoint = load_checkpoint(model_dir.parent)
     config = load_config(TrainConfig, [checkpoint.state["config"]])
-    model, tokenizer = read_model(model_dir)
-    return LocalPolicy(
-        LocalEngine(model, tokenizer, context=config.model.context),
-        Renderer(tokenizer),
-        sampling=Sampling(
-            temperature=0.0 if greedy else config.rollout.temperature,
-            max_new_tokens=config.rollout.max_new_tokens,
-        ),
-        system_prompt=config.rollout.system_prompt,
+    model, tokenizer = load_model_dir(model_dir)
+    engine = LocalEngine(model, tokenizer, context=config.model.context)
+    sampling = Sampling(
+        temperature=0.0 if greedy else config.rollout.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
     )
+    return with_parts(EngineModel(engine, Renderer(tokenizer), sampling=sampling), config.agent)
 
 
 async def _expert_episodes(
@@ -174,7 +171,7 @@ def _build_policy(
     config: TrainConfig, episodes: Sequence[Trajectory], instructions: str | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
-        model, tokenizer = read_model(config.model.path)
+        model, tokenizer = load_model_dir(config.model.path)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]

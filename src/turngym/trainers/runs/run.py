@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from turngym.agents.build import TRAINED_AS
-from turngym.agents.engine.local import LocalEngine, Sampling
-from turngym.agents.engine.models import load_tokenizer
-from turngym.agents.local import LocalPolicy
+from turngym.agents.build import TRAINED_AS, prompting_of, with_parts
+from turngym.agents.engine.chat import EngineModel
+from turngym.agents.engine.models import load_model_dir, load_tokenizer
+from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
@@ -54,9 +54,9 @@ from turngym.trainers.update.lora import (
     load_adapter_state,
     load_own_state,
     own_state,
+    save_merged,
     write_adapter_config,
 )
-from turngym.trainers.update.model_files import read_model, write_model
 from turngym.trainers.update.sequential import update_last_turn_first
 from turngym.types import Trajectory, TrajectoryGroup
 
@@ -77,7 +77,7 @@ class Run:
         arena: Plays the episodes.
         tokenizer: Of the model.
         model: The policy that is trained, with adapters or without.
-        engine: Draws tokens; made from the model without adapters.
+        engine: Samples tokens; made from the model without adapters.
         state: Where the run stands.
     """
 
@@ -89,7 +89,7 @@ class Run:
         *,
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
-        engine: LocalEngine,
+        engine: TrainableEngine,
         state: RunState,
     ) -> None:
         self.config = config
@@ -111,17 +111,13 @@ class Run:
         self.reference: PreTrainedModel | None = None
         self._tokenizer = tokenizer
         self._engine = engine
-        renderer = Renderer(tokenizer)
+        self.renderer = Renderer(tokenizer)
+        self.sampling = Sampling(
+            temperature=config.rollout.temperature, max_new_tokens=config.rollout.max_new_tokens
+        )
         self.sampled, self.greedy = (
-            LocalPolicy(
-                engine,
-                renderer,
-                sampling=Sampling(
-                    temperature=temperature, max_new_tokens=config.rollout.max_new_tokens
-                ),
-                system_prompt=config.rollout.system_prompt,
-            )
-            for temperature in (config.rollout.temperature, 0.0)
+            with_parts(EngineModel(engine, self.renderer, sampling=sampling), config.agent)
+            for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
         self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
         folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
@@ -131,22 +127,17 @@ class Run:
         self._laps: dict[str, float] = {}
         self._since = time.perf_counter()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close what is open. Safe to call twice."""
+        await self._engine.close()
         self._metrics.close()
         for logger in self._loggers:
             logger.close()
         self.arena.close()
 
-    def publish(self) -> None:
-        """Give the engine the model's weights, under the number of updates as their version.
-
-        A copy of them where the next update may begin before the engine has read them.
-        """
-        weights = full_state(self.model)
-        if self.config.rollout.mode == "overlap":
-            weights = {name: weight.clone() for name, weight in weights.items()}
-        self._engine.load_weights(weights, self.state.step)
+    async def publish(self) -> None:
+        """Give the engine the model's weights; the number of updates is their version."""
+        await self._engine.publish(full_state(self.model), self.state.step)
 
     def lap(self, name: str) -> None:
         """Count the seconds since the last lap under ``name``."""
@@ -167,7 +158,7 @@ class Run:
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
         """Play the validation tasks with the newest weights, log and keep what was seen."""
-        self.publish()
+        await self.publish()
         self.lap("update_s")
         trajectories = await self.arena.validation_episodes(self.sampled, purpose, step)
         self.lap("validation_s")
@@ -295,8 +286,9 @@ class Run:
 
     def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator:
         """Make what the warm start needs."""
-        renderer = self.sampled.renderer
-        rendered = [renderer.render_episode(e, self.arena.instructions) for e in episodes]
+        prompting = prompting_of(self.config.agent)
+        system = prompting.opening(self.arena.instructions or "", (), native_tools=False)
+        rendered = [self.renderer.render_episode(e, system) for e in episodes]
         seed = derive_seed(self.config.run.seed, "warm_start")
         self.imitator = Imitator(self.model, rendered, self.config.warm_start, seed=seed)
         return self.imitator
@@ -319,9 +311,9 @@ class Run:
             self.config.algo,
             CreditContext(
                 model=self.model,
-                renderer=self.sampled.renderer,
+                renderer=self.renderer,
                 engine=self._engine,
-                sampling=self.sampled.sampling,
+                sampling=self.sampling,
                 seed=derive_seed(self.config.run.seed, "credit"),
                 max_tokens=self.config.learner.microbatch_tokens,
                 total_updates=self.config.run.steps,
@@ -375,10 +367,9 @@ class Run:
         self.folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
 
     def _write_model(self, path: Path) -> None:
-        write_model(self.model, self._tokenizer, path)
+        save_merged(self.model, self._tokenizer, path)
         rollout = self.config.rollout
-        trained = {
-            "instructions": rollout.system_prompt,
+        trained = self.config.agent.model_dump(mode="json") | {
             "max_new_tokens": rollout.max_new_tokens,
             "context": self.config.model.context,
         }
@@ -386,7 +377,7 @@ class Run:
         if is_adapted(self.model):
             write_adapter_config(self.model, path.parent / Path(ADAPTER).parent)
 
-    def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
+    async def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
         """Take up weights and optimizer where ``checkpoint`` left them.
 
         Raises:
@@ -403,7 +394,7 @@ class Run:
                 self.model, checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
             )
         else:
-            self.model.load_state_dict(read_model(checkpoint.model_dir)[0].state_dict())
+            self.model.load_state_dict(load_model_dir(checkpoint.model_dir)[0].state_dict())
         steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
         if self.state.phase == "warm_start" and self.config.warm_start.imitates:
             self.start_imitation(episodes).load_state(moments, steps=steps)
@@ -421,4 +412,4 @@ class Run:
             self.credit.load_state(checkpoint.tensors("credit"))
             if selection := checkpoint.state.get("selection"):
                 self.selection.load_state(selection)
-        self.publish()
+        await self.publish()

@@ -9,7 +9,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from turngym.agents.engine.models import ModelConfig, TinyModelConfig
+from turngym.agents.config import PartsConfig
+from turngym.agents.engine.config import (
+    EngineConfig,
+    LocalEngineConfig,
+    ModelConfig,
+    TinyModelConfig,
+)
 from turngym.config import StrictModel, toml_files
 from turngym.trainers.settings.credit import AdvantageConfig, used_channels
 from turngym.trainers.settings.group import GroupRelative
@@ -34,6 +40,14 @@ class EnvConfig(StrictModel):
     expert_match: bool = False
     """Pay for agreement with the environment's own expert, and drop its reward (``ExpertMatch``).
     Success is measured as ever."""
+
+
+class TrainedAgentConfig(PartsConfig):
+    """What is put around the model that is trained: prompt, history and reflection."""
+
+    instructions: bool = False
+    """Begin with the environment's instructions. A small model that is trained on one environment
+    does without."""
 
 
 class AlgoConfig(StrictModel):
@@ -103,6 +117,8 @@ def _compares_episodes(advantage: AdvantageConfig) -> bool:
 class RolloutConfig(StrictModel):
     """How episodes are played for training."""
 
+    engine: EngineConfig = LocalEngineConfig()
+    """What samples the tokens."""
     groups_per_step: int = Field(default=16, ge=1)
     """Tasks per update."""
     group_size: int = Field(default=8, ge=1)
@@ -111,9 +127,6 @@ class RolloutConfig(StrictModel):
     """Of sampling, in training and in sampled evaluations."""
     max_new_tokens: int = Field(default=32, ge=1)
     """Longest action in tokens."""
-    system_prompt: bool = False
-    """Begin each conversation with the environment's instructions. A small model that is trained
-    on one environment does without."""
     concurrency: int = Field(default=128, ge=1)
     """Episodes alive at once."""
     timeout_s: float | None = Field(default=None, gt=0)
@@ -175,6 +188,7 @@ class TrainConfig(StrictModel):
 
     recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
     renamed: ClassVar[Mapping[str, str]] = {
+        "rollout.system_prompt": "agent.instructions",
         "warm_start.oracle_noise": "warm_start.expert_noise",
         "algo.advantage.fusion": "algo.advantage.combine",
         "algo.advantage.terms.*.channel_weights": "algo.advantage.terms.*.reward_weights",
@@ -192,6 +206,7 @@ class TrainConfig(StrictModel):
 
     env: EnvConfig
     model: ModelConfig = TinyModelConfig()
+    agent: TrainedAgentConfig = TrainedAgentConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     algo: AlgoConfig = AlgoConfig()
     regularizer: RegularizerConfig = RegularizerConfig()
@@ -232,6 +247,17 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 f"evaluation.validation_tasks={reserved} leaves none of "
                 f"env.num_train_tasks={tasks} to train on"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _imitation_fits_the_agent(self) -> Self:
+        agent = self.agent
+        if self.warm_start.imitates and (agent.prompt != "plain" or agent.show_legal_actions):
+            raise ValueError(
+                "warm_start imitates an expert that answers with its action alone and sees the "
+                "observation alone: set warm_start.episodes=0, or leave agent.prompt and "
+                "agent.show_legal_actions as they are"
             )
         return self
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from turngym.agents.engine.models import save_model_dir
 from turngym.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER = "adapter/adapter_model"
 """Name of the adapters' tensors in a checkpoint: a folder that ``peft`` reads."""
@@ -47,6 +47,15 @@ def full_state(model: PreTrainedModel) -> dict[str, Tensor]:
             name = key.replace(".base_layer.", ".")
             state[name] = tensor + deltas[name] if name in deltas else tensor
     return state
+
+
+def save_merged(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Write a folder that ``load_model_dir`` and other programs read, adapters merged in."""
+    if not is_adapted(model):
+        save_model_dir(model, tokenizer, path)
+        return
+    adapted: Any = model
+    save_model_dir(adapted.get_base_model(), tokenizer, path, state=full_state(model))
 
 
 def own_state(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from helpers import models
 from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group
-from turngym.agents.engine.local import Generation
+from turngym.agents.engine.protocol import Generation
 from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.trainers.beside import beside

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers.critics import algo, context, matching_game
-from turngym.agents.engine.local import Sampling
+from turngym.agents.engine.protocol import Sampling
 from turngym.trainers.credit.critics.best_of_n import BestOfNCredit, choose_best
 from turngym.trainers.credit.critics.utterance_critic import Judgement
 

@@ -81,7 +81,7 @@ def test_feedback_is_found_without_the_template(template: str, said: str, cut: A
     assert inside in shown
     assert len(shown) - len(inside) <= 1  # a token across the border is left to the template
     probe = [Message(role="user", content="@@@")]
-    before, _, after = renderer.continuation_text(probe, ended=not cut).partition("@@@")
+    before, _, after = renderer.continuation_text(probe, hit_eos=not cut).partition("@@@")
     assert decode(prompt[:first]).startswith(before)
     assert decode(prompt[last:]).endswith(after)
 

@@ -56,7 +56,7 @@ def test_a_rewritten_history_is_followed_into_its_new_text() -> None:
 def test_a_limit_is_not_an_end() -> None:
     cut = replace(episode([0.0, 1.0], stop=StopReason.TRUNCATED_TURNS), final_observation=SEEN)
     last = played(cut)[-1]
-    more = RENDERER.continuation(SEEN, ended=False)
+    more = RENDERER.continuation(SEEN, hit_eos=False)
     assert (last.is_truncated, last.is_terminated) == (True, False)
     assert last.next_state.tolist() == [1, 2, 3, 4, 1, 2, 3, 4, *more]
     assert not last.is_end(bootstrap_truncated=True)
@@ -70,7 +70,7 @@ def test_the_last_state_is_shown_as_the_policy_would_have_seen_it() -> None:
     stop = StopReason.TRUNCATED_TURNS
     said_end = replace(episode([turn(drawn=(3, end))], stop=stop), final_observation=SEEN)
     new = final_prompt(said_end, RENDERER, context=256)
-    assert new == RENDERER.continuation(SEEN, ended=True)
+    assert new == RENDERER.continuation(SEEN, hit_eos=True)
     assert final_prompt(said_end, RENDERER, context=4 + len(new)) == new
     assert final_prompt(said_end, RENDERER, context=3 + len(new)) == ()
     ended = replace(said_end, stop_reason=StopReason.TERMINATED)

@@ -22,7 +22,7 @@ from turngym.trainers.settings.critics import Archer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.agents.engine.local import Generation
+    from turngym.agents.engine.protocol import Generation
     from turngym.trainers.settings.train import AlgoConfig
     from turngym.types import TrajectoryGroup
 

@@ -14,7 +14,7 @@ from turngym.trainers.credit.critics.utterance_encoder import Ids
 from turngym.trainers.samples import TrainingSample
 
 if TYPE_CHECKING:
-    from turngym.agents.engine.local import Generation
+    from turngym.agents.engine.protocol import Generation
     from turngym.trainers.credit.base import CreditContext
 
 
@@ -56,7 +56,8 @@ async def _draw(context: CreditContext, state: Ids, seed: int) -> Generation:
     try:
         return await session.generate(state.tolist(), context.sampling)
     finally:
-        session.close()
+        if (closing := session.close()) is not None:
+            await closing
 
 
 def action_sample(

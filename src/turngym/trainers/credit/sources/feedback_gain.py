@@ -199,7 +199,7 @@ class FeedbackLocator:
             return None
         start, stop = int(layout.prompt_T[turn]), int(layout.action_T[turn])
         ended = int(layout.token_ids_L[start - 1]) in self._renderer.end_ids
-        text = self._renderer.continuation_text(messages, ended=ended)
+        text = self._renderer.continuation_text(messages, hit_eos=ended)
         frame = self._frame(messages[0].role, ended)
         if frame is None or not text.startswith(frame[0]) or not text.endswith(frame[1]):
             return None
@@ -217,7 +217,7 @@ class FeedbackLocator:
         key = (role, ended)
         if key not in self._frames:
             probe = Message(role=role, content=_PROBE)  # type: ignore[arg-type]
-            text = self._renderer.continuation_text([probe], ended=ended)
+            text = self._renderer.continuation_text([probe], hit_eos=ended)
             before, found, after = text.partition(_PROBE)
             self._frames[key] = (before, after) if found else None
         return self._frames[key]

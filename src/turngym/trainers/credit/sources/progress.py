@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.agents.engine.models import TinyModelConfig, build_tiny_model
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.models import build_tiny_model
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.credit.channels import Channel

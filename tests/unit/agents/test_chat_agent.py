@@ -8,19 +8,23 @@ from typing import Any
 import pytest
 
 import turngym
+from helpers.models import model as tiny_model
 from helpers.models import policy as tiny_policy
-from turngym.agents.chat.composed import ChatAgent
-from turngym.agents.chat.conversation import Line, Said
+from helpers.models import tokenizer
+from turngym.agents.chat.agent import ChatAgent
+from turngym.agents.chat.conversation import ChatMessage, Completion
 from turngym.agents.chat.history import SUMMARIZE, SummaryHistory, WindowHistory
 from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
 from turngym.agents.chat.reflection import Reflection
+from turngym.agents.engine.chat import EngineModel
+from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.local import EngineModel
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
+from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import group_specs
 from turngym.rollouts.episode import rollout
-from turngym.types import Message, StopReason
+from turngym.types import Message, StopReason, Turn
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="Find the key.")
 
@@ -42,11 +46,16 @@ class ScriptConversation:
         self.told: list[Message] = []
         model.conversations.append(self.told)
 
-    async def say(self, lines: Sequence[Line], *, tools: Sequence[Mapping[str, Any]] = ()) -> Said:
-        self.told += [line.message for line in lines]
+    async def complete(
+        self, messages: Sequence[ChatMessage], *, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Completion:
+        self.told += [entry.message for entry in messages]
         message = Message(role="assistant", content=self.model.answer(self.told))
         self.told.append(message)
-        return Said(message=message, usage={"completion_tokens": 1.0})
+        return Completion(message=message, usage={"completion_tokens": 1.0})
+
+    def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
+        self.told += [*(entry.message for entry in messages), turn.action]
 
     async def restart(self) -> None:
         self.told = []
@@ -103,8 +112,8 @@ async def test_react_asks_for_an_action_line_unless_tools_are_called_natively(na
 
 async def test_legal_actions_are_shown_when_asked_for() -> None:
     prompting = PlainPrompting(show_legal_actions=True, max_legal_actions=2)
-    line = prompting.line({"text": "x"}, {"legal_actions": ["a", "b", "c"]})
-    assert line.message.content == "x\nYou may: a; b; and 1 more"
+    seen = prompting.observation({"text": "x"}, {"legal_actions": ["a", "b", "c"]})
+    assert seen.message.content == "x\nYou may: a; b; and 1 more"
 
 
 async def test_window_keeps_the_last_turns_and_opens_a_segment_with_its_reason() -> None:
@@ -168,7 +177,9 @@ async def test_rollout_lets_a_session_learn_how_the_episode_came_out() -> None:
 
 async def test_window_over_tokens_keeps_every_segment_as_the_engine_saw_it() -> None:
     local = tiny_policy(context=256)
-    model = EngineModel(local.engine, local.renderer, sampling=Sampling(max_new_tokens=5))
+    model = EngineModel(
+        local.model.engine, local.model.renderer, sampling=Sampling(max_new_tokens=5)
+    )
     session = ChatAgent(model, history=WindowHistory(2, keep=1)).start(CONTEXT)
     turns = [await session.act({"text": "key north."}, {}) for _ in range(5)]
     assert [turn.starts_segment for turn in turns] == [False, False, True, False, True]
@@ -176,13 +187,36 @@ async def test_window_over_tokens_keeps_every_segment_as_the_engine_saw_it() -> 
         prompt, drawn = turn.spans
         assert (prompt.sampled, drawn.sampled) == (False, True)
         if turn.starts_segment:
-            opening = local.renderer.opening(turn.observation)
+            opening = local.model.renderer.opening(turn.observation)
             assert prompt.token_ids == opening
     session.close()
-    assert local.engine.free_sessions == 1024
+    assert local.model.engine.free_sessions == 1024
 
 
 @pytest.mark.parametrize("make", [lambda: WindowHistory(2, 3), lambda: SummaryHistory(0)])
 def test_history_that_makes_no_sense_is_refused(make: Any) -> None:
     with pytest.raises(ConfigError, match="history: "):
         make()
+
+
+@pytest.mark.parametrize("history", [None, WindowHistory(2, keep=1), SummaryHistory(40, keep=1)])
+async def test_a_resumed_episode_goes_on_to_the_token(history: Any) -> None:
+    engine = LocalEngine(tiny_model(context=1024), tokenizer())
+    model = EngineModel(engine, Renderer(tokenizer()), sampling=Sampling(max_new_tokens=5))
+    agent = ChatAgent(model, history=history)
+    seen = [{"text": f"key {number} north."} for number in range(5)]
+    first, second = agent.start(CONTEXT), agent.start(CONTEXT)
+    played = [await first.act(observation, {}) for observation in seen]
+    for number, observation in enumerate(seen[:4]):
+        turn = Turn(
+            observation=played[number].observation,
+            action=played[number].action,
+            spans=played[number].spans,
+            reward=0.0,
+            starts_segment=played[number].starts_segment,
+        )
+        second.replay(observation, {}, turn)  # type: ignore[attr-defined]
+    resumed = await second.act(seen[4], {})
+    ids = [[span.token_ids for span in turn.spans] for turn in (resumed, played[4])]
+    assert ids[0] == ids[1]
+    assert resumed.observation == played[4].observation

@@ -1,0 +1,186 @@
+"""The one policy around language models, local or remote, for evaluation and for training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from turngym.agents.chat.conversation import ChatMessage, ChatModel, Completion
+from turngym.agents.chat.history import FullHistory, History, estimated_tokens
+from turngym.agents.chat.prompting import PlainPrompting, Prompting
+from turngym.agents.chat.reflection import Reflection
+from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicySession, PolicyTurn
+from turngym.errors import PolicyFault
+from turngym.seeding import derive_seed
+from turngym.types import Message, Turn
+
+ModelT = TypeVar("ModelT", bound=ChatModel, covariant=True)
+
+
+class ChatAgent(Generic[ModelT]):
+    """Acts with any chat model.
+
+    Args:
+        model: Answers.
+        prompting: Makes messages of instructions and observations.
+        history: How much of the conversation the model still sees.
+        reflection: Learns a lesson from each failed attempt at a task, for the next one; None for
+            no memory between episodes.
+        native_tools: The model calls an environment's tools natively, where there are some.
+        turn_timeout_s: Seconds for one turn, a summary included; None for no limit.
+    """
+
+    def __init__(
+        self,
+        model: ModelT,
+        *,
+        prompting: Prompting | None = None,
+        history: History | None = None,
+        reflection: Reflection | None = None,
+        native_tools: bool = False,
+        turn_timeout_s: float | None = None,
+    ) -> None:
+        self.model = model
+        self.prompting: Prompting = prompting or PlainPrompting()
+        self.history: History = history or FullHistory()
+        self.reflection = reflection
+        self.native_tools = native_tools
+        self.turn_timeout_s = turn_timeout_s
+
+    def start(self, context: EpisodeContext) -> PolicySession:
+        """Return a session with a conversation of its own."""
+        if self.reflection is None:
+            return _ChatSession(self, context)
+        return _ReflectingSession(self, context, self.reflection)
+
+
+class _ChatSession:
+    def __init__(
+        self, agent: ChatAgent[ChatModel], context: EpisodeContext, lessons: Sequence[str] = ()
+    ) -> None:
+        self._agent = agent
+        self._context = context
+        self._conversation = agent.model.open(context.seed)
+        self._tools: Sequence[Mapping[str, Any]] = ()
+        self._messages: list[ChatMessage] = []
+        self._replayed: list[tuple[list[ChatMessage], Turn]] = []
+        self._num_turns = 0
+        self._tokens = 0.0
+        self._spent: dict[str, float] = {}
+        self._lessons = lessons
+
+    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
+        limit = self._agent.turn_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await self._resume()
+                return await self._act(observation, info)
+        except TimeoutError as error:
+            raise PolicyFault(f"no action within {limit:g} s") from error
+
+    def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
+        """Take over a turn that was played before, its tokens exactly as they were."""
+        self._tools = info.get("tools", self._tools)
+        new = [ChatMessage(message=message) for message in turn.observation]
+        if new:
+            new[-1] = replace(new[-1], image=observation.get("image"))
+        self._replayed.append((new, turn))
+        if turn.starts_segment:
+            self._messages = []
+        entries = [*new, ChatMessage(message=turn.action)]
+        self._add(entries, turn, starts_segment=turn.starts_segment)
+
+    async def _resume(self) -> None:
+        """Tell the conversation of the turns that were replayed; restarting it may have to wait."""
+        replayed, self._replayed = self._replayed, []
+        for new, turn in replayed:
+            if turn.starts_segment:
+                await self._conversation.restart()
+            self._conversation.resume(new, turn)
+
+    async def _act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
+        self._tools = info.get("tools", self._tools)
+        seen = self._agent.prompting.observation(observation, info)
+        if self._messages and self._messages[-1].call_ids:
+            seen = replace(seen, message=replace(seen.message, role="tool"))
+        new = [seen] if self._messages else [*self._opening(), seen]
+        self._spent = {}
+        whole = [*self._messages, *new]
+        tokens = self._tokens + estimated_tokens(new)
+        rewritten = await self._agent.history.fit(whole, tokens=tokens, ask=self.ask)
+        if rewritten is not None:
+            await self._conversation.restart()
+            self._messages, new = [], rewritten.messages
+        answer = await self._conversation.complete(new, tools=self._tools)
+        starts_segment = answer.starts_segment or rewritten is not None
+        self._add([*new, answer.entry], answer, starts_segment=starts_segment)
+        return PolicyTurn(
+            observation=tuple(entry.message for entry in new),
+            action=answer.message,
+            spans=answer.spans,
+            starts_segment=starts_segment,
+            segment_reason=answer.segment_reason if rewritten is None else rewritten.reason,
+            usage=_sum(self._spent, answer.usage),
+        )
+
+    async def ask(self, messages: Sequence[ChatMessage]) -> str:
+        """Ask the model something apart from the conversation, and count what it costs."""
+        # Seeded by the turn, of which each asks at most once: a resumed episode asks the same way.
+        seed = derive_seed(self._context.seed, "aside", self._num_turns)
+        aside = self._agent.model.open(seed)
+        try:
+            answer = await aside.complete(messages)
+        finally:
+            if (closing := aside.close()) is not None:
+                await closing
+        self._spent = _sum(self._spent, answer.usage)
+        return answer.message.content
+
+    def close(self) -> Awaitable[None] | None:
+        return self._conversation.close()
+
+    def _opening(self) -> list[ChatMessage]:
+        agent = self._agent
+        text = agent.prompting.opening(
+            self._context.instructions,
+            self._lessons,
+            native_tools=agent.native_tools and bool(self._tools),
+        )
+        return [ChatMessage(message=Message(role="system", content=text))] if text else []
+
+    def _add(
+        self, messages: Sequence[ChatMessage], answer: Completion | Turn, *, starts_segment: bool
+    ) -> None:
+        """Append what was said in a turn, and note how long the conversation is now."""
+        self._messages += messages
+        self._num_turns += 1
+        read, sampled = (
+            answer.usage.get(f"{kind}_tokens", 0.0) for kind in ("prompt", "completion")
+        )
+        if answer.spans:  # what this answer added
+            added = float(sum(len(span.token_ids) for span in answer.spans))
+            self._tokens = added if starts_segment else self._tokens + added
+        elif read > 0:
+            self._tokens = read + sampled
+        else:
+            self._tokens = estimated_tokens(self._messages)
+
+
+class _ReflectingSession(_ChatSession):
+    """A session that is given earlier lessons, and learns one from its own failure."""
+
+    def __init__(
+        self, agent: ChatAgent[ChatModel], context: EpisodeContext, reflection: Reflection
+    ) -> None:
+        super().__init__(agent, context, reflection.lessons(context))
+        self._reflection = reflection
+
+    async def finish(self, end: EpisodeEnd) -> None:
+        """Ask for a lesson when the attempt failed."""
+        await self._reflection.learn(self._context, self._messages, end, ask=self.ask)
+
+
+def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}
