@@ -458,7 +458,7 @@ if IS_FULL:
 
 
 def test_pointing_keeps_every_promise():
-    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 3}
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 3, "processes": 1}
     check_turn_env("desktop/grounding-calculator", **quick).raise_on_failure()
 
 

@@ -192,7 +192,7 @@ async def test_a_browser_that_dies_is_a_fault_without_a_score_and_the_next_reset
 
 
 def test_phone_tasks_keep_every_promise(browser):
-    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2}
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2, "processes": 1}
     check_turn_env("phone/alarm-switch", **quick).raise_on_failure()
 
 

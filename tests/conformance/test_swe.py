@@ -27,7 +27,7 @@ from turngym.rollouts.collect import collect, group_specs
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
-QUICK_TURN = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 5}
+QUICK_TURN = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 5, "processes": 1}
 QUICK_FORK = {} if IS_FULL else {"episodes": 1, "max_turns": 3, "depths": [1]}
 pytestmark = [pytest.mark.extra("bwrap", "git"), pytest.mark.timeout(3600 if IS_FULL else 1200)]
 

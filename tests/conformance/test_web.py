@@ -76,7 +76,7 @@ def test_every_task_is_registered_and_at_least_forty_have_an_expert():
 
 @pytest.mark.parametrize("task", KINDS if IS_FULL else KINDS[:1])
 def test_a_task_of_each_kind_keeps_every_promise(task):
-    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2}
+    quick = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 2, "processes": 1}
     check_turn_env(f"turngym/miniwob-{task}-v0", **quick).raise_on_failure()
 
 

@@ -13,6 +13,7 @@ from helpers.envs import (
     registered,
 )
 from turngym.check_report import Broken, CheckReport, NotRun
+from turngym.environments.checks import probes, turn
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.core.limits import InvalidActionLimit, TurnLimit
 from turngym.environments.gym.wrappers import limited
@@ -190,6 +191,20 @@ def test_a_broken_snapshot_is_found_and_named(kind):
     assert result(report, name).is_failure, str(report)
     with pytest.raises(CheckError, match=message):
         report.raise_on_failure()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_fresh_process_has_another_hash_seed(ladder_id, monkeypatch, number):
+    asked = []
+
+    def play_elsewhere(request, hash_seed, timeout_s):
+        asked.append(hash_seed)
+        return probes.play_elsewhere(request, hash_seed, timeout_s)
+
+    monkeypatch.setattr(turn, "play_elsewhere", play_elsewhere)
+    report = check_turn_env(ladder_id, episodes=1, tasks=2, processes=number)
+    assert result(report, "same in another process").status == "pass"
+    assert asked == ["1", "2"][:number]
 
 
 def test_the_place_of_a_broken_fork_is_named():

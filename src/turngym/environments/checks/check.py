@@ -36,6 +36,7 @@ def check_turn_env(
     tasks: int = 20,
     max_turns: int = 60,
     timeout_s: float = 120.0,
+    processes: int = 2,
 ) -> CheckReport:
     """Check what every turn environment promises.
 
@@ -45,14 +46,20 @@ def check_turn_env(
         episodes: Seeds per kind of play (random, expert, silent).
         tasks: Tasks of each split to sample.
         max_turns: Turns after which an episode that is played for checking is left.
-        timeout_s: Seconds that the fresh process may take.
+        timeout_s: Seconds that a fresh process may take.
+        processes: Fresh processes, each with another hash seed.
 
     Returns:
         A report with one result per check, in order.
     """
     make_env, subject = _maker(target)
     checks = TurnChecks(
-        make_env, episodes=episodes, tasks=tasks, max_turns=max_turns, timeout_s=timeout_s
+        make_env,
+        episodes=episodes,
+        tasks=tasks,
+        max_turns=max_turns,
+        timeout_s=timeout_s,
+        processes=processes,
     )
     report = CheckReport(subject)
     if report.run("can be played", checks.can_be_played):

@@ -58,6 +58,7 @@ class TurnChecks:
         tasks: Tasks of each split to sample.
         max_turns: Turns after which an episode is left.
         timeout_s: Seconds that a fresh process may take.
+        processes: Fresh processes, each with another hash seed.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class TurnChecks:
         tasks: int,
         max_turns: int,
         timeout_s: float,
+        processes: int,
     ) -> None:
         self._make = make
         self._num_seeds = episodes
         self._num_tasks = tasks
         self._max_turns = max_turns
         self._timeout_s = timeout_s
+        self._num_processes = processes
         self._played: list[tuple[int, Episode]] = []
 
     def all(self) -> list[tuple[str, Check, bool]]:
@@ -223,9 +226,9 @@ class TurnChecks:
             raise NotRun(f"its spec cannot be sent to a process: {error}") from error
         if spec is None:
             raise NotRun("only an environment with a spec can be made in another process")
-        for hash_seed in ("1", "2"):
+        for hash_seed in range(1, self._num_processes + 1):
             for (_, episode), found in zip(
-                self._played, play_elsewhere(request, hash_seed, self._timeout_s), strict=True
+                self._played, play_elsewhere(request, str(hash_seed), self._timeout_s), strict=True
             ):
                 _must_equal(episode, found, f"in a process with PYTHONHASHSEED={hash_seed}")
 
