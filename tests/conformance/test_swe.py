@@ -20,8 +20,7 @@ from turngym.environments.checks.task import check_tasks, find_tasks
 from turngym.environments.core.snapshot import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
-from turngym.environments.terminal.catalogue import GROUPS, TEMPLATES
-from turngym.environments.terminal.env import TerminalEnv
+from turngym.environments.terminal.env import GENERATORS, GROUPS, TerminalEnv
 from turngym.registry import match
 from turngym.rollouts.collect import collect, group_specs
 from turngym.tasks.base import procedural_task
@@ -70,8 +69,8 @@ def test_a_snapshot_runs_the_same_tests_in_a_new_environment():
 
 
 def test_there_are_at_least_forty_kinds_of_terminal_jobs_each_in_one_group():
-    assert len(TEMPLATES) >= 40
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(TEMPLATES)
+    assert len(GENERATORS) >= 40
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(GENERATORS)
     assert {e.short_name for e in match("terminal/*")} == {
         "terminal/shell",
         *(f"terminal/shell-{group}" for group in GROUPS),
@@ -87,7 +86,7 @@ async def played(kind: str, index: int, policy: object) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("kind", sorted(TEMPLATES) if IS_FULL else sorted(TEMPLATES)[::3])
+@pytest.mark.parametrize("kind", sorted(GENERATORS) if IS_FULL else sorted(GENERATORS)[::3])
 async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
     for index in range(4 if IS_FULL else 1):
         [expert] = await played(kind, index, ExpertPolicy())

@@ -17,7 +17,7 @@ async def test_a_probe_sees_the_agents_files_and_nothing_else_it_left():
         await env.reset(seed=0)
         left = "/tmp/left /home/agent/left /var/tmp/left /dev/shm/left"
         probe = f"ls -d {left} 2>/dev/null; cat kept"
-        env._job = replace(env.job, probe=probe, told="mine", wanted={}, free=("kept",))
+        env._problem = replace(env.problem, probe=probe, expected="mine", wanted={}, free=("kept",))
         command = f"touch {left}; ls -d {left}; echo mine > kept"
         observation, *_ = await env.step(env.say("bash", command=command))
         assert "/dev/shm/left" in observation["text"]  # the control

@@ -235,7 +235,6 @@ class Sandbox(Protocol):
             max_output: Bytes kept of each stream.
             keep_background: Leave what it started running, instead of killing it at the end.
         """
-        ...
 
     async def spawn(
         self,
@@ -245,7 +244,6 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a command and go on; it ends with ``Process.close`` or the sandbox."""
-        ...
 
     async def open_pty(
         self,
@@ -257,11 +255,9 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
     ) -> Pty:
         """Start a command on a terminal of its own."""
-        ...
 
     def session(self) -> Session:
         """Return a shell that keeps directory, variables and functions from command to command."""
-        ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file, and the folders that lead to it.
@@ -269,7 +265,6 @@ class Sandbox(Protocol):
         Raises:
             SandboxFileError: The path is no regular file, or cannot be written.
         """
-        ...
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         """Return the contents of a regular file.
@@ -278,11 +273,9 @@ class Sandbox(Protocol):
             SandboxFileError: There is none, it is something else, or cannot be read.
             SandboxFileTooLarge: It holds more than ``max_bytes``.
         """
-        ...
 
     async def put_tree(self, source: Path, target: str) -> None:
         """Copy a folder of the host into the sandbox; links are copied as links."""
-        ...
 
     async def get_tree(
         self, source: str, target: Path, *, max_bytes: int, max_files: int
@@ -294,7 +287,6 @@ class Sandbox(Protocol):
         Raises:
             SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.
         """
-        ...
 
     async def diff(self) -> list[Change]:
         """Return what of the workspace differs from what the sandbox was started from.
@@ -304,35 +296,27 @@ class Sandbox(Protocol):
         Raises:
             SandboxFileTooLarge: There is more than can be reported; nothing is cut silently.
         """
-        ...
 
     async def snapshot(self) -> LayerRef:
         """Return the files as they are now, for other sandboxes to start from. Copies nothing."""
-        ...
 
     async def fork(self, n: int) -> list[Sandbox | Exception]:
         """Return ``n`` sandboxes that start from the files as they are now; each may fail alone."""
-        ...
 
     async def dial(self, port: int) -> Stream:
         """Connect to a TCP port that a process of the sandbox listens on."""
-        ...
 
     async def pause(self) -> None:
         """Stop every process, until ``resume``."""
-        ...
 
     async def resume(self) -> None:
         """Let paused processes go on."""
-        ...
 
     async def stats(self) -> Stats:
         """Return what the sandbox uses now."""
-        ...
 
     async def close(self) -> None:
         """End every process and remove every trace. May be called twice, and at any moment."""
-        ...
 
 
 @runtime_checkable
@@ -347,7 +331,6 @@ class Backend(Protocol):
         Raises:
             SandboxRefused: No sandbox can be made safe here; with evidence and what to do.
         """
-        ...
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """Start a sandbox.
@@ -356,20 +339,15 @@ class Backend(Protocol):
             SandboxRefused: It cannot be made as safe as ``spec`` asks.
             SandboxUnavailable: It could not be started just now.
         """
-        ...
 
     async def import_folder(self, folder: Path) -> LayerRef:
         """Copy a folder of the host once, for any number of sandboxes to start from."""
-        ...
 
     async def drop(self, layer: LayerRef) -> None:
         """Forget a layer; it goes when no sandbox stands on it any more."""
-        ...
 
     async def sweep(self) -> int:
         """Remove what owners that died left behind; return how many sandboxes that was."""
-        ...
 
     async def close(self) -> None:
         """Close every sandbox and remove every trace."""
-        ...

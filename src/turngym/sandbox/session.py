@@ -52,7 +52,6 @@ class StatefulRunner(Protocol):
     @property
     def run_with_state(self) -> Callable[..., Awaitable[tuple[ExecResult, bytes]]]:
         """Run one command; return its result and the state after it."""
-        ...
 
 
 class Session:

@@ -1,46 +1,43 @@
-"""Mend a Python project: its own tests judge, in a sandbox that the agent has never touched."""
+"""Repair a Python project: its own tests judge, in a sandbox that the agent has never touched."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from turngym.environments.core.actions import Action
+from turngym.environments.core.actions import Action, ActionStyle
 from turngym.environments.core.env import Outcome
-from turngym.environments.swe.cutting import without_tests
-from turngym.environments.swe.edits import next_edit
-from turngym.environments.swe.judge import JudgeResult, judge
+from turngym.environments.swe.judge import NOTHING_CHANGED, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
-from turngym.environments.swe.parsing import test_file
+from turngym.environments.swe.parsing import hide_tests, test_file
 from turngym.environments.swe.patches import Patch, collect_patch, diff_text
+from turngym.environments.swe.problem_statements import STYLES, Style, problem_statement
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile
-from turngym.environments.swe.running import RUN_TESTS, run_pytest
-from turngym.environments.swe.statements import STYLES, Style, statement
+from turngym.environments.swe.repair import RepairEnv
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
-from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import ActionStyle, WorkspaceEnv
-from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.base import Budget
+from turngym.environments.workspace.host import Delta, closed_on_failure, put_delta
+from turngym.environments.workspace.tools import Done
 from turngym.errors import ConfigError, unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
-from turngym.tasks.base import Split, Task, procedural_task
+from turngym.tasks.base import Split, Task
 
 Reward = Literal["resolved", "partial"]
 
 _MENU_FILES = 6
 
 
-class SweEnv(WorkspaceEnv):
-    """Find out what is wrong with a Python project and mend it.
+class SweEnv(RepairEnv):
+    """Find out what is wrong with a Python project and repair it.
 
     Args:
         tasks: ``"shipped"``, ``"sample"``, or what ``turngym tasks make-swe`` made: file or folder.
         project: Only tasks of this project.
         style: What is told: a ``"symptom"``, a ``"failing"`` test besides, or an ``"issue"``.
         reward: ``"resolved"`` for 1 or 0, ``"partial"`` for the share of failing tests that were
-            mended, while nothing else broke.
+            fixed, while nothing else broke.
         step_reward: For each turn whose call was carried out.
         gate: Step rewards are paid at the end, and only when the outcome is above this (G-RA).
         action_style: As ``WorkspaceEnv``.
@@ -57,20 +54,6 @@ class SweEnv(WorkspaceEnv):
     Source: gated step rewards are G-RA, arXiv:2508.10548.
     """
 
-    tools = (
-        actions.BASH,
-        actions.VIEW,
-        actions.SEARCH,
-        actions.EDIT,
-        actions.CREATE,
-        RUN_TESTS,
-        actions.SUBMIT,
-    )
-    rules = (
-        "You mend a Python project in a workspace. Only your changes to its code are judged: tests "
-        "and configuration are put back, and hidden tests run in another place."
-    )
-
     def __init__(
         self,
         *,
@@ -80,13 +63,13 @@ class SweEnv(WorkspaceEnv):
         reward: Reward = "resolved",
         step_reward: float = 0.0,
         gate: float = 0.0,
-        action_style: ActionStyle = "text",
+        action_style: ActionStyle = "commands",
         budget: Budget | Mapping[str, Any] | None = None,
         timeout_s: float = 60.0,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
-            action_style=action_style, budget=as_budget(budget), timeout_s=timeout_s,
+            action_style=action_style, budget=budget, timeout_s=timeout_s,
             render_mode=render_mode,
         )  # fmt: skip
         if style not in STYLES:
@@ -102,41 +85,19 @@ class SweEnv(WorkspaceEnv):
         self._file: TaskFile | None = None
         self._record: SweRecord | None = None
         self._project: Project | None = None
-        self._broken: dict[str, bytes | None] = {}
+        self._broken: Delta = {}
         self._base: dict[str, bytes] = {}
         self._good_calls = 0
-        self.judge_result: JudgeResult | None = None
-        """Of the last submission."""
-        self.patch = Patch()
-        """What was submitted last."""
 
     # Tasks.
 
-    def task(self, split: Split, index: int) -> Task:
-        """Return task number ``index`` of ``split``.
-
-        Raises:
-            ConfigError: There are fewer.
-        """
-        self._set.get(split, index)
-        return procedural_task(self.name, split, index)
-
-    def find_task(self, task_id: str) -> Task:
-        """Return the task that ``task_id`` names."""
-        task = super().find_task(task_id)
-        return self.task(task.split, int(task_id.rpartition("/")[2]))
+    def count(self, split: Split) -> int:
+        """Return the number of tasks of a split."""
+        return self._set.count(split)
 
     def instance_key(self) -> str:
         """Return the name of the record, which no other task has."""
         return self.record.id
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        split: Split = options.get("split", "train")
-        if options.get("task") is None and set(options) <= {"split", "task"}:
-            number = self._set.count(split) if split in ("train", "test") else 0
-            if number:
-                return self.task(split, int(self.np_random.integers(number)))
-        return super()._choose_task(options)
 
     # One episode.
 
@@ -149,24 +110,18 @@ class SweEnv(WorkspaceEnv):
 
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Start the broken project, without its hidden tests."""
-        self._load(task)
-        assert self._project is not None
+        project = self._load(task)
         self._good_calls, self.judge_result, self.patch = 0, None, Patch()
-        layer = await self.host.layer(f"project {self._project.digest}", self._project.write)
+        layer = await self.host.layer(f"project {project.digest}", project.write)
         sandbox = await self.reopen_sandbox(layer)
-        try:
-            for path, data in self._base.items():
-                if data != self._project.files.get(path):
-                    await sandbox.write_file(path, data)
-            gone = [path for path in self._project.files if path not in self._base]
-            if gone:
-                await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox, statement(
-            self.record, self._project.name, self._project.version, self._style
-        )
+        async with closed_on_failure(sandbox):
+            files = {
+                path: self._base.get(path)
+                for path in {**project.files, **self._base}
+                if self._base.get(path) != project.files.get(path)
+            }
+            await put_delta(sandbox, files)
+        return sandbox, problem_statement(self.record, project.name, project.version, self._style)
 
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a sandbox with what tests import."""
@@ -174,26 +129,23 @@ class SweEnv(WorkspaceEnv):
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
         return await self.host.start(layer, tools=packages_folder(), paths=paths)
 
-    def _load(self, task: Task) -> None:
+    def _load(self, task: Task) -> Project:
         """Read project and recipe of ``task``."""
         file, record = self._set.get(task.split, int(task.id.rpartition("/")[2]))
-        if record is self._record and file is self._file:
-            return
+        if self._project is not None and record is self._record and file is self._file:
+            return self._project
         self._file, self._record = file, record
         self._project = project = project_of(file)
         self._broken = broken_of(file, record, project)
-        files = {**project.files, **self._broken, **cut_tests(project, record)}
+        self._wanted = {path: project.files.get(path) for path in sorted(self._broken)}
+        files = {**project.files, **self._broken, **shown_tests(project, record)}
         self._base = {path: data for path, data in files.items() if data is not None}
+        self.test_targets = project.layout.tests
+        return project
 
-    async def call(self, action: Action) -> actions.Done:
-        """Carry out a call; ``run_tests`` is a command like others, its result is no judgement."""
-        if action.name == "run_tests":
-            target = str(action.arguments.get("target", "")).strip()
-            assert self._project is not None
-            everything = self._project.layout.tests
-            done = await run_pytest(self.sandbox, target, everything, timeout_s=self.timeout_s)
-        else:
-            done = await super().call(action)
+    async def call(self, action: Action) -> Done:
+        """Carry out a call, and count it when it did something."""
+        done = await super().call(action)
         self._good_calls += done.problem is None
         return done
 
@@ -202,11 +154,8 @@ class SweEnv(WorkspaceEnv):
         assert self._project is not None
         assert self._file is not None
         self.patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
-        if self.patch.is_empty:
-            result = JudgeResult(
-                is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed"
-            )
-        else:
+        result = NOTHING_CHANGED
+        if not self.patch.is_empty:
             result = await judge(
                 self.host,
                 self._project,
@@ -217,24 +166,12 @@ class SweEnv(WorkspaceEnv):
                 packages=packages_folder(),
                 timeout_s=20.0 + 3 * self._file.suite_s,
             )
-        self.judge_result, self._score = result, float(result.is_resolved)
-        return self._paid(result)
-
-    def _paid(self, result: JudgeResult) -> Outcome:
         outcome = float(result.is_resolved)
         if self._reward == "partial" and result.kept == 1.0:
             outcome = result.fixed
         steps = self._step_reward * self._good_calls if outcome > self._gate else 0.0
-        text = "resolved." if result.is_resolved else "not resolved."
-        if self.patch.left_out:
-            text += " Left out of your patch: " + "; ".join(self.patch.left_out[:5])
-        info: dict[str, Any] = {
-            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
-            "problem": result.problem, "patch": self.patch_text(),
-        }  # fmt: skip
-        if self._step_reward:
-            info["reward_parts"] = {"outcome": outcome, "steps": steps}
-        return Outcome(text=text, reward=outcome + steps, info=info)
+        parts = {"reward_parts": {"outcome": outcome, "steps": steps}} if self._step_reward else {}
+        return self._report(result, self._base, outcome + steps, **parts)
 
     def patch_text(self) -> str:
         """Return what was submitted last as a unified diff."""
@@ -248,22 +185,6 @@ class SweEnv(WorkspaceEnv):
         menu += [self.say("view", path=path) for path in files]
         return [*menu, self.say("bash", command="ls"), self.say("submit")]
 
-    def expert_action(self) -> str:
-        """Return the next edit of the repair, then ``submit``."""
-        assert self._project is not None
-        for path in sorted(self._broken):
-            wanted = self._project.files.get(path)
-            found = self.current.get(path, self._base.get(path))
-            if wanted is None and found is not None:
-                return self.say("bash", command=f"rm {shlex.quote(path)}")
-            if wanted is not None and found != wanted:
-                return self.say(*_as_call(next_edit(path, found, wanted)))
-        return self.say("submit")
-
-    def say(self, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> str:
-        """Return the text that calls ``tool`` in the action style of this environment."""
-        return super().say(tool, **{**(arguments or {}), **more})
-
     def own_state(self) -> Any:
         """Return the task, the count of calls, and what was submitted."""
         return self._task, self._good_calls, self.judge_result, self.patch
@@ -275,33 +196,14 @@ class SweEnv(WorkspaceEnv):
             self._load(task)
 
 
-def cut_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
+def shown_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
     """Return the test files of the workspace that differ from the project's."""
     hidden = record.hidden
     files: dict[str, bytes] = {}
     for path, data in project.files.items():
         if path.endswith(".py") and project.layout.is_test(path):
             text = data.decode("utf-8", "surrogateescape")
-            left = without_tests(text, hidden)
+            left = hide_tests(text, hidden)
             if left != text:
                 files[path] = left.encode("utf-8", "surrogateescape")
     return files
-
-
-def _as_call(action: Action) -> tuple[str, Mapping[str, Any]]:
-    return action.name, action.arguments
-
-
-def as_budget(budget: Budget | Mapping[str, Any] | None) -> Budget:
-    """Return a budget, or what its settings describe.
-
-    Raises:
-        ConfigError: There is no such setting.
-    """
-    if budget is None or isinstance(budget, Budget):
-        return budget or Budget(turns=40)
-    try:
-        return Budget(**budget)
-    except TypeError as error:
-        known = ", ".join(Budget.__dataclass_fields__)
-        raise ConfigError(f"budget: {error}; known: {known}") from error

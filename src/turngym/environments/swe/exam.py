@@ -25,7 +25,8 @@ from turngym.environments.swe.literals import Place, Source
 from turngym.environments.swe.mutants import Mutant, Unit, canonical, replaced, units, written
 from turngym.environments.swe.packages import swe_cache
 from turngym.environments.swe.parsing import test_name
-from turngym.environments.swe.test_runner import Delta, TestRun, TestRunner
+from turngym.environments.swe.test_runner import TestRun, TestRunner
+from turngym.environments.workspace.host import Delta
 
 ROUNDS = 4
 _OFTEN, _SELDOM = (2,), (0, 1)

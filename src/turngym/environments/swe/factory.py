@@ -26,9 +26,9 @@ from turngym.environments.swe.operators import Edit, apply_edits, overlap, propo
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
+from turngym.environments.swe.problem_statements import STYLES, leaks, problem_statement, symptom_of
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
-from turngym.environments.swe.statements import STYLES, leaks, statement, symptom_of
 from turngym.environments.swe.test_runner import project_runner
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import ConfigError
@@ -393,7 +393,8 @@ class Factory:
         repaired = {path: text for path, text in self.project.sources().items() if path in broken}
         name, version = self.project.name, self.project.version
         return any(
-            leaks(statement(record, name, version, style), before, repaired) for style in STYLES
+            leaks(problem_statement(record, name, version, style), before, repaired)
+            for style in STYLES
         )
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from turngym.environments.swe.patches import diff_text
+from turngym.environments.swe.problem_statements import Style, problem_statement
 from turngym.environments.swe.project import Project, write_files
 from turngym.environments.swe.records import SweRecord, TaskFile
-from turngym.environments.swe.statements import Style, statement
 from turngym.environments.swe.tasksets import broken_of
 from turngym.errors import ConfigError
 
@@ -113,7 +113,7 @@ def as_instance(
         instance_id=record.id.replace("/", "__"),
         repo=file.name,
         base_commit=file.digest,
-        problem_statement=statement(record, file.name, file.version, style),
+        problem_statement=problem_statement(record, file.name, file.version, style),
         patch=diff_text({path: project.files.get(path) for path in broken}, base),
         test_patch="",
         fail_to_pass=record.fail_to_pass,
@@ -233,7 +233,7 @@ def as_harbor(
     file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> HarborTask:
     """Return one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
-    from turngym.environments.swe.env import cut_tests  # it imports the sandbox
+    from turngym.environments.swe.env import shown_tests  # it imports the sandbox
 
     broken = broken_of(file, record, project)
     roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)
@@ -253,10 +253,10 @@ def as_harbor(
     }
     return HarborTask(
         name=record.id.replace("/", "-"),
-        instruction=statement(record, file.name, file.version, style),
+        instruction=problem_statement(record, file.name, file.version, style),
         files={
             path: data
-            for path, data in {**project.files, **broken, **cut_tests(project, record)}.items()
+            for path, data in {**project.files, **broken, **shown_tests(project, record)}.items()
             if data is not None
         },
         tests={

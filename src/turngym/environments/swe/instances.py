@@ -7,46 +7,40 @@ supervisor in several rounds, as with tasks of our own (``judge.py``).
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turngym.environments.core.actions import Action
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.env import Outcome
-from turngym.environments.swe.edits import next_edit
-from turngym.environments.swe.env import SweEnv, as_budget
 from turngym.environments.swe.formats import Instance, read_instances
-from turngym.environments.swe.judge import JudgeResult, judge_changes
+from turngym.environments.swe.judge import NOTHING_CHANGED, JudgeResult, judge_changes
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import (
     Patch,
     apply_diff,
     collect_patch,
-    diff_text,
     named_files,
 )
 from turngym.environments.swe.project import Layout, find_layout
-from turngym.environments.swe.running import run_pytest
+from turngym.environments.swe.repair import RepairEnv
 from turngym.environments.swe.tasksets import short_name
-from turngym.environments.swe.test_runner import Delta, TestRunner
-from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import ActionStyle, WorkspaceEnv
-from turngym.environments.workspace.budget import Budget
-from turngym.environments.workspace.host import BackendName
+from turngym.environments.swe.test_runner import TestRunner
+from turngym.environments.workspace.base import Budget
+from turngym.environments.workspace.host import BackendName, Delta, closed_on_failure
 from turngym.errors import ConfigError, SandboxFileError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
-from turngym.tasks.base import Split, Task, procedural_task
+from turngym.tasks.base import Split, Task
 
 LIMITS = Limits(memory_bytes=4 << 30, pids=512, cpus=2.0, disk_bytes=4 << 30, enforce="best_effort")
 _PATH = "/opt/miniconda3/envs/testbed/bin:/usr/local/bin:/usr/bin:/bin"
 _MAX_FILE_BYTES = 4 << 20
 
 
-class InstanceEnv(WorkspaceEnv):
+class InstanceEnv(RepairEnv):
     """Resolve an issue of a repository that comes in an image.
 
     Args:
@@ -70,8 +64,6 @@ class InstanceEnv(WorkspaceEnv):
     """
 
     backend: ClassVar[BackendName] = "docker"
-    tools = SweEnv.tools
-    rules = SweEnv.rules
 
     def __init__(
         self,
@@ -80,49 +72,26 @@ class InstanceEnv(WorkspaceEnv):
         folder: str = "/testbed",
         path: str = _PATH,
         split: Split = "test",
-        action_style: ActionStyle = "text",
+        action_style: ActionStyle = "commands",
         budget: Budget | Mapping[str, Any] | None = None,
         timeout_s: float = 60.0,
         tests_timeout_s: float = 1800.0,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(
-            action_style=action_style, budget=as_budget(budget), timeout_s=timeout_s,
+            action_style=action_style, budget=budget, timeout_s=timeout_s,
             render_mode=render_mode,
         )  # fmt: skip
         self._instances = _read(instances)
         self.name = f"instances-{short_name(instances)}"
-        self._folder, self._split = folder, split
+        self._folder, self.default_split = folder, split
         self._env = {"PATH": path}
         self._tests_timeout_s = tests_timeout_s
         self._instance: Instance | None = None
-        self._base: Mapping[str, bytes | None] = {}
-        self._wanted: Mapping[str, bytes | None] = {}
-        self.judge_result: JudgeResult | None = None
-        """Of the last submission."""
 
-    def task(self, split: Split, index: int) -> Task:
-        """Return task number ``index`` of ``split``.
-
-        Raises:
-            ConfigError: There are fewer.
-        """
-        if split != self._split or not 0 <= index < len(self._instances):
-            count = len(self._instances) if split == self._split else 0
-            raise ConfigError(
-                f"task {self.name}/{split}/{index}: there are {count} tasks of split {split!r}"
-            )
-        return procedural_task(self.name, split, index)
-
-    def find_task(self, task_id: str) -> Task:
-        """Return the task that ``task_id`` names."""
-        task = super().find_task(task_id)
-        return self.task(task.split, int(task_id.rpartition("/")[2]))
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        if options.get("task") is None and set(options) <= {"task"}:
-            return self.task(self._split, int(self.np_random.integers(len(self._instances))))
-        return super()._choose_task(options)
+    def count(self, split: Split) -> int:
+        """Return the number of tasks of a split."""
+        return len(self._instances) if split == self.default_split else 0
 
     @property
     def instance(self) -> Instance:
@@ -138,14 +107,11 @@ class InstanceEnv(WorkspaceEnv):
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Start a container of the instance's image."""
         self._load(task)
-        self.judge_result = None
+        self.judge_result, self.patch = None, Patch()
         sandbox = await self.reopen_sandbox(await self._layer())
-        try:
+        async with closed_on_failure(sandbox):
             self._base = await _contents(sandbox, named_files(self.instance.patch))
             self._wanted = apply_diff(self.instance.patch, _there(self._base))
-        except BaseException:
-            await sandbox.close()
-            raise
         return sandbox, self.instance.problem_statement
 
     def _load(self, task: Task) -> None:
@@ -157,13 +123,6 @@ class InstanceEnv(WorkspaceEnv):
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a container on a snapshot."""
         return await self.host.start(layer, limits=LIMITS, env=self._env)
-
-    async def call(self, action: Action) -> actions.Done:
-        """Carry out a call; ``run_tests`` is a command like others."""
-        if action.name != "run_tests":
-            return await super().call(action)
-        target = str(action.arguments.get("target", "")).strip()
-        return await run_pytest(self.sandbox, target, (), timeout_s=self.timeout_s)
 
     async def judge(self) -> Outcome:
         """Judge what was changed, in fresh containers."""
@@ -179,7 +138,7 @@ class InstanceEnv(WorkspaceEnv):
             layout = await _layout(sandbox, {*tests, *texts})
         finally:
             await sandbox.close()
-        patch = collect_patch(changed, base, layout)
+        self.patch = collect_patch(changed, base, layout)
         runner = TestRunner(
             host=self.host, layer=layer, layout=layout,
             texts={path: data.decode("utf-8", "replace") for path, data in texts.items()},
@@ -187,9 +146,9 @@ class InstanceEnv(WorkspaceEnv):
             python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
             limits=LIMITS,
         )  # fmt: skip
-        self.judge_result = result = await self._judge_result(runner, patch, tests)
-        self._score = float(result.is_resolved)
-        return self._told_verdict(result, patch, base)
+        result = await self._judge(runner, tests) if not self.patch.is_empty else NOTHING_CHANGED
+        instance_id = self.instance.instance_id
+        return self._report(result, base, float(result.is_resolved), instance_id=instance_id)
 
     async def _tests(self, sandbox: GuestSandbox) -> Delta:
         """Return what the test patch makes of the tests."""
@@ -198,14 +157,10 @@ class InstanceEnv(WorkspaceEnv):
         base = _there(await _contents(sandbox, named_files(self.instance.test_patch)))
         return apply_diff(self.instance.test_patch, base)
 
-    async def _judge_result(self, runner: TestRunner, patch: Patch, tests: Delta) -> JudgeResult:
-        if patch.is_empty:
-            return JudgeResult(
-                is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed"
-            )
+    async def _judge(self, runner: TestRunner, tests: Delta) -> JudgeResult:
         return await judge_changes(
             runner,
-            {**patch.files, **tests},
+            {**self.patch.files, **tests},
             gold={**self._wanted, **tests},
             broken=tests,
             fail_to_pass=list(self.instance.fail_to_pass),
@@ -213,41 +168,17 @@ class InstanceEnv(WorkspaceEnv):
             timeout_s=self._tests_timeout_s,
         )
 
-    def _told_verdict(
-        self, result: JudgeResult, patch: Patch, base: Mapping[str, bytes]
-    ) -> Outcome:
-        text = "resolved." if result.is_resolved else "not resolved."
-        if patch.left_out:
-            text += " Left out of your patch: " + "; ".join(patch.left_out[:5])
-        info: dict[str, Any] = {
-            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
-            "problem": result.problem, "patch": diff_text(patch.files, base),
-            "instance_id": self.instance.instance_id,
-        }  # fmt: skip
-        return Outcome(text=text, reward=float(result.is_resolved), info=info)
-
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
         return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
 
-    def expert_action(self) -> str:
-        """Return the next edit of the instance's own patch, then ``submit``."""
-        for path, wanted in self._wanted.items():
-            found = self.current.get(path, self._base.get(path))
-            if found == wanted:
-                continue
-            if wanted is None:
-                return self.say("bash", command=f"rm {shlex.quote(path)}")
-            return self.action_format.render(next_edit(path, found, wanted))
-        return self.say("submit")
-
     def own_state(self) -> Any:
         """Return the task, what its own patch wants, and what was submitted."""
-        return self._task, dict(self._base), dict(self._wanted), self.judge_result
+        return self._task, dict(self._base), dict(self._wanted), self.judge_result, self.patch
 
     def set_own_state(self, state: Any) -> None:
         """Take over what ``own_state`` returned."""
-        task, self._base, self._wanted, self.judge_result = state
+        task, self._base, self._wanted, self.judge_result, self.patch = state
         if task is not None:
             self._load(task)
 

@@ -17,8 +17,8 @@ from random import SystemRandom
 from turngym.environments.swe.exam import Exam, Round, exam_of
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
-from turngym.environments.swe.test_runner import Delta, TestRun, TestRunner, project_runner
-from turngym.environments.workspace.host import SandboxHost
+from turngym.environments.swe.test_runner import TestRun, TestRunner, project_runner
+from turngym.environments.workspace.host import Delta, SandboxHost
 
 _FAILS = ("failed", "error")
 _CHECKED = 2
@@ -39,6 +39,9 @@ class JudgeResult:
     problem: str = ""
     failures: tuple[str, ...] = ()
     """Ids of tests that did not pass."""
+
+
+NOTHING_CHANGED = JudgeResult(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
 
 
 async def judge(

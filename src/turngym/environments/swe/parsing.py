@@ -1,10 +1,11 @@
-"""Python files as syntax trees, and ids of tests."""
+"""Python files as syntax trees, ids of tests, and test files without some of their tests."""
 
 from __future__ import annotations
 
 import ast
 import threading
 import warnings
+from collections.abc import Iterable
 
 _ONE_AT_A_TIME = threading.Lock()
 """Before 3.11.8 two threads that parse at once fail at random (python/cpython issue 106905), and
@@ -32,3 +33,33 @@ def test_name(test_id: str) -> str:
 def test_file(test_id: str) -> str:
     """Return the file of a test id."""
     return test_id.partition("::")[0]
+
+
+def hide_tests(text: str, names: Iterable[str]) -> str:
+    """Return ``text`` without the test functions and methods called ``names``.
+
+    A class that would be left empty keeps a ``pass``.
+    """
+    unwanted = {name for name in names if name in text}
+    tree = parse(text) if unwanted else None
+    if tree is None:
+        return text
+    lines = text.splitlines(keepends=True)
+    spans: list[tuple[int, int, str]] = []
+    for owner in ast.walk(tree):
+        if not isinstance(owner, ast.Module | ast.ClassDef):
+            continue
+        gone = [
+            node
+            for node in owner.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in unwanted
+        ]
+        for number, node in enumerate(gone):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            is_last = number == len(gone) - 1
+            is_emptied = isinstance(owner, ast.ClassDef) and len(gone) == len(owner.body)
+            left = f"{' ' * node.col_offset}pass\n" if is_last and is_emptied else ""
+            spans.append((first, node.end_lineno or node.lineno, left))
+    for first, last, left in sorted(spans, reverse=True):
+        lines[first - 1 : last] = [left] if left else []
+    return "".join(lines)

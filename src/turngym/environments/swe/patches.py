@@ -8,19 +8,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from turngym.environments.swe.project import Layout
+from turngym.environments.workspace.host import Delta
 from turngym.errors import ConfigError
 
 MAX_FILE_BYTES, MAX_PATCH_BYTES = 1 << 20, 8 << 20
-
-Files = Mapping[str, bytes | None]
-"""Path to new contents; None where the file is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """Changes to a project that a judge can apply."""
 
-    files: Files = field(default_factory=dict)
+    files: Delta = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     """``path: reason`` for each change that is no part of it."""
 
@@ -30,7 +28,7 @@ class Patch:
         return not self.files
 
 
-def collect_patch(changed: Files, base: Mapping[str, bytes], layout: Layout) -> Patch:
+def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> Patch:
     """Return the patch that makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
@@ -59,7 +57,7 @@ def collect_patch(changed: Files, base: Mapping[str, bytes], layout: Layout) -> 
     return Patch(files=files, left_out=tuple(left_out))
 
 
-def diff_text(files: Files, base: Mapping[str, bytes]) -> str:
+def diff_text(files: Delta, base: Mapping[str, bytes]) -> str:
     """Return a unified diff in git's form, from ``base`` to ``files``."""
     parts = []
     for path, data in sorted(files.items()):

@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.project import Layout, Project
-from turngym.environments.workspace.host import LIMITS, TOOLS, SandboxHost
-from turngym.errors import EnvironmentFault, SandboxDied
+from turngym.environments.workspace.host import (
+    LIMITS,
+    TOOLS,
+    Delta,
+    SandboxHost,
+    closed_on_failure,
+    put_delta,
+)
+from turngym.errors import SandboxDied
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
 
@@ -27,9 +34,6 @@ and to quote the tests that failed takes longer than to run them."""
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _WORKSPACE = "/workspace"
 _MAX_OUTPUT = 3 << 20
-
-Delta = Mapping[str, bytes | None]
-"""Changes to a workspace: path to new contents, None where a file is removed."""
 
 
 class Code(NamedTuple):
@@ -90,11 +94,8 @@ class TestRunner:
         sandbox = await self.host.start(
             self.layer, tools=self.packages, env=self.env, limits=self.limits
         )
-        try:
-            await put(sandbox, delta)
-        except BaseException:
-            await sandbox.close()
-            raise
+        async with closed_on_failure(sandbox):
+            await put_delta(sandbox, delta)
         return sandbox
 
     async def run(
@@ -119,15 +120,15 @@ class TestRunner:
                 whatever they are called.
         """
         asked = list(dict.fromkeys(ids))
-        order = self._order(asked, timeout_s, numbers or {})
-        order["options"] += [] if is_explained else _PLAIN
-        order["is_traced"] = is_traced
+        request = self._request(asked, timeout_s, numbers or {})
+        request["options"] += [] if is_explained else _PLAIN
+        request["is_traced"] = is_traced
         sandbox = await self.open(delta)
         try:
             result = await sandbox.exec(
                 [*self.python, "-c", _SUPERVISOR.read_text(encoding="utf-8")],
                 timeout_s=timeout_s + 20.0,
-                stdin=json.dumps(order).encode(),
+                stdin=json.dumps(request).encode(),
                 max_output=_MAX_OUTPUT,
             )
         except SandboxDied as error:
@@ -140,7 +141,7 @@ class TestRunner:
             return TestRun(outcomes={}, messages={}, problem=f"the run of the tests {how}")
         return read_run(json.loads(lines[0]), asked, is_traced=is_traced)
 
-    def _order(
+    def _request(
         self, asked: list[str], timeout_s: float, numbers: Mapping[str, list[int]]
     ) -> dict[str, Any]:
         """Return what the supervisor is told."""
@@ -179,22 +180,6 @@ async def project_runner(host: SandboxHost, project: Project, packages: Path) ->
     return TestRunner(
         host=host, layer=layer, layout=project.layout, texts=texts, packages=packages, key=key
     )
-
-
-async def put(sandbox: GuestSandbox, delta: Delta) -> None:
-    """Make the changes of ``delta``.
-
-    Raises:
-        EnvironmentFault: A file cannot be removed.
-    """
-    for path, data in delta.items():
-        if data is not None:
-            await sandbox.write_file(path, data)
-    gone = [path for path, data in delta.items() if data is None]
-    if gone:
-        result = await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
-        if not result.ok:
-            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
 
 
 def read_run(told: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool = False) -> TestRun:

@@ -1,4 +1,4 @@
-"""Terminal: jobs in a shell, judged on the end state; see ``docs/swe.md``."""
+"""Terminal: problems in a shell, judged on the end state; see ``docs/swe.md``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "sql": ("bwrap",),
     "programs": ("bwrap",),
 }
-"""Group of jobs to the programs that it needs."""
+"""Group of problems to the programs that it needs."""
 
 
 def register_terminal() -> None:

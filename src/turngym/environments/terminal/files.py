@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.terminal.jobs import NAMES, Files, Job, lines, words
+from turngym.environments.terminal.problems import NAMES, Files, Problem, lines, words
 
 
-def rename_ending(rng: Random) -> Job:
+def rename_ending(rng: Random) -> Problem:
     """Give files another ending."""
     old, new = rng.sample(["txt", "md", "log", "dat", "note"], 2)
     names = words(rng, 6)
     files = {
         f"{name}.{old if n < 4 else 'keep'}": f"about {name}\n" for n, name in enumerate(names)
     }
-    return Job(
+    return Problem(
         goal=f"Rename every file that ends in .{old} so that it ends in .{new}.",
         files=files,
         wanted={
@@ -25,11 +25,11 @@ def rename_ending(rng: Random) -> Job:
     )
 
 
-def sort_into_folders(rng: Random) -> Job:
+def sort_into_folders(rng: Random) -> Problem:
     """Put files into folders by their ending."""
     endings = rng.sample(["csv", "py", "md", "json", "txt"], 3)
     files = {f"{name}.{rng.choice(endings)}": f"{name}\n" for name in words(rng, 8)}
-    return Job(
+    return Problem(
         goal="Put every file into a folder named after its ending, without the dot "
         "(notes.txt goes to txt/notes.txt).",
         files=files,
@@ -41,14 +41,14 @@ def sort_into_folders(rng: Random) -> Job:
     )
 
 
-def delete_empty(rng: Random) -> Job:
+def delete_empty(rng: Random) -> Problem:
     """Delete empty files in a tree."""
     files: Files = {}
     for number, name in enumerate(words(rng, 9)):
         files[f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt"] = (
             "" if number % 3 == 0 else f"{name}\n"
         )
-    return Job(
+    return Problem(
         goal="Delete every empty file in this folder and the folders below it. Keep all others.",
         files=files,
         wanted={path: text or None for path, text in files.items()},
@@ -56,12 +56,12 @@ def delete_empty(rng: Random) -> Job:
     )
 
 
-def largest_file(rng: Random) -> Job:
+def largest_file(rng: Random) -> Problem:
     """Name the largest file of a tree."""
     sizes = rng.sample(range(10, 400), 7)
     files = {f"d{n % 3}/{name}.bin": "x" * sizes[n] for n, name in enumerate(words(rng, 7))}
     largest = max(files, key=lambda path: len(files[path]))
-    return Job(
+    return Problem(
         goal="Write the path of the largest file, relative to this folder (such as d0/name.bin), "
         "into answer.txt.",
         files=files,
@@ -71,7 +71,7 @@ def largest_file(rng: Random) -> Job:
     )
 
 
-def find_by_content(rng: Random) -> Job:
+def find_by_content(rng: Random) -> Problem:
     """List the files that hold a word."""
     word, *others = words(rng, 12)
     files = {}
@@ -79,7 +79,7 @@ def find_by_content(rng: Random) -> Job:
         text = f"{rng.choice(others)} {rng.choice(others)}"
         files[f"{'xyz'[number % 3]}/{name}.txt"] = f"{text} {word}\n" if number % 3 else f"{text}\n"
     found = sorted(path for path, text in files.items() if word in text)
-    return Job(
+    return Problem(
         goal=f"Write the paths of all files that hold the word {word!r} into found.txt, one a "
         "line, "
         "sorted, relative to this folder (such as x/name.txt).",
@@ -89,7 +89,7 @@ def find_by_content(rng: Random) -> Job:
     )
 
 
-def copy_tree(rng: Random) -> Job:
+def copy_tree(rng: Random) -> Problem:
     """Copy some files and keep their folders."""
     folders = ("one", "two", "two/deep")
     files = {
@@ -98,7 +98,7 @@ def copy_tree(rng: Random) -> Job:
     }
     files["src/one/main.py"] = "print(1)\n"
     copied = {f"backup{path[3:]}": text for path, text in files.items() if path.endswith(".py")}
-    return Job(
+    return Problem(
         goal="Copy every .py file below src to the same place below a new folder backup "
         "(src/one/a.py to backup/one/a.py). Copy nothing else.",
         files=files,
@@ -108,7 +108,7 @@ def copy_tree(rng: Random) -> Job:
     )
 
 
-def remove_duplicates(rng: Random) -> Job:
+def remove_duplicates(rng: Random) -> Problem:
     """Of files with equal contents keep the first by name."""
     names, texts = sorted(words(rng, 8)), words(rng, 4)
     files = {f"{name}.txt": f"{rng.choice(texts)}\n" for name in names}
@@ -117,7 +117,7 @@ def remove_duplicates(rng: Random) -> Job:
     for path in sorted(files):
         wanted[path] = None if files[path] in seen else files[path]
         seen.add(files[path])
-    return Job(
+    return Problem(
         goal="Several files here have the same contents. Of each such set keep only the file whose "
         "name comes first in the alphabet.",
         files=files,
@@ -127,13 +127,13 @@ def remove_duplicates(rng: Random) -> Job:
     )
 
 
-def number_files(rng: Random) -> Job:
+def number_files(rng: Random) -> Problem:
     """Number files in order."""
     names = words(rng, 6)
     files = {f"{name}.txt": f"{name}\n" for name in names}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
-    return Job(
+    return Problem(
         goal="Number the .txt files in alphabetical order with two digits and a dash: the first "
         "becomes 01-NAME.txt.",
         files=files,
@@ -142,11 +142,11 @@ def number_files(rng: Random) -> Job:
     )
 
 
-def merge_files(rng: Random) -> Job:
+def merge_files(rng: Random) -> Problem:
     """Join parts in numerical order."""
     names = words(rng, 11)
     files = {f"part{n}.txt": f"{name}\n" for n, name in enumerate(names, start=1)}
-    return Job(
+    return Problem(
         goal="Join part1.txt to part11.txt, in the order of their numbers, into whole.txt. Keep "
         "the "
         "parts.",
@@ -156,13 +156,13 @@ def merge_files(rng: Random) -> Job:
     )
 
 
-def odd_names(rng: Random) -> Job:
+def odd_names(rng: Random) -> Problem:
     """Deal with blanks in names."""
     pairs = [words(rng, 2) for _ in range(5)]
     files = {f"{one} {other} {n}.txt": f"{one}\n" for n, (one, other) in enumerate(pairs)}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {path.replace(" ", "_"): text for path, text in files.items()}
-    return Job(
+    return Problem(
         goal="Replace every blank in the names of the files here by an underscore.",
         files=files,
         wanted=wanted,
@@ -170,29 +170,29 @@ def odd_names(rng: Random) -> Job:
     )
 
 
-def pack(rng: Random) -> Job:
+def pack(rng: Random) -> Problem:
     """Pack a folder."""
     names = words(rng, 4)
     files = {f"data/{name}.txt": f"{name}\n" for name in names}
     files |= {f"data/tmp/{name}.tmp": "scratch\n" for name in names[:2]}
-    return Job(
+    return Problem(
         goal="Pack the folder data into data.tar.gz, without the folder data/tmp. The paths in the "
         "archive begin with data/.",
         files=files,
         free=("data.tar.gz",),
         probe="tar -tzf data.tar.gz | sed 's,^\\./,,' | grep -v '/$' | LC_ALL=C sort; "
         "tar -xzOf data.tar.gz --wildcards '*.txt' | LC_ALL=C sort",
-        told=lines(sorted(f"data/{name}.txt" for name in names)) + lines(sorted(names)),
+        expected=lines(sorted(f"data/{name}.txt" for name in names)) + lines(sorted(names)),
         expert="tar --exclude=data/tmp -czf data.tar.gz data",
     )
 
 
-def unpack(rng: Random) -> Job:
+def unpack(rng: Random) -> Problem:
     """Unpack one file of an archive."""
     names = words(rng, 4)
     files = {f"in/{name}.txt": f"{name} {rng.randrange(1000)}\n" for name in names}
     chosen = names[0]
-    return Job(
+    return Problem(
         goal=f"box.tar.gz holds several files. Take only in/{chosen}.txt out of it and save it as "
         f"{chosen}.txt here.",
         files={},
@@ -204,11 +204,11 @@ def unpack(rng: Random) -> Job:
     )
 
 
-def nested_archive(rng: Random) -> Job:
+def nested_archive(rng: Random) -> Problem:
     """Find a file in an archive in an archive."""
     name, inner, outer = words(rng, 3)
     number = rng.randrange(10_000, 99_999)
-    return Job(
+    return Problem(
         goal=f"{outer}.tar holds another archive, which holds {name}.txt. Write the contents of "
         "that "
         "file into answer.txt. Leave nothing else behind.",
@@ -220,13 +220,13 @@ def nested_archive(rng: Random) -> Job:
     )
 
 
-def compress_old(rng: Random) -> Job:
+def compress_old(rng: Random) -> Problem:
     """Compress the logs of one year."""
     year, other = rng.sample(range(2015, 2024), 2)
     months = rng.sample(range(1, 13), 4)
     files = {f"logs/{y}-{m:02}.log": f"{y} {m}\n" * 3 for y in (year, other) for m in months}
     chosen = [path for path in files if str(year) in path]
-    return Job(
+    return Problem(
         goal=f"Compress every log of the year {year} in logs with gzip, so that 2020-01.log "
         "becomes "
         "2020-01.log.gz and the plain file is gone. Leave other years alone.",
@@ -234,66 +234,68 @@ def compress_old(rng: Random) -> Job:
         wanted=dict.fromkeys(chosen),
         free=tuple(f"{path}.gz" for path in chosen),
         probe="for f in logs/*.gz; do echo $f; zcat $f; done",
-        told="\n".join(f"{path}.gz\n{files[path].strip()}" for path in sorted(chosen)),
+        expected="\n".join(f"{path}.gz\n{files[path].strip()}" for path in sorted(chosen)),
         expert=f"gzip logs/{year}-*.log",
     )
 
 
-def make_executable(rng: Random) -> Job:
+def make_executable(rng: Random) -> Problem:
     """Make scripts executable, and nothing else."""
     names = words(rng, 6)
     files = {
         f"bin/{name}": ("#!/bin/sh\necho hello\n" if n % 2 else f"plain {name}\n")
         for n, name in enumerate(names)
     }
-    told = lines(sorted(f"bin/{name} {'755' if n % 2 else '644'}" for n, name in enumerate(names)))
-    return Job(
+    expected = lines(
+        sorted(f"bin/{name} {'755' if n % 2 else '644'}" for n, name in enumerate(names))
+    )
+    return Problem(
         goal="Give the mode 755 to every file in bin that begins with #!, and leave the modes of "
         "the "
         "others as they are.",
         files=files,
         probe="stat -c '%n %a' bin/* | LC_ALL=C sort",
-        told=told,
+        expected=expected,
         expert="grep -l '^#!' bin/* | xargs chmod 755",
     )
 
 
-def lock_down(rng: Random) -> Job:
+def lock_down(rng: Random) -> Problem:
     """Set modes of secrets."""
     names = words(rng, 5)
     files = {
         f"home/{name}.{'key' if n < 3 else 'pub'}": f"{name}\n" for n, name in enumerate(names)
     }
-    told = lines(
+    expected = lines(
         ["home 700", *sorted(f"{p} {'600' if p.endswith('key') else '644'}" for p in files)]
     )
-    return Job(
+    return Problem(
         goal="Only the owner may read and write the .key files in home (mode 600), and only the "
         "owner may enter the folder home (mode 700). Leave the other files as they are.",
         files=files,
         probe="stat -c '%n %a' home home/* ",
-        told=told,
+        expected=expected,
         expert="chmod 600 home/*.key; chmod 700 home",
     )
 
 
-def links(rng: Random) -> Job:
+def links(rng: Random) -> Problem:
     """Make a link for each tool."""
     names = sorted(words(rng, 4))
     files = {f"tools/{name}.sh": f"echo {name}\n" for name in names}
-    return Job(
+    return Problem(
         goal="For each file NAME.sh in tools make a symbolic link bin/NAME that leads to it by a "
         "relative path.",
         files=files,
         free=("bin/",),
         probe="for f in bin/*; do echo $f $(readlink $f); cat $f; done",
-        told="\n".join(f"bin/{name} ../tools/{name}.sh\necho {name}" for name in names),
+        expected="\n".join(f"bin/{name} ../tools/{name}.sh\necho {name}" for name in names),
         expert='mkdir -p bin; for f in tools/*.sh; do b=$(basename "$f" .sh); '
         'ln -s "../tools/$b.sh" "bin/$b"; done',
     )
 
 
-def dated_names(rng: Random) -> Job:
+def dated_names(rng: Random) -> Problem:
     """Turn dates in names round."""
     days = [
         (rng.randrange(2010, 2024), rng.randrange(1, 13), rng.randrange(1, 29)) for _ in range(5)
@@ -301,7 +303,7 @@ def dated_names(rng: Random) -> Job:
     files = {f"report-{d:02}.{m:02}.{y}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {f"report-{y}-{m:02}-{d:02}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
-    return Job(
+    return Problem(
         goal="The names of the reports hold dates as DD.MM.YYYY. Rename them so that they hold "
         "them "
         "as YYYY-MM-DD.",
@@ -312,12 +314,12 @@ def dated_names(rng: Random) -> Job:
     )
 
 
-def checksum(rng: Random) -> Job:
+def checksum(rng: Random) -> Problem:
     """Find the file that was damaged."""
     names = sorted(words(rng, 5))
     files = {f"{name}.dat": f"{name} {rng.randrange(10**6)}\n" for name in names}
     bad = rng.choice(names)
-    return Job(
+    return Problem(
         goal="SUMS holds the SHA-256 of the .dat files; one of them was damaged since. Write its "
         "name "
         "into damaged.txt.",
@@ -328,11 +330,11 @@ def checksum(rng: Random) -> Job:
     )
 
 
-def inventory(rng: Random) -> Job:
+def inventory(rng: Random) -> Problem:
     """Count the files of each folder."""
     counts = {name.lower(): rng.randrange(1, 6) for name in rng.sample(NAMES, 4)}
     files = {f"{name}/f{n}.txt": "x\n" for name, count in counts.items() for n in range(count)}
-    return Job(
+    return Problem(
         goal="Write into counts.txt how many files each folder here holds, as 'NAME COUNT', one a "
         "line, sorted by name.",
         files=files,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.terminal.jobs import NAMES, Job, words
+from turngym.environments.terminal.problems import NAMES, Problem, words
 
 _WHO = (
     "export GIT_AUTHOR_NAME=dev GIT_AUTHOR_EMAIL=dev@example.org GIT_COMMITTER_NAME=dev "
@@ -18,10 +18,10 @@ _GIT = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 _HISTORY = (".git/",)
 
 
-def commit_change(rng: Random) -> Job:
+def commit_change(rng: Random) -> Problem:
     """Commit one of two changed files."""
     one, other, message = words(rng, 3)
-    return Job(
+    return Problem(
         goal=f"This is a git repository. Commit the changes of {one}.txt, and only those, with the "
         f"message 'update {message}'. Leave {other}.txt changed and uncommitted.",
         files={f"{one}.txt": "old\n", f"{other}.txt": "old\n"},
@@ -30,12 +30,12 @@ def commit_change(rng: Random) -> Job:
         free=_HISTORY,
         probe=f"{_GIT} log --format=%s; {_GIT} show --format= --name-only HEAD; "
         f"{_GIT} status --porcelain",
-        told=f"update {message}\nfirst\n{one}.txt\n M {other}.txt",
+        expected=f"update {message}\nfirst\n{one}.txt\n M {other}.txt",
         expert=f"git commit -q -m 'update {message}' {one}.txt",
     )
 
 
-def find_author(rng: Random) -> Job:
+def find_author(rng: Random) -> Problem:
     """Find out who removed a line."""
     word, *others = words(rng, 5)
     people = rng.sample(NAMES, 4)
@@ -51,7 +51,7 @@ def find_author(rng: Random) -> Job:
         f"{step}; git add . && git commit -q -m step{n} --author='{people[n]} <x@example.org>'"
         for n, step in enumerate(steps)
     )
-    return Job(
+    return Problem(
         goal=f"This is a git repository. Somebody removed the word {word!r} from list.txt. Write "
         "the "
         "name of the author of that commit into who.txt. Commit nothing.",
@@ -63,10 +63,10 @@ def find_author(rng: Random) -> Job:
     )
 
 
-def new_branch(rng: Random) -> Job:
+def new_branch(rng: Random) -> Problem:
     """Commit on a branch of its own."""
     branch, name, text = words(rng, 3)
-    return Job(
+    return Problem(
         goal=f"This is a git repository. Make a branch {branch!r}, and commit on it a new file "
         f"{name}.txt that holds the line {text!r}. The branch main stays as it is; {branch} is "
         "checked "
@@ -77,16 +77,16 @@ def new_branch(rng: Random) -> Job:
         free=_HISTORY,
         probe=f"{_GIT} branch --show-current; {_GIT} rev-list --count main..{branch}; "
         f"{_GIT} rev-list --count main; {_GIT} show {branch}:{name}.txt; {_GIT} status --porcelain",
-        told=f"{branch}\n1\n1\n{text}",
+        expected=f"{branch}\n1\n1\n{text}",
         expert=f"git checkout -q -b {branch}; echo {text} > {name}.txt; git add {name}.txt; "
         f"git commit -q -m 'add {name}'",
     )
 
 
-def merge_conflict(rng: Random) -> Job:
+def merge_conflict(rng: Random) -> Problem:
     """Merge a branch and keep one side of a conflict."""
     branch, mine, theirs, base = words(rng, 4)
-    return Job(
+    return Problem(
         goal=f"This is a git repository. Merge the branch {branch!r} into main. In the conflict in "
         f"word.txt keep the line of the branch {branch!r}. Commit the merge.",
         files={"word.txt": f"{base}\n"},
@@ -97,18 +97,18 @@ def merge_conflict(rng: Random) -> Job:
         free=_HISTORY,
         probe=f"{_GIT} show HEAD:word.txt; {_GIT} rev-list --count --merges main; "
         f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain",
-        told=f"{theirs}\n1\nmerged",
+        expected=f"{theirs}\n1\nmerged",
         expert=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
         "word.txt; "
         f"git commit -q -m 'merge {branch}'",
     )
 
 
-def restore_file(rng: Random) -> Job:
+def restore_file(rng: Random) -> Problem:
     """Bring back a deleted file from history."""
     name, *others = words(rng, 5)
     number = rng.randrange(1000, 9999)
-    return Job(
+    return Problem(
         goal=f"This is a git repository. The file {name}.txt was deleted in an earlier commit. "
         "Bring "
         "it back, as it was, into the folder. Do not commit.",
@@ -119,23 +119,23 @@ def restore_file(rng: Random) -> Job:
         wanted={f"{name}.txt": f"{number}\n"},
         free=(".git/index", ".git/objects/"),
         probe=f"{_GIT} rev-list --count HEAD",
-        told="3",
+        expected="3",
         expert=f"git show HEAD~2:{name}.txt > {name}.txt",
     )
 
 
-def tag_release(rng: Random) -> Job:
+def tag_release(rng: Random) -> Problem:
     """Tag the commit that a message names."""
     messages = words(rng, 5)
     chosen, version = rng.choice(messages[:-1]), f"v{rng.randrange(1, 9)}.{rng.randrange(0, 20)}"
     script = "; ".join(f"echo {m} > f.txt; git add .; git commit -q -m 'add {m}'" for m in messages)
-    return Job(
+    return Problem(
         goal=f"This is a git repository. Put the tag {version} on the commit whose message is "
         f"'add {chosen}'.",
         files={},
         prepare=_INIT + script,
         free=_HISTORY,
         probe=f"{_GIT} log -1 --format=%s {version}; {_GIT} rev-list --count HEAD",
-        told=f"add {chosen}\n5",
+        expected=f"add {chosen}\n5",
         expert=f"git tag {version} $(git log --format=%H --grep='^add {chosen}$')",
     )

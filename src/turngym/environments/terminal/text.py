@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from random import Random
 
-from turngym.environments.terminal.jobs import NAMES, Job, lines, words
+from turngym.environments.terminal.problems import NAMES, Problem, lines, words
 
 
 def _table(rows: list[list[object]]) -> str:
@@ -31,11 +31,11 @@ def _log_text(entries: list[tuple[str, int, str]]) -> str:
     return lines([f"{host} GET {path} {status}" for host, status, path in entries])
 
 
-def count_status(rng: Random) -> Job:
+def count_status(rng: Random) -> Problem:
     """Count requests of a status."""
     entries, status = _log(rng), rng.choice([404, 500, 301])
     number = sum(one == status for _, one, _ in entries)
-    return Job(
+    return Problem(
         goal="access.log has a request on each line: client, method, path, status. Write the "
         "number "
         f"of requests with status {status} into answer.txt.",
@@ -45,13 +45,13 @@ def count_status(rng: Random) -> Job:
     )
 
 
-def busiest_client(rng: Random) -> Job:
+def busiest_client(rng: Random) -> Problem:
     """Find the client with the most requests."""
     entries = _log(rng, 60)
     counts = Counter(host for host, _, _ in entries)
     top = min(counts, key=lambda host: (-counts[host], host))
     entries += [(top, 200, "/index")] * 3
-    return Job(
+    return Problem(
         goal="access.log has a request on each line, which begins with the client. Write the "
         "client "
         "with the most requests into answer.txt.",
@@ -62,11 +62,11 @@ def busiest_client(rng: Random) -> Job:
     )
 
 
-def failed_paths(rng: Random) -> Job:
+def failed_paths(rng: Random) -> Problem:
     """List paths that failed."""
     entries = _log(rng)
     found = sorted({path for _, status, path in entries if status >= 400})
-    return Job(
+    return Problem(
         goal="access.log has a request on each line: client, method, path, status. Write every "
         "path "
         "that ever had a status of 400 or more into failed.txt, each once, sorted.",
@@ -76,13 +76,13 @@ def failed_paths(rng: Random) -> Job:
     )
 
 
-def sum_column(rng: Random) -> Job:
+def sum_column(rng: Random) -> Problem:
     """Add up a column for one group."""
     groups = words(rng, 3)
     rows = [[rng.choice(groups), rng.choice(NAMES), rng.randrange(1, 500)] for _ in range(30)]
     chosen = str(rows[0][0])
     total = sum(int(str(row[2])) for row in rows if row[0] == chosen)
-    return Job(
+    return Problem(
         goal=f"sales.csv has the columns team,name,amount. Write the sum of the amounts of team "
         f"{chosen} into total.txt.",
         files={"sales.csv": _table([["team", "name", "amount"], *rows])},
@@ -91,14 +91,14 @@ def sum_column(rng: Random) -> Job:
     )
 
 
-def totals_by_group(rng: Random) -> Job:
+def totals_by_group(rng: Random) -> Problem:
     """Add up a column for every group."""
     groups = words(rng, 4)
     rows = [[rng.choice(groups), rng.randrange(1, 90)] for _ in range(25)]
     sums: Counter[str] = Counter()
     for group, amount in rows:
         sums[str(group)] += int(str(amount))
-    return Job(
+    return Problem(
         goal="hours.csv has the columns project,hours. Write the total hours of each project into "
         "totals.csv as project,total, sorted by project, with the heading project,total.",
         files={"hours.csv": _table([["project", "hours"], *rows])},
@@ -108,7 +108,7 @@ def totals_by_group(rng: Random) -> Job:
     )
 
 
-def replace_word(rng: Random) -> Job:
+def replace_word(rng: Random) -> Problem:
     """Replace a word in some files."""
     old, new, *names = words(rng, 8)
     files = {}
@@ -120,7 +120,7 @@ def replace_word(rng: Random) -> Job:
         for path, text in files.items()
         if path.endswith(".conf")
     }
-    return Job(
+    return Problem(
         goal=f"In every .conf file in etc replace the word {old!r} by {new!r}, where it is a whole "
         f"word ({old}s is another word).",
         files=files,
@@ -129,10 +129,10 @@ def replace_word(rng: Random) -> Job:
     )
 
 
-def sort_unique(rng: Random) -> Job:
+def sort_unique(rng: Random) -> Problem:
     """Sort numbers and drop those that come again."""
     numbers = [rng.randrange(1, 60) for _ in range(40)]
-    return Job(
+    return Problem(
         goal="Write the numbers of numbers.txt into sorted.txt, each once, the largest first.",
         files={"numbers.txt": lines([str(n) for n in numbers])},
         wanted={"sorted.txt": lines([str(n) for n in sorted(set(numbers), reverse=True)])},
@@ -140,14 +140,14 @@ def sort_unique(rng: Random) -> Job:
     )
 
 
-def join_tables(rng: Random) -> Job:
+def join_tables(rng: Random) -> Problem:
     """Join two tables by a key."""
     people = rng.sample(NAMES, 8)
     ids = rng.sample(range(100, 999), 8)
     cities = [rng.choice(words(rng, 4)) for _ in people]
     known = sorted(zip(ids, people, cities, strict=True))
     some = rng.sample(known, 6)
-    return Job(
+    return Problem(
         goal="names.csv holds id,name and cities.csv id,city, without headings. Write id,name,city "
         "of everyone who is in both into both.csv, sorted by id.",
         files={
@@ -159,14 +159,14 @@ def join_tables(rng: Random) -> Job:
     )
 
 
-def word_counts(rng: Random) -> Job:
+def word_counts(rng: Random) -> Problem:
     """Find the most frequent words."""
     vocabulary = words(rng, 8)
     text = [word for n, word in enumerate(vocabulary) for _ in range(2 + 3 * n)]
     rng.shuffle(text)
     rows = [" ".join(text[n : n + 8]).capitalize() + "." for n in range(0, len(text), 8)]
     top = sorted(vocabulary, key=lambda word: -text.count(word))[:3]
-    return Job(
+    return Problem(
         goal="Write the three most frequent words of story.txt into top.txt, one a line in small "
         "letters, the most frequent first. Letter case and punctuation do not count.",
         files={"story.txt": lines(rows)},
@@ -176,7 +176,7 @@ def word_counts(rng: Random) -> Job:
     )
 
 
-def json_field(rng: Random) -> Job:
+def json_field(rng: Random) -> Problem:
     """Take a field out of JSON lines."""
     rows = [
         {"name": name, "age": rng.randrange(18, 80), "tags": words(rng, 2)}
@@ -184,7 +184,7 @@ def json_field(rng: Random) -> Job:
     ]
     limit = rng.randrange(30, 60)
     found = sorted(str(row["name"]) for row in rows if int(str(row["age"])) >= limit)
-    return Job(
+    return Problem(
         goal="people.jsonl holds a JSON object on each line. Write the names of everyone whose "
         "age "
         f"is {limit} or more into names.txt, sorted, one a line.",
@@ -195,12 +195,12 @@ def json_field(rng: Random) -> Job:
     )
 
 
-def line_range(rng: Random) -> Job:
+def line_range(rng: Random) -> Problem:
     """Take lines out of a file."""
     rows = [f"{n} {word}" for n, word in enumerate(rng.choices(words(rng, 12), k=60), start=1)]
     start = rng.randrange(5, 30)
     end = start + rng.randrange(3, 20)
-    return Job(
+    return Problem(
         goal=f"Write lines {start} to {end} of long.txt, both included, into short.txt.",
         files={"long.txt": lines(rows)},
         wanted={"short.txt": lines(rows[start - 1 : end])},
@@ -208,12 +208,12 @@ def line_range(rng: Random) -> Job:
     )
 
 
-def reorder_columns(rng: Random) -> Job:
+def reorder_columns(rng: Random) -> Problem:
     """Change the order of columns."""
     rows: list[list[object]] = [
         [rng.choice(NAMES), rng.choice(words(rng, 3)), rng.randrange(100)] for _ in range(12)
     ]
-    return Job(
+    return Problem(
         goal="people.tsv has three columns between tabs: name, town, score. Write score, name, in "
         "this order and between commas, into scores.csv, in the order of the lines.",
         files={"people.tsv": lines(["\t".join(map(str, row)) for row in rows])},
@@ -222,7 +222,7 @@ def reorder_columns(rng: Random) -> Job:
     )
 
 
-def config_value(rng: Random) -> Job:
+def config_value(rng: Random) -> Problem:
     """Change a value in one section."""
     sections, key = words(rng, 3), rng.choice(["port", "limit", "size"])
     values = rng.sample(range(1000, 9999), 4)
@@ -230,7 +230,7 @@ def config_value(rng: Random) -> Job:
         f"[{s}]\n{key} = {v}\nname = {s}\n\n" for s, v in zip(sections, values, strict=False)
     )
     chosen = sections[1]
-    return Job(
+    return Problem(
         goal=f"In app.ini set {key} of the section [{chosen}] to {values[3]}. Change nothing else.",
         files={"app.ini": text},
         wanted={"app.ini": text.replace(f"{key} = {values[1]}\n", f"{key} = {values[3]}\n")},
@@ -238,13 +238,13 @@ def config_value(rng: Random) -> Job:
     )
 
 
-def common_lines(rng: Random) -> Job:
+def common_lines(rng: Random) -> Problem:
     """Find lines that two files share."""
     every = words(rng, 14)
     one, other = every[:9], every[5:]
     rng.shuffle(one)
     rng.shuffle(other)
-    return Job(
+    return Problem(
         goal="Write the words that are in both one.txt and two.txt into both.txt, sorted.",
         files={"one.txt": lines(one), "two.txt": lines(other)},
         wanted={"both.txt": lines(sorted(set(one) & set(other)))},

@@ -4,48 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 
 from turngym.environments.workspace.outputs import cut, decode, normalise
-from turngym.environments.workspace.tools import Parameter, Tool
+from turngym.environments.workspace.tools import Done, Parameter, Tool, Workspace
 from turngym.errors import SandboxFileError, SandboxFileTooLarge
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
-
-_PATH = Parameter(name="path", help="relative to the workspace")
-BASH = Tool(
-    name="bash",
-    help="runs a command or script in the workspace; each call is a new shell",
-    parameters=(Parameter(name="command", kind="rest"),),
-)
-VIEW = Tool(
-    name="view",
-    help="shows a file with line numbers, or what a folder holds",
-    parameters=(
-        _PATH,
-        Parameter(name="start", kind="int", help="first line", is_optional=True),
-        Parameter(name="end", kind="int", help="last line", is_optional=True),
-    ),
-)
-SEARCH = Tool(
-    name="search",
-    help="lists the lines that hold a text, in all files",
-    parameters=(Parameter(name="text", kind="rest", help="taken literally"),),
-)
-EDIT = Tool(
-    name="edit",
-    help="replaces a text that occurs exactly once in a file",
-    parameters=(
-        _PATH,
-        Parameter(name="old", kind="body", help="text to replace"),
-        Parameter(name="new", kind="body", help="what takes its place"),
-    ),
-)
-CREATE = Tool(
-    name="create",
-    help="writes a file, in place of one that is there",
-    parameters=(_PATH, Parameter(name="content", kind="body", help="the whole file")),
-)
-SUBMIT = Tool(name="submit", help="ends the episode; your work is then judged")
 
 VIEW_LINES = 200
 MAX_FILE_BYTES = 1 << 20
@@ -58,24 +21,15 @@ _GIT_DATES = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2020-01-0
 """The name of a commit holds its time: the same commands make the same commits on every day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What came of a tool call."""
-
-    text: str
-    problem: str | None = None
-    """Why nothing was done."""
-
-
-async def bash(sandbox: GuestSandbox, command: str, *, timeout_s: float) -> Done:
+async def bash(workspace: Workspace, command: str) -> Done:
     """Run a command; its outputs stand in one text, and how it ended when it did not end well."""
-    result = await sandbox.exec(
-        command, timeout_s=timeout_s, max_output=_KEPT_BYTES, env=_GIT_DATES
+    result = await workspace.sandbox.exec(
+        command, timeout_s=workspace.timeout_s, max_output=_KEPT_BYTES, env=_GIT_DATES
     )
     parts = [decode(result.stdout), decode(result.stderr)]
     text = cut(normalise("\n".join(part.rstrip("\n") for part in parts if part.strip())))
     if result.timed_out:
-        end = f"[stopped after {timeout_s:g} seconds]"
+        end = f"[stopped after {workspace.timeout_s:g} seconds]"
     elif result.oom_killed:
         end = "[out of memory]"
     elif result.signal is not None:
@@ -87,11 +41,13 @@ async def bash(sandbox: GuestSandbox, command: str, *, timeout_s: float) -> Done
     return Done(text="\n".join(part for part in (text, end) if part))
 
 
-async def view(sandbox: GuestSandbox, path: str, start: int | None, end: int | None) -> Done:
+async def view(
+    workspace: Workspace, path: str, start: int | None = None, end: int | None = None
+) -> Done:
     """Show lines of a file, or the entries of a folder."""
-    data, problem = await _read(sandbox, path)
+    data, problem = await _read(workspace.sandbox, path)
     if data is None:
-        listing = await sandbox.exec(
+        listing = await workspace.sandbox.exec(
             ["/usr/bin/ls", "-1Ap", "--", path], timeout_s=10.0, env={"LC_ALL": "C"}
         )
         if listing.ok and decode(listing.stdout).strip() != path:  # a file lists itself
@@ -115,7 +71,7 @@ async def view(sandbox: GuestSandbox, path: str, start: int | None, end: int | N
     return Done(text=cut(f"{where}\n" + "\n".join(shown), 24_000) + note)
 
 
-async def search(sandbox: GuestSandbox, text: str) -> Done:
+async def search(workspace: Workspace, text: str) -> Done:
     """List the lines that hold ``text``."""
     if len(text) > _MAX_SEARCH_CHARS:  # grep takes the square of it for a text that repeats itself
         return _refused(
@@ -127,7 +83,7 @@ async def search(sandbox: GuestSandbox, text: str) -> Done:
         f"/usr/bin/grep -rnIF --exclude-dir=.git -- {shlex.quote(text)} . "
         "| LC_ALL=C /usr/bin/sort -t: -k1,1 -k2,2n"
     )
-    result = await sandbox.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
+    result = await workspace.sandbox.exec(script, timeout_s=30.0, max_output=_KEPT_BYTES)
     hits = [line.removeprefix("./")[:_LINE_CHARS] for line in decode(result.stdout).splitlines()]
     if not hits:
         return Done(text=f"No file holds {text[:80]!r}.")
@@ -135,9 +91,9 @@ async def search(sandbox: GuestSandbox, text: str) -> Done:
     return Done(text=cut("\n".join(hits[:_MAX_HITS])) + more)
 
 
-async def edit(sandbox: GuestSandbox, path: str, old: str, new: str) -> Done:
+async def edit(workspace: Workspace, path: str, old: str, new: str) -> Done:
     """Replace ``old`` by ``new``; say where and how it reads now, or why it was not done."""
-    data, problem = await _read(sandbox, path)
+    data, problem = await _read(workspace.sandbox, path)
     if data is None:
         return _refused(problem)
     if not _is_utf8(data) or b"\0" in data:
@@ -154,20 +110,20 @@ async def edit(sandbox: GuestSandbox, path: str, old: str, new: str) -> Done:
         return _refused(_not_once(path, text, old, times))
     start = text.index(old)
     changed = text[:start] + new + text[start + len(old) :]
-    if (failure := await _write(sandbox, path, changed.encode())) is not None:
+    if (failure := await _write(workspace.sandbox, path, changed.encode())) is not None:
         return _refused(failure)
     first = text.count("\n", 0, start) + 1
     return Done(text=f"{path} changed:\n{_around(changed, first, new.count(chr(10)) + 1)}")
 
 
-async def create(sandbox: GuestSandbox, path: str, content: str) -> Done:
+async def create(workspace: Workspace, path: str, content: str) -> Done:
     """Write a file."""
     data = content.encode()
     if data and not data.endswith(b"\n"):
         data += b"\n"
     if len(data) > MAX_FILE_BYTES:
         return _refused(f"{path}: {len(data)} bytes are more than {MAX_FILE_BYTES}.")
-    if (failure := await _write(sandbox, path, data)) is not None:
+    if (failure := await _write(workspace.sandbox, path, data)) is not None:
         return _refused(failure)
     return Done(text=f"{path} written, {data.count(chr(10).encode())} lines")
 
@@ -243,3 +199,48 @@ def _is_utf8(data: bytes) -> bool:
 
 def _refused(problem: str) -> Done:
     return Done(text=problem, problem=problem.splitlines()[0])
+
+
+_PATH = Parameter(name="path", help="relative to the workspace")
+BASH = Tool(
+    name="bash",
+    run=bash,
+    writes=True,
+    help="runs a command or script in the workspace; each call is a new shell",
+    parameters=(Parameter(name="command", kind="rest"),),
+)
+VIEW = Tool(
+    name="view",
+    run=view,
+    help="shows a file with line numbers, or what a folder holds",
+    parameters=(
+        _PATH,
+        Parameter(name="start", kind="int", help="first line", is_optional=True),
+        Parameter(name="end", kind="int", help="last line", is_optional=True),
+    ),
+)
+SEARCH = Tool(
+    name="search",
+    run=search,
+    help="lists the lines that hold a text, in all files",
+    parameters=(Parameter(name="text", kind="rest", help="taken literally"),),
+)
+EDIT = Tool(
+    name="edit",
+    run=edit,
+    writes=True,
+    help="replaces a text that occurs exactly once in a file",
+    parameters=(
+        _PATH,
+        Parameter(name="old", kind="body", help="text to replace"),
+        Parameter(name="new", kind="body", help="what takes its place"),
+    ),
+)
+CREATE = Tool(
+    name="create",
+    run=create,
+    writes=True,
+    help="writes a file, in place of one that is there",
+    parameters=(_PATH, Parameter(name="content", kind="body", help="the whole file")),
+)
+SUBMIT = Tool(name="submit", help="ends the episode; your work is then judged")

@@ -8,35 +8,87 @@ import logging
 import threading
 import weakref
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from turngym.environments.core.actions import Action, ActionFormat, InvalidAction
+from turngym.environments.core.actions import (
+    Action,
+    ActionStyle,
+    InvalidAction,
+    in_style,
+)
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.workspace import actions
-from turngym.environments.workspace.budget import Budget
 from turngym.environments.workspace.digests import stable_content
 from turngym.environments.workspace.host import BackendName, SandboxHost
-from turngym.environments.workspace.tools import Tool, ToolJson, ToolText
+from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
 from turngym.errors import (
+    ConfigError,
     EnvironmentFault,
     SandboxFileError,
     SandboxFileTooLarge,
     TurnGymError,
-    unknown_name,
 )
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
 
-ActionStyle = Literal["text", "tools"]
-
 _log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
 """Changed files that are looked at; a workspace with more is told apart by their names only."""
 _MAX_DIGEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Turns of one episode, and how they are announced and extended.
+
+    An action that was not understood is a turn, too. With extensions, who has not submitted when
+    the turns are spent gets more. An outer limit of turns, time or tokens ends an episode earlier.
+    """
+
+    turns: int = 30
+    announce: bool = True
+    """Say after every turn how many are left."""
+    extensions: int = 0
+    """How often more turns are granted to who has not submitted yet."""
+    extension_turns: int = 10
+
+    def __post_init__(self) -> None:
+        for name, least in (("turns", 1), ("extensions", 0), ("extension_turns", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"budget.{name}: wanted at least {least}, got {value}")
+
+    @property
+    def most(self) -> int | None:
+        """Turns with all extensions; None when they are not announced."""
+        return self.turns + self.extensions * self.extension_turns if self.announce else None
+
+    def left(self, turns: int, extended: int) -> int:
+        """Return the turns that are left after ``turns`` and so many extensions."""
+        return self.turns + extended * self.extension_turns - turns
+
+    def notice(self, left: int) -> str:
+        """Return what an observation says about the turns that are left."""
+        return f"\n[{left} turns left]" if self.announce else ""
+
+
+def as_budget(settings: Budget | Mapping[str, Any] | None, turns: int) -> Budget:
+    """Return a budget, or what its settings describe; ``turns`` where they say nothing at all.
+
+    Raises:
+        ConfigError: There is no such setting.
+    """
+    if settings is None or isinstance(settings, Budget):
+        return settings or Budget(turns=turns)
+    if unknown := sorted(settings.keys() - Budget.__dataclass_fields__.keys()):
+        hint = " (now 'announce')" if unknown == ["is_told"] else ""
+        known = ", ".join(Budget.__dataclass_fields__)
+        raise ConfigError(f"budget: unknown setting {unknown[0]!r}{hint}; known: {known}")
+    return Budget(**settings)
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it is referred to weakly
@@ -46,7 +98,7 @@ class WorkspaceState:
     layer: LayerRef
     touched: frozenset[str]
     """Paths that were written since the episode began."""
-    anchor: str
+    state_key: str
     turns: int
     extended: int
     own: Any
@@ -64,8 +116,8 @@ class WorkspaceEnv(AsyncTurnEnv):
     A subclass says what the workspace holds (``open_sandbox``), and judges it (``judge``).
 
     Args:
-        action_style: ``"text"`` for calls in words with fenced bodies, ``"tools"`` for JSON.
-        budget: Turns of an episode, and how they are told and extended.
+        action_style: ``"commands"`` for calls in words with fenced bodies, ``"tools"`` for JSON.
+        budget: Turns of an episode, and how they are announced and extended.
         timeout_s: Longest run of one command, in seconds.
         render_mode: ``"ansi"`` or None.
     """
@@ -73,6 +125,8 @@ class WorkspaceEnv(AsyncTurnEnv):
     snapshot_kind: ClassVar[SnapshotKind] = "fs"
     backend: ClassVar[BackendName] = "bubblewrap"
     """Where workspaces live."""
+    turns: ClassVar[int] = 30
+    """Of an episode whose budget is not set."""
     tools: ClassVar[tuple[Tool, ...]] = (
         actions.BASH,
         actions.VIEW,
@@ -85,23 +139,19 @@ class WorkspaceEnv(AsyncTurnEnv):
     def __init__(
         self,
         *,
-        action_style: ActionStyle = "text",
-        budget: Budget | None = None,
+        action_style: ActionStyle = "commands",
+        budget: Budget | Mapping[str, Any] | None = None,
         timeout_s: float = 30.0,
         render_mode: str | None = None,
     ) -> None:
         super().__init__(render_mode=render_mode)
-        if action_style not in ("text", "tools"):
-            raise unknown_name("action_style", action_style, ("text", "tools"))
-        self.action_format: ActionFormat = (
-            ToolText(self.tools) if action_style == "text" else ToolJson(self.tools)
-        )
-        self.budget = budget or Budget()
+        self.action_format = in_style(action_style, ToolText(self.tools), ToolJson(self.tools))
+        self.budget = as_budget(budget, self.turns)
         self.timeout_s = timeout_s
         self._host: SandboxHost | None = None
         self._sandbox: GuestSandbox | None = None
         self._touched: frozenset[str] = frozenset()
-        self._anchor = ""
+        self._state_key = ""
         self._turns = self._extended = 0
         self._score: float | None = 0.0
         self.current: dict[str, bytes | None] = {}
@@ -155,8 +205,8 @@ class WorkspaceEnv(AsyncTurnEnv):
         self._turns = self._extended = 0
         self._score = 0.0
         self._sandbox, text = await self.open_sandbox(task)
-        self._anchor = await self._digest()
-        return Outcome(text=text + self._told(), info={"max_turns": self.budget.most})
+        self._state_key = await self._digest()
+        return Outcome(text=text + self._notice(), info={"max_turns": self.budget.most})
 
     async def turn(self, action: Action) -> Outcome:
         """Carry out one tool call."""
@@ -166,7 +216,8 @@ class WorkspaceEnv(AsyncTurnEnv):
             outcome.terminated = True
             return outcome
         done = await self.call(action)
-        self._anchor = await self._digest()
+        if self._tool(action).writes:
+            self._state_key = await self._digest()
         outcome = Outcome(text=done.text, invalid_action=done.problem)
         return self._within_budget(outcome)
 
@@ -174,21 +225,14 @@ class WorkspaceEnv(AsyncTurnEnv):
         """Judge as at ``submit``."""
         return await self.judge()
 
-    async def call(self, action: Action) -> actions.Done:
+    async def call(self, action: Action) -> Done:
         """Carry out a call of a tool other than ``submit``."""
-        sandbox, values = self.sandbox, action.arguments
-        if action.name == "bash":
-            return await actions.bash(sandbox, str(values["command"]), timeout_s=self.timeout_s)
-        if action.name == "view":
-            start, end = values.get("start"), values.get("end")
-            return await actions.view(sandbox, str(values["path"]), start, end)
-        if action.name == "search":
-            return await actions.search(sandbox, str(values["text"]))
-        if action.name == "edit":
-            return await actions.edit(
-                sandbox, str(values["path"]), str(values["old"]), str(values["new"])
-            )
-        return await actions.create(sandbox, str(values["path"]), str(values["content"]))
+        run = self._tool(action).run
+        assert run is not None  # submit alone has none
+        return await run(self, **action.arguments)
+
+    def _tool(self, action: Action) -> Tool:
+        return next(tool for tool in self.tools if tool.name == action.name)
 
     def score(self) -> float | None:
         """Return 1 when what was submitted is right; 0 before anything was."""
@@ -196,7 +240,7 @@ class WorkspaceEnv(AsyncTurnEnv):
 
     def anchor(self) -> str:
         """Return a digest of the task and of the contents of every file that was changed."""
-        return self._anchor
+        return self._state_key
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, submit. Endlessly many other calls would be carried out."""
@@ -223,21 +267,21 @@ class WorkspaceEnv(AsyncTurnEnv):
         state = WorkspaceState(
             layer=await self.sandbox.snapshot(),
             touched=self._touched,
-            anchor=self._anchor,
+            state_key=self._state_key,
             turns=self._turns,
             extended=self._extended,
             own=(self._score, self.own_state(), dict(self.current)),
         )
         # A snapshot keeps the back end, so that it outlives its environment.
         weakref.finalize(
-            state, _let_go, SandboxHost.lease(self.backend), state.layer
+            state, _drop_layer, SandboxHost.lease(self.backend), state.layer
         ).atexit = False
         return state
 
     async def set_state(self, state: WorkspaceState) -> None:  # type: ignore[override]  # awaited
         """Start a sandbox on what was committed."""
         await self._close_sandbox()
-        self._touched, self._anchor = state.touched, state.anchor
+        self._touched, self._state_key = state.touched, state.state_key
         self._turns, self._extended = state.turns, state.extended
         self._score, own, self.current = state.own
         self.set_own_state(own)
@@ -294,11 +338,11 @@ class WorkspaceEnv(AsyncTurnEnv):
             outcome.truncated = True
             outcome.text += "\n[all turns are spent]"
             return outcome
-        outcome.text += self._told()
+        outcome.text += self._notice()
         return outcome
 
-    def _told(self) -> str:
-        return self.budget.told(self.budget.left(self._turns, self._extended))
+    def _notice(self) -> str:
+        return self.budget.notice(self.budget.left(self._turns, self._extended))
 
     async def _close_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None
@@ -306,7 +350,7 @@ class WorkspaceEnv(AsyncTurnEnv):
             await sandbox.close()
 
 
-def _let_go(host: SandboxHost, layer: LayerRef) -> None:
+def _drop_layer(host: SandboxHost, layer: LayerRef) -> None:
     """Forget the layer of a snapshot that nobody holds any more, unless it was copied."""
     if layer.id in _copied:
         return
@@ -317,7 +361,7 @@ def _let_go(host: SandboxHost, layer: LayerRef) -> None:
         await host.release()
 
     # The loop in which the snapshot was taken may be closed, or be the one that collects garbage.
-    thread = threading.Thread(target=lambda: asyncio.run(work()), name="turngym-let-go")
+    thread = threading.Thread(target=lambda: asyncio.run(work()), name="turngym-drop-layer")
     thread.start()
 
 

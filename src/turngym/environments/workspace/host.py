@@ -11,11 +11,13 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from turngym.errors import EnvironmentFault
 from turngym.sandbox.backends.bubblewrap import BubblewrapBackend
 from turngym.sandbox.backends.docker import DockerBackend
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -23,6 +25,8 @@ from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
 from turngym.shared_resource import SharedResource
 
 T = TypeVar("T")
+Delta = Mapping[str, bytes | None]
+"""Changes to a workspace: path to new contents, None where a file is removed."""
 BackendName = Literal["bubblewrap", "docker"]
 TOOLS = "/opt/tools"
 """Where a sandbox sees the folder of Python packages that it is given."""
@@ -41,6 +45,32 @@ ENV = {
     "PYTHONHASHSEED": "0",
     "TZ": "UTC",
 }
+
+
+async def put_delta(sandbox: GuestSandbox, delta: Delta) -> None:
+    """Make the changes of ``delta``.
+
+    Raises:
+        EnvironmentFault: A file cannot be removed.
+    """
+    for path, data in delta.items():
+        if data is not None:
+            await sandbox.write_file(path, data)
+    gone = [path for path, data in delta.items() if data is None]
+    if gone:
+        result = await sandbox.exec(["/usr/bin/rm", "-f", "--", *gone], timeout_s=30.0)
+        if not result.ok:
+            raise EnvironmentFault(f"cannot remove {gone[0]!r} in a fresh sandbox")
+
+
+@asynccontextmanager
+async def closed_on_failure(sandbox: GuestSandbox) -> AsyncIterator[None]:
+    """Close the sandbox where the block that fills it fails or is cancelled."""
+    try:
+        yield
+    except BaseException:
+        await sandbox.close()
+        raise
 
 
 class _StoppedError(Exception):

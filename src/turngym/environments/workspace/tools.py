@@ -7,7 +7,7 @@
     ```
 
 A one-line command needs no fence: the last line of an answer counts. What a model puts around it
-(bold type, a bare fence, a full stop) is read by the rule of ``environments.leniency``; a path may
+(bold type, a bare fence, a full stop) is read by the rule of ``core.leniency``; a path may
 stand in quotes, all other arguments are taken as they are. The same tools have a JSON form, for
 models that were trained on tool calls.
 """
@@ -15,13 +15,14 @@ models that were trained on tool calls.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from turngym.environments.core.actions import Action, InvalidAction, JsonTools
 from turngym.environments.core.leniency import LEAD, readings
 from turngym.errors import ConfigError
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 
 DIVIDER = "======="
 _FENCE = re.compile(r"^(`{3,})[ \t]*([^`\n]*)$")
@@ -44,12 +45,35 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Result of a tool call."""
+
+    text: str
+    problem: str | None = None
+    """Why nothing was done."""
+
+
+class Workspace(Protocol):
+    """What tools act on."""
+
+    timeout_s: float
+
+    @property
+    def sandbox(self) -> GuestSandbox:
+        """The sandbox of the running episode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Something that an agent can do."""
+    """Something that an agent can do: its signature, and the function that does it."""
 
     name: str
     help: str
     parameters: tuple[Parameter, ...] = ()
+    run: Callable[..., Awaitable[Done]] | None = None
+    """Called with the workspace and the arguments by name; None: the environment does it."""
+    writes: bool = False
+    """Files may be others afterwards."""
 
     @property
     def bodies(self) -> list[str]:

@@ -22,15 +22,12 @@ class ByteStream(Protocol):
 
     async def read_exactly(self, size: int) -> bytes:
         """Return ``size`` bytes; raises ``EOFError`` or ``OSError`` when there are no more."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send ``data``, waiting while the other side is slow."""
-        ...
 
     def close(self) -> None:
         """Let go. Harmless twice."""
-        ...
 
 
 class SocketStream:

@@ -2,9 +2,9 @@ import ast
 
 import pytest
 
-from turngym.environments.swe.cutting import without_tests
-from turngym.environments.swe.edits import next_edit
+from turngym.environments.swe.parsing import hide_tests
 from turngym.environments.swe.parsing import test_name as name_of
+from turngym.environments.swe.repair import expert_edit
 
 FILE = '''
 import pytest
@@ -41,12 +41,12 @@ def test_the_name_of_a_test():
 
 
 def test_hidden_tests_are_cut_with_their_decorators_and_classes_stay_whole():
-    left = without_tests(FILE, ["test_b", "test_d", "helper"])
+    left = hide_tests(FILE, ["test_b", "test_d", "helper"])
     ast.parse(left)
     assert "parametrize" not in left
     assert "test_a" in left
     assert "class TestC:\n\n    pass\n" in left
-    assert without_tests("def (", ["x"]) == "def ("
+    assert hide_tests("def (", ["x"]) == "def ("
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_edits_lead_to_the_repair(found, wanted):
     for _ in range(10):
         if text == wanted:
             return
-        action = next_edit("p", text.encode(), wanted.encode())
+        action = expert_edit("p", text.encode(), wanted.encode())
         if action.name == "create":
             text = action.arguments["content"]
         else:
@@ -80,12 +80,12 @@ def test_changes_that_lie_close_are_one_edit():
     wanted = (
         text.replace("line 10\n", "A\n").replace("line 14\n", "B\n").replace("line 50\n", "C\n")
     )
-    first = next_edit("p", text.encode(), wanted.encode()).arguments
+    first = expert_edit("p", text.encode(), wanted.encode()).arguments
     assert (first["old"].count("\n"), first["new"].split("\n")[0]) == (4, "A")
     left = text.replace(first["old"], first["new"])
-    assert next_edit("p", left.encode(), wanted.encode()).arguments == {
+    assert expert_edit("p", left.encode(), wanted.encode()).arguments == {
         "path": "p", "old": "line 50", "new": "C",
     }  # fmt: skip
     many = "".join(f"{'line' if n % 10 else 'X'} {n}\n" for n in range(200)).encode()
     all_lines = "".join(f"line {n}\n" for n in range(200)).encode()
-    assert next_edit("p", all_lines, many).name == "create"
+    assert expert_edit("p", all_lines, many).name == "create"

@@ -12,8 +12,8 @@ from turngym.environments.swe.formats import (
     write_predictions,
 )
 from turngym.environments.swe.patches import apply_diff
+from turngym.environments.swe.problem_statements import STYLES, leaks, problem_statement
 from turngym.environments.swe.records import TaskFile, broken_files
-from turngym.environments.swe.statements import STYLES, leaks, statement
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 from turngym.errors import ConfigError
 
@@ -133,7 +133,7 @@ def test_a_file_of_tasks_comes_back_as_it_went(tmp_path):
 def test_no_statement_holds_the_repair(style):
     project = sample_project()
     for record in FILE.tasks:
-        text = statement(record, "tally", "1.0", style)
+        text = problem_statement(record, "tally", "1.0", style)
         broken = {p: d.decode() for p, d in broken_files(project, record).items()}
         repaired = {path: project.files[path].decode() for path in broken}
         assert leaks(text, broken, repaired) == []

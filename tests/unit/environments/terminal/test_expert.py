@@ -8,20 +8,20 @@ from turngym.environments.terminal.env import TerminalEnv
 from turngym.errors import ConfigError
 
 
-@pytest.mark.parametrize("style", ["text", "tools"])
+@pytest.mark.parametrize("style", ["commands", "tools"])
 @pytest.mark.parametrize(
     "script", ["touch a", "touch a\n", "\ntouch a\ntouch b\n\n", "cat <<E\nx\nE\n"]
 )
 def test_the_script_of_an_expert_is_known_again(style: str, script: str) -> None:
     env = TerminalEnv(action_style=style)  # type: ignore[arg-type]
-    job = env._draw(env.task("train", 0))
-    env._job = replace(job, expert=script)
+    problem = env._sample(env.task("train", 0))
+    env._problem = replace(problem, expert=script)
     assert env._is_expert(env.action_format.parse(env.expert_action()))
     assert not env._is_expert(env.action_format.parse(env.say("bash", command="touch c")))
 
 
 def test_a_script_that_cannot_be_said_is_refused_and_not_repeated() -> None:
     env = TerminalEnv()
-    env._job = replace(env._draw(env.task("train", 0)), expert="  ")
+    env._problem = replace(env._sample(env.task("train", 0)), expert="  ")
     with pytest.raises(ConfigError, match="the expert's script cannot be said"):
         env.expert_action()

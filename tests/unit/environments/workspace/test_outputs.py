@@ -1,6 +1,6 @@
 import pytest
 
-from turngym.environments.workspace.budget import Budget
+from turngym.environments.workspace.base import Budget, as_budget
 from turngym.environments.workspace.outputs import cut, normalise
 from turngym.errors import ConfigError
 
@@ -43,11 +43,20 @@ def test_one_long_line_is_cut_too():
     assert len(cut("x" * 100_000, 500)) < 600
 
 
-def test_a_budget_counts_tells_and_extends():
+def test_a_budget_counts_announces_and_extends():
     budget = Budget(turns=3, extensions=1, extension_turns=2)
     assert [budget.left(turn, 0) for turn in range(4)] == [3, 2, 1, 0]
     assert budget.left(3, 1) == 2
-    assert budget.told(2) == "\n[2 turns left]"
-    assert Budget(is_told=False).told(2) == ""
+    assert budget.notice(2) == "\n[2 turns left]"
+    assert Budget(announce=False).notice(2) == ""
     with pytest.raises(ConfigError, match=r"budget\.turns"):
         Budget(turns=0)
+
+
+def test_a_setting_of_a_budget_that_does_not_exist_is_refused_and_an_old_one_says_the_new():
+    assert as_budget({"turns": 3}, 9) == Budget(turns=3)
+    assert as_budget(None, 9).turns == 9
+    with pytest.raises(ConfigError, match=r"'is_told' \(now 'announce'\)"):
+        as_budget({"is_told": False}, 9)
+    with pytest.raises(ConfigError, match=r"unknown setting 'turn'; known: turns, announce"):
+        as_budget({"turn": 3}, 9)

@@ -72,7 +72,7 @@ def test_what_is_no_call_is_told_why(said, reason):
     assert reason in parsed.reason
 
 
-class NoBox:
+class NoSandbox:
     """A sandbox that nothing may be asked of."""
 
     def __getattr__(self, name):
@@ -87,7 +87,7 @@ class NoBox:
     ],
 )
 async def test_a_search_that_costs_too_much_asks_nothing_of_the_sandbox(text, reason):
-    done = await search(NoBox(), text)
+    done = await search(NoSandbox(), text)
     assert done.problem == done.text == reason
 
 

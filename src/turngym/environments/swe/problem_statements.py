@@ -16,7 +16,7 @@ _MIN_LEAK_CHARS = 12
 _MAX_SYMPTOM_CHARS = 300
 
 
-def statement(record: SweRecord, name: str, version: str, style: Style) -> str:
+def problem_statement(record: SweRecord, name: str, version: str, style: Style) -> str:
     """Return what is asked in ``record``.
 
     Args:

@@ -23,7 +23,7 @@ NAMES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Problem:
     """One problem. What is wanted must follow from what the agent is told and can see."""
 
     goal: str
@@ -34,8 +34,8 @@ class Job:
     wanted: Mapping[str, str | None] = field(default_factory=dict)
     """Files as they must be in the end, blanks at the ends of lines aside; None: gone."""
     probe: str = ""
-    """Script of the judge whose output must be ``told``."""
-    told: str = ""
+    """Script of the judge whose output must be ``expected``."""
+    expected: str = ""
     free: tuple[str, ...] = ()
     """Beginnings of paths that may change as they like; all else must stay as it was."""
     expert: str
@@ -48,7 +48,7 @@ class Job:
         return split_of(content, one_in=2, remainder=1)
 
 
-Template = Callable[[Random], Job]
+Generator = Callable[[Random], Problem]
 
 
 def words(rng: Random, number: int) -> list[str]:
