@@ -34,8 +34,7 @@ def problem_statement(record: SweRecord, name: str, version: str, style: Style) 
         missing = ", ".join(f"`{edit.function}` in {edit.path}" for edit in record.edits)
         ask = (
             f"The workspace holds {name} {version}, where {missing} was emptied. Write it again, "
-            "as "
-            "its docstring, its callers and the tests want it."
+            "as its docstring, its callers and the tests want it."
         )
     if style == "failing":
         return f"{ask}\nThis test fails: {test}\n{record.symptom}\n{more.strip()}"

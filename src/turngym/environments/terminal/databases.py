@@ -90,15 +90,13 @@ large_orders = _question(
     "Write name|item|amount of every order of more than {number} into answer.txt, one a line, the "
     "largest first, and of equal ones that with the smaller order id first.",
     "SELECT name, item, amount FROM orders JOIN customer ON customer.id = customer_id WHERE "
-    "amount > "
-    "{number} ORDER BY amount DESC, orders.id",
+    "amount > {number} ORDER BY amount DESC, orders.id",
 )
 best_customer = _question(
     "Write the name of the customer with the largest sum of orders, and that sum, as name|sum into "
     "answer.txt; of equal ones the first by name.",
     "SELECT name, SUM(amount) AS total FROM orders JOIN customer ON customer.id = customer_id "
-    "GROUP "
-    "BY customer.id ORDER BY total DESC, name LIMIT 1",
+    "GROUP BY customer.id ORDER BY total DESC, name LIMIT 1",
 )
 
 
@@ -107,8 +105,7 @@ def write_query(rng: Random) -> Problem:
     script, hidden = _script(rng), _script(rng)
     query = (
         "SELECT item, COUNT(*), SUM(amount) FROM orders GROUP BY item HAVING COUNT(*) >= 5 ORDER "
-        "BY "
-        "item"
+        "BY item"
     )
     return Problem(
         goal=_TOLD + "Write one query into query.sql that gives item, number of orders and sum of "

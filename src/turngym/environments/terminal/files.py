@@ -81,8 +81,7 @@ def find_by_content(rng: Random) -> Problem:
     found = sorted(path for path, text in files.items() if word in text)
     return Problem(
         goal=f"Write the paths of all files that hold the word {word!r} into found.txt, one a "
-        "line, "
-        "sorted, relative to this folder (such as x/name.txt).",
+        "line, sorted, relative to this folder (such as x/name.txt).",
         files=files,
         wanted={"found.txt": lines(found)},
         expert=f"grep -rlw {word} x y z | LC_ALL=C sort > found.txt",
@@ -148,8 +147,7 @@ def merge_files(rng: Random) -> Problem:
     files = {f"part{n}.txt": f"{name}\n" for n, name in enumerate(names, start=1)}
     return Problem(
         goal="Join part1.txt to part11.txt, in the order of their numbers, into whole.txt. Keep "
-        "the "
-        "parts.",
+        "the parts.",
         files=files,
         wanted={"whole.txt": lines(names)},
         expert="for n in $(seq 1 11); do cat part$n.txt; done > whole.txt",
@@ -210,8 +208,7 @@ def nested_archive(rng: Random) -> Problem:
     number = rng.randrange(10_000, 99_999)
     return Problem(
         goal=f"{outer}.tar holds another archive, which holds {name}.txt. Write the contents of "
-        "that "
-        "file into answer.txt. Leave nothing else behind.",
+        "that file into answer.txt. Leave nothing else behind.",
         files={},
         prepare=f"echo {number} > {name}.txt; tar -czf {inner}.tgz --mtime=2020-01-01 {name}.txt; "
         f"tar -cf {outer}.tar --mtime=2020-01-01 {inner}.tgz; rm {name}.txt {inner}.tgz",
@@ -228,8 +225,7 @@ def compress_old(rng: Random) -> Problem:
     chosen = [path for path in files if str(year) in path]
     return Problem(
         goal=f"Compress every log of the year {year} in logs with gzip, so that 2020-01.log "
-        "becomes "
-        "2020-01.log.gz and the plain file is gone. Leave other years alone.",
+        "becomes 2020-01.log.gz and the plain file is gone. Leave other years alone.",
         files=files,
         wanted=dict.fromkeys(chosen),
         free=tuple(f"{path}.gz" for path in chosen),
@@ -251,8 +247,7 @@ def make_executable(rng: Random) -> Problem:
     )
     return Problem(
         goal="Give the mode 755 to every file in bin that begins with #!, and leave the modes of "
-        "the "
-        "others as they are.",
+        "the others as they are.",
         files=files,
         probe="stat -c '%n %a' bin/* | LC_ALL=C sort",
         expected=expected,
@@ -305,8 +300,7 @@ def dated_names(rng: Random) -> Problem:
     wanted |= {f"report-{y}-{m:02}-{d:02}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
     return Problem(
         goal="The names of the reports hold dates as DD.MM.YYYY. Rename them so that they hold "
-        "them "
-        "as YYYY-MM-DD.",
+        "them as YYYY-MM-DD.",
         files=files,
         wanted=wanted,
         expert=r"for f in report-*.txt; do mv $f "
@@ -321,8 +315,7 @@ def checksum(rng: Random) -> Problem:
     bad = rng.choice(names)
     return Problem(
         goal="SUMS holds the SHA-256 of the .dat files; one of them was damaged since. Write its "
-        "name "
-        "into damaged.txt.",
+        "name into damaged.txt.",
         files=files,
         prepare=f"sha256sum *.dat > SUMS; echo x >> {bad}.dat",
         wanted={"damaged.txt": f"{bad}.dat"},

@@ -31,15 +31,13 @@ def write_filter(rng: Random) -> Problem:
     expected = [n * factor for n in given if n % 2 == 0]
     return Problem(
         goal=f"Write an executable script {word}.sh that reads whole numbers from standard input, "
-        "one "
-        f"a line, and prints every even one times {factor}, one a line, in the same order.",
+        f"one a line, and prints every even one times {factor}, one a line, in the same order.",
         files={f"{others[0]}.txt": "1\n2\n"},
         free=(f"{word}.sh",),
         probe=f"printf '%s\\n' {' '.join(map(str, given))} | ./{word}.sh",
         expected=lines([str(n) for n in expected]),
         expert=f"printf '#!/bin/bash\\nawk \"\\$1 %% 2 == 0 {{print \\$1 * {factor}}}\"\\n' > "
-        f"{word}.sh; "
-        f"chmod +x {word}.sh",
+        f"{word}.sh; chmod +x {word}.sh",
     )
 
 
@@ -71,8 +69,7 @@ def serve_files(rng: Random) -> Problem:
     port, wrong = rng.sample(range(8100, 8900), 2)
     return Problem(
         goal=f"start.sh starts a web server, which should serve the folder public on port {port}, "
-        "but "
-        "its settings in server.conf are wrong. Mend them. The judge starts it itself.",
+        "but its settings in server.conf are wrong. Mend them. The judge starts it itself.",
         files={
             "start.sh": '#!/bin/bash\n. ./server.conf\nexec python3 -m http.server "$PORT" '
             '--bind 127.0.0.1 --directory "$FOLDER"\n',
@@ -91,13 +88,9 @@ def write_service(rng: Random) -> Problem:
     path, text = words(rng, 2)
     port = rng.randrange(8100, 8900)
     code = (
-        "from http.server import *\n"
-        "class H(BaseHTTPRequestHandler):\n"
-        "    def do_GET(self):\n"
-        f"        ok = self.path == '/{path}'\n"
-        "        self.send_response(200 if ok else 404)\n"
-        "        self.end_headers()\n"
-        f"        self.wfile.write(b'{text}' if ok else b'')\n"
+        "from http.server import *\nclass H(BaseHTTPRequestHandler):\n    def do_GET(self):\n"
+        f"        ok = self.path == '/{path}'\n        self.send_response(200 if ok else 404)\n"
+        f"        self.end_headers()\n        self.wfile.write(b'{text}' if ok else b'')\n"
         f"HTTPServer(('127.0.0.1', {port}), H).serve_forever()\n"
     )
     return Problem(
@@ -161,8 +154,7 @@ def environment(rng: Random) -> Problem:
     text = "".join(f'{name}="{value}"\n' for name, value in zip(names, values, strict=True))
     return Problem(
         goal="Write run.sh, which runs the command that it is given with the variables of the "
-        "file env "
-        "set for it, and ends with the exit code of the command.",
+        "file env set for it, and ends with the exit code of the command.",
         files={"env": text},
         free=("run.sh",),
         probe=f"bash run.sh printenv {names[0]}; bash run.sh bash -c 'echo ${names[1]}; exit 3'; "
@@ -175,18 +167,12 @@ def environment(rng: Random) -> Problem:
 def _probe_service(port: int, *paths: str) -> str:
     """Return a script that starts the service, asks it, and ends it."""
     asks = (
-        "import sys, time, urllib.request, urllib.error\n"
-        "def ask(path):\n"
-        "    for _ in range(100):\n"
+        "import sys, time, urllib.request, urllib.error\ndef ask(path):\n    for _ in range(100):\n"
         "        try:\n"
         f"            return urllib.request.urlopen('http://127.0.0.1:{port}' + path, "
-        "timeout=5).read().decode().strip()\n"
-        "        except urllib.error.HTTPError as e:\n"
-        "            return str(e.code)\n"
-        "        except OSError:\n"
-        "            time.sleep(0.1)\n"
-        "    return 'no answer'\n"
-        f"for path in {list(paths)!r}: print(ask(path))\n"
+        "timeout=5).read().decode().strip()\n        except urllib.error.HTTPError as e:\n"
+        "            return str(e.code)\n        except OSError:\n            time.sleep(0.1)\n"
+        f"    return 'no answer'\nfor path in {list(paths)!r}: print(ask(path))\n"
     )
     return (
         "setsid bash start.sh >/dev/null 2>&1 & s=$!; "

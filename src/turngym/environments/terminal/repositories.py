@@ -53,8 +53,7 @@ def find_author(rng: Random) -> Problem:
     )
     return Problem(
         goal=f"This is a git repository. Somebody removed the word {word!r} from list.txt. Write "
-        "the "
-        "name of the author of that commit into who.txt. Commit nothing.",
+        "the name of the author of that commit into who.txt. Commit nothing.",
         files={},
         prepare=_INIT + script,
         wanted={"who.txt": people[culprit]},
@@ -69,8 +68,7 @@ def new_branch(rng: Random) -> Problem:
     return Problem(
         goal=f"This is a git repository. Make a branch {branch!r}, and commit on it a new file "
         f"{name}.txt that holds the line {text!r}. The branch main stays as it is; {branch} is "
-        "checked "
-        "out in the end.",
+        "checked out in the end.",
         files={"README": "hello\n"},
         prepare=_INIT + "git add . && git commit -q -m first",
         wanted={f"{name}.txt": f"{text}\n"},
@@ -99,8 +97,7 @@ def merge_conflict(rng: Random) -> Problem:
         f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain",
         expected=f"{theirs}\n1\nmerged",
         expert=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
-        "word.txt; "
-        f"git commit -q -m 'merge {branch}'",
+        f"word.txt; git commit -q -m 'merge {branch}'",
     )
 
 
@@ -110,8 +107,7 @@ def restore_file(rng: Random) -> Problem:
     number = rng.randrange(1000, 9999)
     return Problem(
         goal=f"This is a git repository. The file {name}.txt was deleted in an earlier commit. "
-        "Bring "
-        "it back, as it was, into the folder. Do not commit.",
+        "Bring it back, as it was, into the folder. Do not commit.",
         files={},
         prepare=_INIT + f"echo {number} > {name}.txt; echo a > {others[0]}.txt; git add .; "
         f"git commit -q -m one; git rm -q {name}.txt; git commit -q -m two; "

@@ -37,8 +37,7 @@ def count_status(rng: Random) -> Problem:
     number = sum(one == status for _, one, _ in entries)
     return Problem(
         goal="access.log has a request on each line: client, method, path, status. Write the "
-        "number "
-        f"of requests with status {status} into answer.txt.",
+        f"number of requests with status {status} into answer.txt.",
         files={"access.log": _log_text(entries)},
         wanted={"answer.txt": str(number)},
         expert=f"awk '$4 == {status}' access.log | wc -l > answer.txt",
@@ -53,8 +52,7 @@ def busiest_client(rng: Random) -> Problem:
     entries += [(top, 200, "/index")] * 3
     return Problem(
         goal="access.log has a request on each line, which begins with the client. Write the "
-        "client "
-        "with the most requests into answer.txt.",
+        "client with the most requests into answer.txt.",
         files={"access.log": _log_text(entries)},
         wanted={"answer.txt": top},
         expert="cut -d' ' -f1 access.log | sort | uniq -c | sort -rn | head -1 | awk '{print $2}' "
@@ -68,8 +66,7 @@ def failed_paths(rng: Random) -> Problem:
     found = sorted({path for _, status, path in entries if status >= 400})
     return Problem(
         goal="access.log has a request on each line: client, method, path, status. Write every "
-        "path "
-        "that ever had a status of 400 or more into failed.txt, each once, sorted.",
+        "path that ever had a status of 400 or more into failed.txt, each once, sorted.",
         files={"access.log": _log_text(entries)},
         wanted={"failed.txt": lines(found)},
         expert="awk '$4 >= 400 {print $3}' access.log | LC_ALL=C sort -u > failed.txt",
@@ -185,8 +182,7 @@ def json_field(rng: Random) -> Problem:
     limit = rng.randrange(30, 60)
     found = sorted(str(row["name"]) for row in rows if int(str(row["age"])) >= limit)
     return Problem(
-        goal="people.jsonl holds a JSON object on each line. Write the names of everyone whose "
-        "age "
+        goal="people.jsonl holds a JSON object on each line. Write the names of everyone whose age "
         f"is {limit} or more into names.txt, sorted, one a line.",
         files={"people.jsonl": lines([json.dumps(row) for row in rows])},
         wanted={"names.txt": lines(found)},
