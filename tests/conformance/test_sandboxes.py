@@ -17,8 +17,8 @@ from turngym.sandbox import Limits, SandboxSpec, open_backend
 from turngym.sandbox.backends import bubblewrap, bubblewrap_command
 from turngym.sandbox.backends.unsafe_local import RISK
 from turngym.sandbox.checks import attack_programs as programs
-from turngym.sandbox.checks.attack_targets import attack, program
 from turngym.sandbox.checks.check import ATTACKS, PROMISES, check_sandbox
+from turngym.sandbox.checks.context import attack, program
 
 SPEC = SandboxSpec(limits=Limits(memory_bytes=64 << 20, disk_bytes=8 << 20, enforce="best_effort"))
 NEVER_LOCAL = {

@@ -26,8 +26,16 @@ from turngym.sandbox.backends import seccomp
 from turngym.sandbox.backends.runtime import cache_folder
 from turngym.sandbox.base import ReadOnlyMount, Sandbox
 from turngym.sandbox.checks import attack_programs as programs
-from turngym.sandbox.checks.attack_targets import attack, judge, program, targets
-from turngym.sandbox.checks.context import CheckContext, output, said, want
+from turngym.sandbox.checks.context import (
+    CheckContext,
+    attack,
+    judge,
+    output,
+    program,
+    said,
+    targets,
+    want,
+)
 
 
 async def nothing_of_the_host_can_be_written(context: CheckContext) -> None:
@@ -164,23 +172,9 @@ async def dangerous_system_calls_are_not_reached(context: CheckContext) -> None:
     tables = seccomp.DENIED | seccomp.ABSENT | seccomp.DEBUGGING
     # Not tried where they could work: they would change the machine.
     harmful = {
-        "reboot",
-        "swapoff",
-        "vhangup",
-        "settimeofday",
-        "sethostname",
-        "setdomainname",
-        "unshare",
-    }
-    harmful |= {
-        "acct",
-        "umount2",
-        "chroot",
-        "pivot_root",
-        "adjtimex",
-        "clock_adjtime",
-        "kexec_load",
-    }
+        "reboot", "swapoff", "vhangup", "settimeofday", "sethostname", "setdomainname", "unshare",
+        "acct", "umount2", "chroot", "pivot_root", "adjtimex", "clock_adjtime", "kexec_load",
+    }  # fmt: skip
     calls = [
         f"{name}={numbers[at]}"
         for name, numbers in tables.items()

@@ -18,8 +18,17 @@ from turngym.check_report import NotRun
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge, SandboxRefused
 from turngym.sandbox.base import Sandbox
 from turngym.sandbox.checks import attack_programs as programs
-from turngym.sandbox.checks.attack_targets import attack, judge, program, targets
-from turngym.sandbox.checks.context import CheckContext, output, raises, said, want
+from turngym.sandbox.checks.context import (
+    CheckContext,
+    attack,
+    judge,
+    output,
+    program,
+    raises,
+    said,
+    targets,
+    want,
+)
 from turngym.sandbox.processes import ExecResult
 
 
