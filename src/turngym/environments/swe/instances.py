@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.env import Outcome
+from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.formats import Instance, read_instances
 from turngym.environments.swe.judge import NOTHING_CHANGED, JudgeResult, judge_changes
 from turngym.environments.swe.parsing import test_file
