@@ -1,7 +1,7 @@
 """What a check found: named results, each a pass, a fail, or not run with the reason.
 
 Shared by the checks of environments, tasks and sandboxes. A check is a function that raises
-``Broken`` when a promise is broken and ``NotRun`` when it cannot tell.
+``Broken`` when a promise is broken and ``NotRun`` when that cannot be known.
 """
 
 from __future__ import annotations

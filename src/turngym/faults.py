@@ -36,7 +36,7 @@ _PLACE = "_turngym_place"
 class Boundary:
     """Attributes to foreign code what is raised inside the block.
 
-    ``StopIteration``, exits and cancellations that nobody asked for become faults, too: none of
+    ``StopIteration``, exits and cancellations of its own become faults, too: none of
     them may end a task, a loop or the program. A class, because a context manager made of a
     generator takes a fault that is raised from ``StopIteration`` for its own.
 

@@ -83,7 +83,7 @@ class Manifest:
         self.seal(*files)
 
     def damage(self, file: Path) -> str | None:
-        """Return what is wrong with a file, by name; None where nothing is or none can tell."""
+        """Return what is wrong with a file, by name; None where nothing is known."""
         entry = self._files.get(self._name(file))
         if entry is None:
             return None
@@ -174,7 +174,7 @@ class GrowingFile:
     def __init__(self, path: Path, keep: int | None = None) -> None:
         self.path = path
         self.cut = 0
-        """Bytes that were cut off at the start: of a half line, or all after ``keep``."""
+        """Bytes that were removed at the start: of a half line, or all after ``keep``."""
         path.touch()
         self._file = path.open("r+b", buffering=0)
         content = self._file.read() or b""

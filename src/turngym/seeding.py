@@ -1,7 +1,7 @@
 """The seed tree: one run seed, and an independent stream for every named place below it.
 
 ``SeedSequence(run).spawn(task).spawn(attempt)`` in the form of pure functions: a path of names and
-numbers gives a seed, whatever else was drawn before. Nothing here touches global random state.
+numbers gives a seed, whatever else was sampled before. Nothing here touches global random state.
 """
 
 from __future__ import annotations

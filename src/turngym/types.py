@@ -77,9 +77,9 @@ class TokenSpan:
 
     token_ids: tuple[int, ...]
     sampled: bool
-    """True: drawn from the policy and trained on. False: prompt, template or observation."""
+    """True: sampled from the policy and trained on. False: prompt, template or observation."""
     logprobs: tuple[float, ...] = ()
-    """Natural-log probability of each token under the distribution it was drawn from."""
+    """Natural-log probability of each token under the distribution it was sampled from."""
     policy_version: int | None = None
     """Version of the weights that drew the tokens; None exactly when ``sampled`` is False."""
 
@@ -96,7 +96,7 @@ class TokenSpan:
                 "sampled tokens carry a version, others carry None"
             )
         if self.logprobs and not _are_drawn(self.logprobs):
-            raise ValueError("TokenSpan.logprobs must be finite and at most 0: these were drawn")
+            raise ValueError("TokenSpan.logprobs must be finite and at most 0: these were sampled")
 
 
 def _are_drawn(logprobs: tuple[float, ...]) -> bool:

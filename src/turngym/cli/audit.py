@@ -45,7 +45,7 @@ def _print(report: AuditReport) -> None:
     ]
     print(table(["WHAT", "STATE", "COUNT"], rows))
     print(f"\ntokens: {report.equation}")
-    print(f"taken up after a stop or crash: {report.lineages - 1} times")
+    print(f"resumed after a stop or crash: {report.lineages - 1} times")
     for problem in report.problems:
         print(f"PROBLEM: {problem}")
     if report.num_problems > len(report.problems):

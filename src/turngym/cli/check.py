@@ -135,8 +135,8 @@ def check_a_task(
     seconds = time.perf_counter() - started
     valid = len(report.results) - len(report.failures)
     if as_json:
-        told = {"valid": valid, "seconds": seconds, "per_minute": 60 * valid / seconds}
-        print_json({"subject": target, "ok": report.is_ok, **told, "reports": [report.to_json()]})
+        rate = {"valid": valid, "seconds": seconds, "per_minute": 60 * valid / seconds}
+        print_json({"subject": target, "ok": report.is_ok, **rate, "reports": [report.to_json()]})
     else:
         for failure in report.failures:
             print(failure)

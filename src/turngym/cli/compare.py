@@ -1,4 +1,4 @@
-"""``turngym compare``: train algorithms from equal starts at equal episodes, and tell who won."""
+"""``turngym compare``: train algorithms from equal starts at equal episodes, and rank them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turngym import __version__
 from turngym.api.needs import need_train_extra
 from turngym.cli.config import SOURCES_HELP
 from turngym.cli.output import print_json, progress, say, writable_folder
-from turngym.cli.report import REFERENCE_HELP, tell
+from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.errors import ConfigError, unknown_name
 from turngym.records import write_json
 
@@ -79,7 +79,9 @@ def compare(
         say(note)
     done = [read_run(run.folder) for run in runs if run.is_done]
     if done:
-        tell(done, out, settings=settings, reference=reference, notes=notes, as_json=as_json)
+        print_report(
+            done, out, settings=settings, reference=reference, notes=notes, as_json=as_json
+        )
     elif as_json:
         print_json({"notes": notes, "envs": []})
     if failures:

@@ -151,9 +151,9 @@ def _keep_tokenizer(policy: Policy, folder: Path) -> None:
 
 
 def _entries(names: list[str]) -> tuple[list[EnvEntry], set[str]]:
-    """Return the environments that ``names`` match, and the ids of those named in person.
+    """Return the environments that ``names`` match, and the ids of those that are no pattern.
 
-    What was named in person must run; of a family, some may not.
+    What is named by itself must run; of a family (``text/*``), some may not.
     """
     entries: dict[str, EnvEntry] = {}
     chosen: set[str] = set()
@@ -282,7 +282,7 @@ class _Evaluation:
 
 
 def _forget_interrupts(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle errors of tasks as usual, but do not tell of those that Ctrl-C cut short."""
+    """Handle errors of tasks as usual, but not those that Ctrl-C caused."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
 
@@ -293,7 +293,7 @@ def _watch(
 ) -> Iterator[OnRow]:
     """Show the progress of an evaluation, or to a player how each episode ended."""
     if is_human:
-        yield _tell_end
+        yield _say_end
         return
     done, judged = len(kept), sum(row.is_judged for row in kept)
     solved, faults = sum(row.is_success for row in kept), sum(row.is_fault for row in kept)
@@ -310,7 +310,7 @@ def _watch(
         yield count
 
 
-def _tell_end(row: EpisodeRow, trajectory: Trajectory) -> None:
+def _say_end(row: EpisodeRow, trajectory: Trajectory) -> None:
     for message in trajectory.final_observation:
         say(message.content)
     say(f"{trajectory.stop_reason}: {'solved' if trajectory.is_success else 'not solved'}")
@@ -333,8 +333,8 @@ def _make(entry: EnvEntry, plan: _Plan) -> gymnasium.Env[Any, Any]:
     except TurnGymError:
         raise
     except Exception as error:
-        told = describe(error)
+        reason = describe(error)
         if plan.env_options:
             options = ", ".join(f"{key}={value!r}" for key, value in plan.env_options.items())
-            raise ConfigError(f"{entry.short_name} with {options}: {told}") from error
-        raise EnvironmentFault(f"{entry.short_name}: {told}") from error
+            raise ConfigError(f"{entry.short_name} with {options}: {reason}") from error
+        raise EnvironmentFault(f"{entry.short_name}: {reason}") from error

@@ -114,7 +114,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _report(error: BaseException, *, debug: bool) -> int | None:
-    """Tell what went wrong and return the exit code; None for a bug of ours, said by Python."""
+    """Report what went wrong and return the exit code; None for a bug of ours, said by Python."""
     cause = first_cause(error)
     code = exit_code(cause)
     if code is None:

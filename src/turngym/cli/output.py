@@ -14,10 +14,10 @@ from typing import Any
 from turngym.errors import ConfigError
 
 Advance = Callable[[int, str], None]
-"""Told how many units of work are done; the text, which may be empty, is shown beside the bar."""
+"""Called with the units of work that are done, and a text for beside the bar, perhaps empty."""
 
 _SECONDS_BETWEEN_LINES = 15.0
-"""How often progress is told where there is no terminal."""
+"""How often progress is reported where there is no terminal."""
 
 
 def print_json(value: Any) -> None:
@@ -38,22 +38,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def percent(share: float | None, interval: Sequence[float] | None = None) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"``, or a dash when there is no number."""
-    if share is None:
-        return "-"
-    text = f"{100 * share:.1f} %"
-    if interval is None:
-        return text
-    low, high = interval
-    return f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Return ``value`` with so many digits, or a dash when there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def report(
         say(note)
     evaluations = _evaluations(folders)
     if evaluations:
-        _tell_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
+        _print_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
         return
     need_train_extra("'turngym report'")
     from turngym.reports.runs import find_runs, read_settings
@@ -50,7 +50,7 @@ def report(
     notes = [f"not finished, left out: {path}" for path in unfinished]
     for note in notes:
         say(note)
-    tell(
+    print_report(
         done,
         out or folders[0],
         settings=read_settings(folders),
@@ -78,7 +78,7 @@ def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
     return evaluations
 
 
-def _tell_evaluations(
+def _print_evaluations(
     runs: Sequence[EvalRun], out: Path, *, reference: str | None, as_json: bool
 ) -> None:
     from turngym.reports.evaluation_tables import (
@@ -130,7 +130,7 @@ def _draw(runs: Sequence[EvalRun], out: Path) -> str | None:
         return None
 
 
-def tell(
+def print_report(
     runs: Sequence[FinishedRun],
     out: Path,
     *,
@@ -150,8 +150,7 @@ def tell(
         as_json: Print JSON instead of a table.
     """
     from turngym.reports.comparison import rank
-    from turngym.reports.tables import episodes, percent
-    from turngym.reports.write import write_report
+    from turngym.reports.tables import episodes, percent, write_report
 
     rankings = rank(runs, reference=reference, settings=settings)
     page = write_report(rankings, writable_folder(out), notes=notes)
@@ -163,13 +162,13 @@ def tell(
             headers.append(f"EPISODES TO {ranking.reference.upper()}")
             rows = [
                 [
-                    standing.algo,
-                    str(len(standing.seeds)),
-                    percent(standing.held_out),
-                    percent(standing.area),
-                    episodes(standing.reach, ranking.budget),
+                    entry.algo,
+                    str(len(entry.seeds)),
+                    percent(entry.held_out),
+                    percent(entry.area),
+                    episodes(entry.reach, ranking.budget),
                 ]
-                for standing in ranking.standings
+                for entry in ranking.entries
             ]
             print(f"{ranking.env}, {ranking.budget:.0f} episodes\n{table(headers, rows)}\n")
     say(f"report: {page}")

@@ -49,7 +49,7 @@ def policy(
     host: _Host = "127.0.0.1",
     port: _Port = 8000,
     context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
-    seed: Annotated[int, typer.Option(min=0, help="Root of draws that name no seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Root of seeds where none is given.")] = 0,
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key that clients must send.")
     ] = None,
@@ -75,7 +75,7 @@ def policy(
         access=_access(allow_host, max_body_mib),
     )
     application = server.app()
-    _tell({"url": f"{url_of(sock)}/v1", "model": server.name})
+    _announce({"url": f"{url_of(sock)}/v1", "model": server.name})
     asyncio.run(serve_until_signal(application, sock))
 
 
@@ -124,7 +124,7 @@ def gateway(
         serves_tools=env is not None,
         access=_access(allow_host, max_body_mib),
     ).app()
-    _tell(found)
+    _announce(found)
     asyncio.run(serve_until_signal(application, sock))
     say(f"{episodes.num_finished} episodes are in {out}")
 
@@ -166,8 +166,8 @@ def _env_maker(name: str, split: str) -> Any:
     return open_env
 
 
-def _tell(found: dict[str, str]) -> None:
-    """Tell where the server is: one JSON object on stdout, so that scripts can read it."""
+def _announce(found: dict[str, str]) -> None:
+    """Print where the server is: one JSON object on stdout, so that scripts can read it."""
     print_json(found)
     import sys
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from turngym.cli.output import number, percent, table
+from turngym.cli.output import table
+from turngym.reports.texts import figure, percent
 
 Found = Mapping[str, Any]
 """One environment's part of ``turngym eval --json``."""
@@ -57,16 +58,8 @@ def shown_k(most: int) -> list[int]:
     return [*powers, most]
 
 
-def interval_text(value: float | None, interval: Sequence[float] | None, digits: int) -> str:
-    """Return ``"0.51 [0.45, 0.57]"``, or a dash when there is no number."""
-    if value is None or interval is None:
-        return number(value, digits)
-    low, high = interval
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
 def _cell(name: str, digits: int = 2) -> Callable[[Found], str]:
-    return lambda found: interval_text(found[name], found[f"{name}_ci95"], digits)
+    return lambda found: figure(found[name], found[f"{name}_ci95"], digits)
 
 
 def _pass_cell(k: int) -> Callable[[Found], str]:

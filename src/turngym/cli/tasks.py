@@ -64,14 +64,14 @@ def make_swe(
         tried: Counter[str] = Counter()
         with progress(f"tasks of {project.key}", count) as advance:
 
-            def told(
+            def report(
                 key: str, reason: str, tried: Counter[str] = tried, show: Any = advance
             ) -> None:
                 tried[reason] += 1
                 show(tried["valid"], f"{sum(tried.values())} tried")
 
             try:
-                made = asyncio.run(factory.make(count, parallel=parallel, on_tried=told))
+                made = asyncio.run(factory.make(count, parallel=parallel, on_tried=report))
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"{factory.path}: interrupted; the same command goes on with it"

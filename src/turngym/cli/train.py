@@ -12,8 +12,9 @@ import typer
 
 from turngym.api.needs import need_train_extra
 from turngym.cli.config import SOURCES, SOURCES_HELP
-from turngym.cli.output import Advance, percent, print_json, progress, say, table
+from turngym.cli.output import Advance, print_json, progress, say, table
 from turngym.errors import ConfigError
+from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
     from turngym.trainers.runs.progress import TrainResult

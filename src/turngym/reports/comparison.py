@@ -56,7 +56,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class RankingEntry:
     """What one algorithm did in one environment."""
 
     algo: str
@@ -79,7 +79,7 @@ class Standing:
     """``held_out`` minus that of the reference, by seed; None for the reference itself."""
     reach: Reach
     tokens: float
-    """Tokens drawn for training, mean over seeds."""
+    """Tokens sampled for training, mean over seeds."""
     updates: float
     faults: int
     seconds: float
@@ -116,7 +116,7 @@ class Ranking:
     budget: float
     """Training episodes that every run played at least; all curves are cut here."""
     reference: str
-    standings: tuple[Standing, ...]
+    entries: tuple[RankingEntry, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -124,7 +124,7 @@ class Ranking:
             "env": self.env,
             "budget_episodes": self.budget,
             "reference": self.reference,
-            "algos": [standing.to_json() for standing in self.standings],
+            "algos": [entry.to_json() for entry in self.entries],
         }
 
 
@@ -140,7 +140,7 @@ def rank(
         runs: Finished runs, at most one for each algorithm and seed in an environment.
         reference: Whom the others are measured against; ``grpo`` by default, or else the first in
             the alphabet.
-        settings: What each algorithm had of its own, to be told.
+        settings: What each algorithm had of its own, for the report.
 
     Raises:
         ConfigError: A run is there twice, nothing was trained, or the reference has no run.
@@ -176,26 +176,26 @@ def _rank_env(
     if budget <= 0:
         raise ConfigError(f"{env}: a run without any training episode; nothing to compare")
     measured = by_algo[reference]
-    standings = [
-        _standing(group, measured, budget, tuple(settings.get(name, ())))
+    entries = [
+        _entry(group, measured, budget, tuple(settings.get(name, ())))
         for name, group in by_algo.items()
     ]
-    standings.sort(key=lambda s: -s.area.mean)
-    return Ranking(env=env, budget=budget, reference=reference, standings=tuple(standings))
+    entries.sort(key=lambda s: -s.area.mean)
+    return Ranking(env=env, budget=budget, reference=reference, entries=tuple(entries))
 
 
-def _standing(
+def _entry(
     runs: Sequence[FinishedRun],
     reference: Sequence[FinishedRun],
     budget: float,
     settings: tuple[str, ...],
-) -> Standing:
+) -> RankingEntry:
     def per_seed(name: str) -> FloatArray:
         return np.array([getattr(run, name) for run in runs], dtype=np.float64)
 
     is_reference = runs[0].algo == reference[0].algo
     areas = {run.seed: _area(run, budget) for run in runs}
-    return Standing(
+    return RankingEntry(
         algo=runs[0].algo,
         seeds=tuple(run.seed for run in runs),
         settings=settings,
@@ -261,7 +261,7 @@ def _curve(curves: Sequence[tuple[FloatArray, FloatArray]], end: float) -> Curve
 def _reach(runs: Sequence[FinishedRun], reference: Sequence[FinishedRun], budget: float) -> Reach:
     """Return when ``runs`` are as good as ``reference`` is at the budget.
 
-    In a resample both are drawn by seed, with the same draw where they have the same seeds.
+    In a resample both are sampled by seed, with the same seeds where they have the same seeds.
     """
     curves = [(run.episodes_P, run.success_P) for run in runs]
     x_P = _grid(curves, budget)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.reports.evaluations import EvalRun
-from turngym.reports.plots import COLOURS, DASHES
+from turngym.reports.plots import COLOURS, DASHES, saved, tidy, written
 from turngym.rollouts.evaluation.intervals import Measure
 
 
@@ -21,18 +21,12 @@ def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:
     Returns:
         What was written.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     envs = list(dict.fromkeys(env for run in runs for env in run.rows))
     summaries = [run.summaries() for run in runs]
     most = max((k for found in summaries for s in found.values() for k in s.pass_at), default=0)
     panels = 2 if most > 1 else 1
     height = 1.4 + 0.24 * max(1, len(envs)) * (len(runs) + 0.6)
-    with mpl.rc_context({"svg.hashsalt": "turngym", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(5.6 * panels, max(3.4, height)), layout="constrained")
-        FigureCanvasAgg(figure)
+    with saved(path, (5.6 * panels, max(3.4, height))) as figure:
         axes = figure.subplots(1, panels, squeeze=False)[0]
         for number, (run, found) in enumerate(zip(runs, summaries, strict=True)):
             shift = (number - (len(runs) - 1) / 2) * 0.7 / len(runs)
@@ -43,10 +37,7 @@ def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:
         if panels == 2:
             _passes(axes[1], runs, summaries, most)
         _finish(figure, axes, runs)
-        written = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
-        figure.savefig(written[0], dpi=120, metadata={"Software": None})
-        figure.savefig(written[1], metadata={"Date": None})
-    return written
+    return written(path)
 
 
 def _dots(axes: Any, name: str, found: Sequence[Any], number: int, shift: float) -> None:
@@ -90,8 +81,6 @@ def _errors(values: Sequence[Measure]) -> list[list[float]]:
 
 def _finish(figure: Any, axes: Any, runs: Sequence[EvalRun]) -> None:
     for panel in axes:
-        panel.grid(visible=True, alpha=0.25)
-        for side in ("top", "right"):
-            panel.spines[side].set_visible(False)
+        tidy(panel)
     if len(runs) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turngym.reports import texts
 from turngym.reports.evaluations import Comparison, EvalRun
+from turngym.reports.texts import csv_text, markdown_table
 from turngym.rollouts.evaluation.intervals import Measure
 from turngym.rollouts.evaluation.summary import Summary
 
@@ -39,7 +39,7 @@ def write_evaluations(
     content = evaluations_json(runs, comparisons)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (out / "evaluations.json").write_text(text, encoding="utf-8")
-    (out / "evaluations.csv").write_text(csv_text(runs), encoding="utf-8")
+    (out / "evaluations.csv").write_text(csv_of(runs), encoding="utf-8")
     page = out / "evaluations.md"
     page.write_text(markdown(runs, comparisons, image=image), encoding="utf-8")
     return page
@@ -64,13 +64,15 @@ def markdown(
     lines = ["# Evaluations", ""]
     for run in runs:
         unfinished = "" if run.is_finished else " (unfinished)"
-        lines += [f"## {run.name}{unfinished}", "", _told(run), ""]
-        lines += _table(_HEADERS, [_row(env, found) for env, found in run.summaries().items()])
+        lines += [f"## {run.name}{unfinished}", "", _plan_text(run), ""]
+        lines += markdown_table(
+            _HEADERS, [_row(env, found) for env, found in run.summaries().items()]
+        )
         lines += [f"- {env}: not run: {reason}" for env, reason in run.not_run.items()]
         lines.append("")
     if comparisons:
         lines += ["## Differences", ""]
-        lines += [*_table(_DIFFERENCES, [_difference_row(c) for c in comparisons]), ""]
+        lines += [*markdown_table(_DIFFERENCES, [_difference_row(c) for c in comparisons]), ""]
     if image is not None:
         lines += [f"![Success and pass@k with intervals]({image})", ""]
     return "\n".join([*lines, NOTES]) + "\n"
@@ -92,18 +94,13 @@ _HEADERS = (
 _DIFFERENCES = ("environment", "run", "minus", "tasks", "success", "better / worse", "return")
 
 
-def _told(run: EvalRun) -> str:
+def _plan_text(run: EvalRun) -> str:
     plan = run.plan
     options = "".join(f", {key}={value!r}" for key, value in plan["env_options"].items())
     return (
         f"Agent `{plan['agent']}`, {plan['episodes']} tasks of the {plan['split']} split, "
         f"{plan['seeds']} attempts at each, seed {plan['seed']}{options}."
     )
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}"]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _row(env: str, found: Summary) -> list[str]:
@@ -138,40 +135,25 @@ def _difference_row(found: Comparison) -> list[str]:
 
 def percent(found: Measure | None, *, signed: bool = False) -> str:
     """Return ``"45.0 % [35.6, 54.8]"``, or a dash when there is no number."""
-    if found is None:
-        return "–"
-    form = "+.1f" if signed else ".1f"
-    text = f"{100 * found.value:{form}} %"
-    if found.interval is None:
-        return text
-    low, high = found.interval
-    return f"{text} [{100 * low:{form}}, {100 * high:{form}}]"
+    return "–" if found is None else texts.percent(found.value, found.interval, signed=signed)
 
 
 def figure(found: Measure | None, digits: int = 2, *, signed: bool = False) -> str:
     """Return ``"0.51 [0.45, 0.57]"``, or a dash when there is no number."""
     if found is None:
         return "–"
-    form = f"{'+' if signed else ''}.{digits}f"
-    if found.interval is None:
-        return f"{found.value:{form}}"
-    low, high = found.interval
-    return f"{found.value:{form}} [{low:{form}}, {high:{form}}]"
+    return texts.figure(found.value, found.interval, digits, signed=signed)
 
 
-def csv_text(runs: Sequence[EvalRun]) -> str:
+def csv_of(runs: Sequence[EvalRun]) -> str:
     """Return one line for each run and environment; intervals are ``_low`` and ``_high``."""
-    rows = [
-        {"run": run.name, "agent": run.plan["agent"], "env": env, **_flat(found)}
-        for run in runs
-        for env, found in run.summaries().items()
-    ]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, names, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_text(
+        [
+            {"run": run.name, "agent": run.plan["agent"], "env": env, **_flat(found)}
+            for run in runs
+            for env, found in run.summaries().items()
+        ]
+    )
 
 
 def _flat(found: Summary) -> dict[str, object]:
@@ -191,10 +173,6 @@ def _flat(found: Summary) -> dict[str, object]:
     row |= {"solved": found.solved, "faults": found.faults, "unscored": found.unscored}
     for name, measure in measures.items():
         low, high = (None, None) if measure is None else measure.interval or (None, None)
-        row |= {name: None if measure is None else f"{measure.value:.6g}"}
-        row |= {f"{name}_low": _cell(low), f"{name}_high": _cell(high)}
-    return {key: "" if value is None else value for key, value in row.items()}
-
-
-def _cell(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
+        row |= {name: None if measure is None else float(measure.value)}
+        row |= {f"{name}_low": low, f"{name}_high": high}
+    return row

@@ -105,7 +105,7 @@ def find_evaluations(folders: Sequence[Path]) -> list[EvalRun]:
 
 
 def _names(places: Sequence[Path]) -> dict[Path, str]:
-    """Return the shortest ends of the paths that tell them apart."""
+    """Return the shortest ends of the paths that differ."""
     parts = {place: place.resolve().parts for place in places}
     size = 1
     while len({parts[p][-size:] for p in places}) < len(places):

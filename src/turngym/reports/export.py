@@ -175,8 +175,8 @@ def _tokens(one: Trajectory, place: int) -> dict[str, list[Any]]:
     """Return the columns of the tokens that one turn added."""
     turn: Turn = one.turns[place]
     found: dict[str, list[Any]] = {name: [] for name in _TOKENS}
-    told = one.metadata.get("token_advantages")
-    advantages = iter(told[place] if isinstance(told, list) and place < len(told) else ())
+    found_T = one.metadata.get("token_advantages")
+    advantages = iter(found_T[place] if isinstance(found_T, list) and place < len(found_T) else ())
     for span in turn.spans:
         size = len(span.token_ids)
         found["token_ids"] += span.token_ids

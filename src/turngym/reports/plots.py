@@ -1,14 +1,15 @@
-"""Success against episodes and against drawn tokens, one line for each algorithm."""
+"""Success against episodes and against sampled tokens, one line for each algorithm."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from turngym.reports.comparison import Curve, Ranking, Standing
+from turngym.reports.comparison import Curve, Ranking, RankingEntry
 
-# Colours that people of every kind of colour vision tell apart: Okabe and Ito 2008.
+# Colours that people of every kind of colour vision can distinguish: Okabe and Ito 2008.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 DASHES = ("-", "--", "-.", ":")
 _LEAST_GAP = 0.045
@@ -25,23 +26,46 @@ def draw(ranking: Ranking, path: Path) -> list[Path]:
     Returns:
         What was written.
     """
+    with saved(path, (11, 4.2)) as figure:
+        axes = figure.subplots(1, 2, sharey=True)
+        entries = sorted(ranking.entries, key=lambda s: s.algo)
+        _panel(axes[0], entries, [s.by_episodes for s in entries], "training episodes")
+        _panel(axes[1], entries, [s.by_tokens for s in entries], "tokens sampled for training")
+        axes[0].set_ylabel("success on validation tasks, sampled")
+        figure.suptitle(f"{ranking.env}: mean over seeds and 95 % interval")
+    return written(path)
+
+
+@contextmanager
+def saved(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield a matplotlib figure, which is written as PNG and SVG after the block.
+
+    Args:
+        path: Without suffix.
+        size: Width and height in inches.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"svg.hashsalt": "turngym", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(1, 2, sharey=True)
-        standings = sorted(ranking.standings, key=lambda s: s.algo)
-        _panel(axes[0], standings, [s.by_episodes for s in standings], "training episodes")
-        _panel(axes[1], standings, [s.by_tokens for s in standings], "tokens drawn for training")
-        axes[0].set_ylabel("success on validation tasks, sampled")
-        figure.suptitle(f"{ranking.env}: mean over seeds and 95 % interval")
-        written = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
-        figure.savefig(written[0], dpi=120, metadata={"Software": None})
-        figure.savefig(written[1], metadata={"Date": None})
-    return written
+        yield figure
+        png, svg = written(path)
+        figure.savefig(png, dpi=120, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None})
+
+
+def written(path: Path) -> list[Path]:
+    """Return the files that ``saved`` writes."""
+    return [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
+
+
+def tidy(axes: Any) -> None:
+    """Give axes a faint grid and take away the frame above and on the right."""
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]:
@@ -70,17 +94,17 @@ def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]
 
 
 def _panel(
-    axes: Any, standings: Sequence[Standing], curves: Sequence[Curve], label: str
+    axes: Any, entries: Sequence[RankingEntry], curves: Sequence[Curve], label: str
 ) -> None:  # a matplotlib Axes, which has no types
     heights = label_heights([float(curve.mean_P[-1]) for curve in curves])
     right = max(float(curve.x_P[-1]) for curve in curves)
-    for number, (standing, curve) in enumerate(zip(standings, curves, strict=True)):
+    for number, (entry, curve) in enumerate(zip(entries, curves, strict=True)):
         colour = COLOURS[number % len(COLOURS)]
         dashes = DASHES[(number // len(COLOURS) + number) % len(DASHES)]
         axes.fill_between(curve.x_P, curve.low_P, curve.high_P, color=colour, alpha=0.12, lw=0)
         axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=dashes, lw=1.8)
         axes.annotate(
-            standing.algo,
+            entry.algo,
             xy=(float(curve.x_P[-1]), float(curve.mean_P[-1])),
             xytext=(right * 1.03, heights[number]),
             color=colour,
@@ -90,6 +114,4 @@ def _panel(
             annotation_clip=False,
         )
     axes.set(xlabel=label, ylim=(-0.02, 1.02), xlim=(0, right * 1.25))
-    axes.grid(visible=True, alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    tidy(axes)

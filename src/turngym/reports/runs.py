@@ -1,4 +1,4 @@
-"""Reads finished runs: how success grew with episodes and with drawn tokens, and what it cost."""
+"""Reads finished runs: how success grew with episodes and with sampled tokens, and what it cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FinishedRun:
     episodes_P: FloatArray
     """Training episodes played before the evaluation."""
     tokens_P: FloatArray
-    """Tokens drawn for training before it, those that the credit method drew included."""
+    """Tokens sampled for training before it, those that the credit method sampled included."""
     success_P: FloatArray
     """Sampled success on the validation tasks, in [0, 1]."""
     before: float
@@ -106,7 +106,7 @@ def read_run(folder: Path) -> FinishedRun:
 def learning_curve(
     rows: Iterable[Mapping[str, Any]],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return episodes [P], drawn tokens [P] and success [P] at each validation.
+    """Return episodes [P], sampled tokens [P] and success [P] at each validation.
 
     Args:
         rows: Rows of ``metrics.jsonl``. The evaluation at step k comes after k updates.

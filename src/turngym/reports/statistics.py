@@ -2,9 +2,9 @@
 
 Axis letters: S seed, P point of a curve, R resample.
 
-Intervals are 95 % percentile bootstrap over seeds. From S values, S are drawn with replacement R
+Intervals are 95 % percentile bootstrap over seeds. From S values, S are sampled with replacement R
 times; the interval runs from the 2.5th to the 97.5th percentile of the R statistics. A difference
-of two algorithms is resampled by seed, both with the same draw, because the runs of one seed begin
+of two algorithms is resampled by seed, both alike, because the runs of one seed begin
 with one model and meet the same tasks. The generator has a fixed seed, so a report never changes.
 With few seeds such an interval is too narrow: it knows only the seeds that were run.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
-from turngym.reports.comparison import Ranking, Reach, Standing
+from turngym.reports.comparison import Ranking, RankingEntry, Reach
+from turngym.reports.plots import draw
 from turngym.reports.statistics import Estimate
+from turngym.reports.texts import csv_text, markdown_table
+from turngym.reports.texts import percent as percent_of
 
 _HEADERS = (
     "algorithm",
@@ -25,14 +28,43 @@ _HEADERS = (
     "credit",
 )
 
+TITLE = "# Algorithms compared at equal episodes"
 NOTES = """\
 Every interval is 95 %, percentile bootstrap over seeds (10 000 resamples; differences resample by
 seed); with few seeds it is narrower than it should be. *Held-out* is success on tasks of the test
 split after training, *validation* at the last evaluation before the budget. *Area* is the area
 under the validation curve over episodes, divided by the budget. *Episodes to the reference's end*
 is where the mean curve first reaches the final validation success of the reference ({level}),
-with its share of the budget. *Tokens* were drawn for training. *Credit* is its share of the time
+with its share of the budget. *Tokens* were sampled for training. *Credit* is its share of the time
 for playing, credit and update."""
+
+
+def write_report(rankings: Sequence[Ranking], out: Path, *, notes: Sequence[str] = ()) -> Path:
+    """Write ``report.md``, ``report.csv``, ``report.json`` and one plot for each environment.
+
+    Args:
+        rankings: At least one.
+        out: A folder that is there.
+        notes: Lines that a reader must see first, for example which runs failed.
+
+    Returns:
+        The Markdown file.
+    """
+    sections = []
+    for ranking in rankings:
+        image = draw(ranking, out / ranking.env.replace("/", "-"))[0]
+        sections.append(markdown(ranking, image=image.name))
+    warnings = [f"- {note}" for note in notes]
+    parts = [TITLE, *(["\n".join(warnings)] if warnings else []), *sections]
+    content = {"notes": list(notes), "envs": [ranking.to_json() for ranking in rankings]}
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    (out / "report.json").write_text(text, encoding="utf-8")
+    (out / "report.csv").write_text(
+        csv_text([_flat(s, r) for r in rankings for s in r.entries]), encoding="utf-8"
+    )
+    page = out / "report.md"
+    page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+    return page
 
 
 def markdown(ranking: Ranking, *, image: str | None = None) -> str:
@@ -42,22 +74,20 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
         ranking: One environment.
         image: Link of its plot.
     """
-    first = ranking.standings[0]
+    first = ranking.entries[0]
     headers = [header.format(reference=ranking.reference) for header in _HEADERS]
     lines = [f"## {ranking.env}", ""]
     lines += [
         f"{ranking.budget:.0f} training episodes for each run. Held-out success before training: "
         f"{percent(first.before)}.",
         "",
-        f"| {' | '.join(headers)} |",
-        f"|{' --- |' * len(headers)}",
+        *markdown_table(headers, [_row(s, ranking) for s in ranking.entries]),
     ]
-    lines += [f"| {' | '.join(_row(s, ranking))} |" for s in ranking.standings]
-    own = [s for s in ranking.standings if s.settings]
+    own = [s for s in ranking.entries if s.settings]
     if own:
         lines += ["", "Settings of their own:", ""]
         lines += [f"- {s.algo}: `{' '.join(s.settings)}`" for s in own]
-    if broken := sum(s.faults for s in ranking.standings):
+    if broken := sum(s.faults for s in ranking.entries):
         lines += ["", f"{broken} episodes broke and were left out."]
     if image is not None:
         lines += ["", f"![Success against episodes and tokens in {ranking.env}]({image})"]
@@ -65,23 +95,9 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def csv_text(rankings: Sequence[Ranking]) -> str:
-    """Return one line for each environment and algorithm; intervals are ``_low`` and ``_high``."""
-    rows = [_flat(standing, ranking) for ranking in rankings for standing in ranking.standings]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
 def percent(found: Estimate, *, signed: bool = False) -> str:
     """Return ``"45.0 % [35.6, 54.8]"``."""
-    form = "+.1f" if signed else ".1f"
-    text = f"{100 * found.mean:{form}} %"
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} [{100 * found.low:{form}}, {100 * found.high:{form}}]"
+    return percent_of(found.mean, (found.low, found.high), signed=signed)
 
 
 def episodes(reach: Reach, budget: float) -> str:
@@ -95,60 +111,53 @@ def episodes(reach: Reach, budget: float) -> str:
     return f"{count(reach.episodes)}{share}{interval}"
 
 
-def _row(standing: Standing, ranking: Ranking) -> list[str]:
-    gain = standing.area_gain
+def _row(entry: RankingEntry, ranking: Ranking) -> list[str]:
+    gain = entry.area_gain
     return [
-        standing.algo,
-        str(len(standing.seeds)),
-        percent(standing.held_out),
-        percent(standing.greedy),
-        percent(standing.validation),
-        percent(standing.area),
+        entry.algo,
+        str(len(entry.seeds)),
+        percent(entry.held_out),
+        percent(entry.greedy),
+        percent(entry.validation),
+        percent(entry.area),
         "–" if gain is None else percent(gain, signed=True),
-        episodes(standing.reach, ranking.budget),
-        f"{standing.reach.seeds_reached} of {len(standing.seeds)}",
-        f"{standing.tokens:.0f}",
-        f"{standing.seconds / 60:.1f}",
-        f"{100 * standing.credit_share:.1f} %",
+        episodes(entry.reach, ranking.budget),
+        f"{entry.reach.seeds_reached} of {len(entry.seeds)}",
+        f"{entry.tokens:.0f}",
+        f"{entry.seconds / 60:.1f}",
+        f"{100 * entry.credit_share:.1f} %",
     ]
 
 
-def _flat(standing: Standing, ranking: Ranking) -> dict[str, str]:
+def _flat(entry: RankingEntry, ranking: Ranking) -> dict[str, object]:
     row: dict[str, object] = {
         "env": ranking.env,
-        "algo": standing.algo,
-        "seeds": len(standing.seeds),
-        "settings": " ".join(standing.settings),
+        "algo": entry.algo,
+        "seeds": len(entry.seeds),
+        "settings": " ".join(entry.settings),
         "budget_episodes": ranking.budget,
         "reference": ranking.reference,
     }
     estimates = {
-        name: getattr(standing, name)
+        name: getattr(entry, name)
         for name in ("before", "held_out", "greedy", "validation", "area", "area_gain")
     }
-    estimates["held_out_gain"] = standing.held_out_gain
-    reach = standing.reach
+    estimates["held_out_gain"] = entry.held_out_gain
+    reach = entry.reach
     estimates["episodes_to_reference_per_seed"] = reach.per_seed
     for name, found in estimates.items():
         row[name] = None if found is None else found.mean
         row[f"{name}_low"] = None if found is None else found.low
         row[f"{name}_high"] = None if found is None else found.high
-    row |= {
+    return row | {
         "reference_level": reach.level,
         "episodes_to_reference": reach.episodes,
         "episodes_to_reference_low": reach.low,
         "episodes_to_reference_high": reach.high,
         "seeds_reached": reach.seeds_reached,
-        "tokens": standing.tokens,
-        "updates": standing.updates,
-        "faults": standing.faults,
-        "seconds": standing.seconds,
-        "credit_share": standing.credit_share,
+        "tokens": entry.tokens,
+        "updates": entry.updates,
+        "faults": entry.faults,
+        "seconds": entry.seconds,
+        "credit_share": entry.credit_share,
     }
-    return {key: _cell(value) for key, value in row.items()}
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

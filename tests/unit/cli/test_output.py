@@ -20,17 +20,6 @@ def test_a_table_aligns_its_columns_and_leaves_no_trailing_blanks() -> None:
     assert text == "NAME    N\na       10\nlonger  2"
 
 
-def test_a_share_is_shown_with_its_interval_in_percent() -> None:
-    assert output.percent(0.45, (0.356, 0.548)) == "45.0 % [35.6, 54.8]"
-    assert output.percent(0.45) == "45.0 %"
-
-
-def test_what_has_no_number_is_a_dash() -> None:
-    assert output.percent(None) == "-"
-    assert output.number(None) == "-"
-    assert output.number(1.005, 1) == "1.0"
-
-
 def test_json_keeps_unicode_readable(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"name": "Zürich"})
     assert '"Zürich"' in capsys.readouterr().out

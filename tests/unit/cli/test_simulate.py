@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turngym.cli.live import panel
 from turngym.cli.main import main
+from turngym.cli.simulate import panel
 
 SCENARIO = """
 steps = 3

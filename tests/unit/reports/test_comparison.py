@@ -37,7 +37,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_better_algorithm_stands_first_with_its_numbers(place: Path) -> None:
     [ranking] = rank(find_runs([place])[0])
     assert (ranking.env, ranking.budget, ranking.reference) == ("text/maze", 400.0, "grpo")
-    quick, slow = ranking.standings
+    quick, slow = ranking.entries
     assert (quick.algo, slow.algo) == ("quick", "grpo")
     assert quick.validation.mean == pytest.approx(0.85)
     # Areas: quick (0.525, 0.6875), slow (0.2, 0.3), each by trapezoids of width 100.
@@ -51,7 +51,7 @@ def test_the_better_algorithm_stands_first_with_its_numbers(place: Path) -> None
 
 def test_episodes_until_the_reference_is_reached(place: Path) -> None:
     [ranking] = rank(find_runs([place])[0])
-    quick, slow = (standing.reach for standing in ranking.standings)
+    quick, slow = (entry.reach for entry in ranking.entries)
     # The reference ends at 0.5; quick's mean goes 0, 0.5, so it is there after 100 of 400.
     assert quick.level == pytest.approx(0.5)
     assert quick.episodes == pytest.approx(100)
@@ -67,7 +67,7 @@ def test_episodes_until_the_reference_is_reached(place: Path) -> None:
 
 def test_what_is_never_reached_is_none_and_open(place: Path) -> None:
     [ranking] = rank(find_runs([place])[0], reference="quick")
-    slow = ranking.standings[1].reach
+    slow = ranking.entries[1].reach
     assert slow.episodes is None
     assert slow.high == math.inf
     assert slow.seeds_reached == 0
@@ -80,7 +80,7 @@ def test_curves_are_cut_where_the_shortest_run_ends(tmp_path: Path) -> None:
     write_run(tmp_path / "b", (0.0, 1.0, 1.0), algo="quick", seed=0, episodes_per_step=75)
     [ranking] = rank(find_runs([tmp_path])[0])
     assert ranking.budget == 150
-    by_name = {standing.algo: standing for standing in ranking.standings}
+    by_name = {entry.algo: entry for entry in ranking.entries}
     assert by_name["grpo"].validation.mean == pytest.approx(0.75)
     assert by_name["grpo"].by_episodes.x_P.tolist() == [0, 100, 150]
     assert by_name["quick"].by_tokens.x_P.tolist() == [0, 1000, 2000]
@@ -91,7 +91,7 @@ def test_differences_use_the_seeds_that_both_have(tmp_path: Path) -> None:
     write_run(tmp_path / "b", (0.0, 0.9), algo="quick", seed=1)
     write_run(tmp_path / "c", (0.0, 0.6), algo="quick", seed=0)
     [ranking] = rank(find_runs([tmp_path])[0])
-    quick = ranking.standings[0]
+    quick = ranking.entries[0]
     assert quick.seeds == (0, 1)
     assert quick.held_out_gain is not None
     assert quick.held_out_gain.mean == pytest.approx(0.4)
@@ -100,8 +100,8 @@ def test_differences_use_the_seeds_that_both_have(tmp_path: Path) -> None:
 
 def test_bands_hold_the_mean(place: Path) -> None:
     [ranking] = rank(find_runs([place])[0])
-    for standing in ranking.standings:
-        curve = standing.by_episodes
+    for entry in ranking.entries:
+        curve = entry.by_episodes
         assert np.all(curve.low_P <= curve.mean_P + 1e-12)
         assert np.all(curve.mean_P <= curve.high_P + 1e-12)
 

@@ -13,7 +13,7 @@ from helpers.runs import write_run
 from turngym.reports.comparison import Ranking, rank
 from turngym.reports.plots import label_heights
 from turngym.reports.runs import find_runs
-from turngym.reports.write import write_report
+from turngym.reports.tables import write_report
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ class Library:
         return content
 
     def search(self, text: str) -> list[int]:
-        """Return the episodes in which ``text`` was said, seen or told, in any case."""
+        """Return the episodes in which ``text`` stands in a message, in any case."""
         wanted = text.lower()
         escaped = json.dumps(wanted, ensure_ascii=False)[1:-1]
         return [
@@ -235,7 +235,7 @@ def read_about(run: Path) -> Json:
 
 
 def texts(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield everything that was said, seen or told in an episode."""
+    """Yield every text of an episode."""
     yield content["task_id"]
     if content.get("error"):
         yield content["error"]

@@ -1,4 +1,4 @@
-"""Serves the viewer to browsers on this machine, and to nobody else."""
+"""Serves the viewer to browsers on this machine only."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ function episodeHead(episode, jump) {
     ['Environment seed', episode.env_seed],
     ['Policy seed', episode.policy_seed],
   ];
-  const tokens = turns.reduce((sum, turn) => sum + drawnTokens(turn), 0);
+  const tokens = turns.reduce((sum, turn) => sum + sampledTokens(turn), 0);
   const cost = turns.reduce((sum, turn) => sum + ((turn.usage || {}).cost_usd || 0), 0);
   if (cost) rows.splice(3, 0, ['Cost', `$${plain(cost)}`]);
   if (tokens) rows.splice(3, 0, ['Drawn tokens', plain(tokens)]);
@@ -32,7 +32,7 @@ function verdictNode(episode, jump) {
       fact.turn === undefined ? null : h('button', { on: { click: () => jump(fact.turn) } }, `turn ${fact.turn + 1}`)))) : null);
 }
 
-function drawnTokens(turn) {
+function sampledTokens(turn) {
   const spans = turn.spans || [];
   if (!spans.length) return (turn.usage || {}).completion_tokens || 0;
   return spans.reduce((sum, span) => sum + (span.sampled ? span.token_ids.length : 0), 0);
@@ -45,10 +45,10 @@ function strip(episode, jump) {
   const scale = advantageScale(episode);
   const bar = (kind, value, full) => (value ? h('i', { class: `${kind} ${value > 0 ? 'up' : 'down'}`, css: { height: `${Math.max(6, 46 * Math.abs(value) / full)}%` } }) : null);
   return h('div', { class: 'strip', role: 'group', 'aria-label': 'Turns' }, episode.turns.map((turn, i) => {
-    const told = [`turn ${i + 1}`, `reward ${signed(turn.reward) || '0'}`];
-    if (advantages) told.push(`advantage ${signed(advantages[i]) || '0'}`);
-    if (turn.invalid_action) told.push('invalid action');
-    return h('button', { class: 'tick', 'data-turn': i, tabindex: '-1', title: told.join('\n'), 'aria-label': told.join(', '), on: { click: () => jump(i) } },
+    const words = [`turn ${i + 1}`, `reward ${signed(turn.reward) || '0'}`];
+    if (advantages) words.push(`advantage ${signed(advantages[i]) || '0'}`);
+    if (turn.invalid_action) words.push('invalid action');
+    return h('button', { class: 'tick', 'data-turn': i, tabindex: '-1', title: words.join('\n'), 'aria-label': words.join(', '), on: { click: () => jump(i) } },
       bar('reward', turn.reward, most), advantages ? bar('adv', advantages[i], scale) : null, turn.invalid_action ? h('b') : null);
   }));
 }
@@ -84,9 +84,9 @@ function turnNode(episode, number, mode) {
   const hasTokens = mode !== 'text' && turn.spans && turn.spans.length > 0;
   const node = h('article', { class: 'turn', 'data-turn': number }, turnBar(episode, number));
   if (hasTokens) {
-    const { read, drawn } = tokenTexts(episode, number, mode, advantageScale(episode));
+    const { read, sampled } = tokenTexts(episode, number, mode, advantageScale(episode));
     if (read.childNodes.length) node.append(messageNode('read', [read]));
-    node.append(pictureNode(turn.picture), messageNode('assistant tokens', [drawn], invalid));
+    node.append(pictureNode(turn.picture), messageNode('assistant tokens', [sampled], invalid));
   } else {
     for (const message of turn.observation) node.append(messageNode(message.role, textParts(message, number === 0)));
     node.append(pictureNode(turn.picture), messageNode('assistant', textParts(turn.action, false), invalid));
@@ -105,8 +105,8 @@ function turnBar(episode, number) {
   if (parts) chips.push(chip('', parts));
   if (advantages) chips.push(chip(advantages[number] > 0 ? 'more' : advantages[number] < 0 ? 'less' : '', `advantage ${signed(advantages[number]) || '0'}`));
   if (turn.invalid_action) chips.push(chip('odd', 'invalid'));
-  const drawn = drawnTokens(turn);
-  if (drawn) chips.push(chip('', `${drawn} tokens`));
+  const sampled = sampledTokens(turn);
+  if (sampled) chips.push(chip('', `${sampled} tokens`));
   const versions = [...new Set((turn.spans || []).filter((span) => span.sampled).map((span) => span.policy_version))];
   if (versions.length) chips.push(chip('', `version ${versions.join(', ')}`));
   if (turn.potential !== null && turn.potential !== undefined) chips.push(chip('', `potential ${plain(turn.potential)}`));

@@ -93,12 +93,12 @@ class EpisodeList {
       this.shown.sort((a, b) => sign * (a[key] - b[key]) || a.id - b.id);
     }
     this.clear.hidden = this.shown.length === this.rows.length && !text;
-    this.tell();
+    this.refresh();
     this.spacer.style.height = `${this.shown.length * ROW}px`;
     this.draw();
   }
 
-  tell() {
+  refresh() {
     const all = this.rows.length.toLocaleString('en-US');
     const some = this.shown.length.toLocaleString('en-US');
     const solved = this.shown.filter((row) => row.outcome === 'solved').length;

@@ -11,7 +11,7 @@ async function unpack(element) {
   return new Response(stream).json();
 }
 
-/** Everything that was said, seen or told in an episode, as one text in small letters. */
+/** Everything that was said or seen in an episode, as one text in small letters. */
 function said(episode) {
   const parts = [episode.task_id, episode.error || ''];
   for (const turn of episode.turns) {

@@ -60,7 +60,7 @@ function timelineView(timeline) {
   return page;
 }
 
-/** What colours tell apart: names while they are few, else categories. */
+/** What colours distinguish: names while they are few, else categories. */
 function kindsOf(timeline) {
   const bars = timeline.lanes.flatMap((lane) => lane.bars);
   const names = new Set(bars.map((bar) => bar[2]));

@@ -2,7 +2,7 @@
 
 const MODES = { text: 'Text', logprob: 'Log-prob', advantage: 'Advantage', mask: 'Mask' };
 
-/** Return the drawn tokens' advantages of each turn: one number a token, or the turn's on all. */
+/** Return the sampled tokens' advantages of each turn: one number a token, or the turn's on all. */
 function tokenAdvantages(episode, turn) {
   const metadata = episode.metadata || {};
   const own = metadata.token_advantages && metadata.token_advantages[turn];
@@ -17,29 +17,29 @@ function advantageScale(episode) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value || 0)), 1e-9);
 }
 
-/** Return the tokens of a turn as two texts: what was read, and what was drawn. */
+/** Return the tokens of a turn as two texts: what was read, and what was sampled. */
 function tokenTexts(episode, number, mode, scale) {
   const turn = episode.turns[number];
   const advantages = tokenAdvantages(episode, number);
   const read = h('pre', { class: 'text' });
-  const drawn = h('pre', { class: 'text' });
+  const sampled = h('pre', { class: 'text' });
   let place = 0;
   for (const span of turn.spans) {
     span.token_ids.forEach((id, i) => {
-      const facts = { id, drawn: span.sampled, logprob: span.logprobs ? span.logprobs[i] : undefined, version: span.policy_version };
+      const facts = { id, sampled: span.sampled, logprob: span.logprobs ? span.logprobs[i] : undefined, version: span.policy_version };
       if (span.sampled) facts.advantage = Array.isArray(advantages) ? advantages[place++] : advantages;
-      (span.sampled ? drawn : read).append(tokenNode(facts, (episode.tokens || {})[id], mode, scale));
+      (span.sampled ? sampled : read).append(tokenNode(facts, (episode.tokens || {})[id], mode, scale));
     });
   }
-  return { read, drawn };
+  return { read, sampled };
 }
 
 function tokenNode(facts, text, mode, scale) {
   const shown = text === undefined ? `⟨${facts.id}⟩` : text === '' ? '∅' : text;
-  const node = h('span', { class: `tok ${facts.drawn ? '' : 'plain'}` }, shown);
-  if (facts.drawn && mode === 'mask') node.classList.add('drawn');
-  if (facts.drawn && mode === 'logprob') node.style.background = logprobColour(facts.logprob);
-  if (facts.drawn && mode === 'advantage') node.style.background = advantageColour(facts.advantage, scale);
+  const node = h('span', { class: `tok ${facts.sampled ? '' : 'plain'}` }, shown);
+  if (facts.sampled && mode === 'mask') node.classList.add('sampled');
+  if (facts.sampled && mode === 'logprob') node.style.background = logprobColour(facts.logprob);
+  if (facts.sampled && mode === 'advantage') node.style.background = advantageColour(facts.advantage, scale);
   node.facts = facts;
   return node;
 }
@@ -57,10 +57,10 @@ function tokenTip(event) {
   const facts = event.target.facts;
   if (!facts) return tip.hide();
   const lines = [`token ${facts.id}`];
-  if (facts.drawn) {
+  if (facts.sampled) {
     lines.push(`log-prob ${facts.logprob.toFixed(3)}   p ${(100 * Math.exp(facts.logprob)).toFixed(1)} %`);
     if (facts.advantage !== null && facts.advantage !== undefined) lines.push(`advantage ${signed(facts.advantage) || '0'}`);
-    lines.push(`drawn by version ${facts.version}, trained on`);
+    lines.push(`sampled by version ${facts.version}, trained on`);
   } else {
     lines.push('read, not trained on');
   }
