@@ -1,6 +1,6 @@
 """Play every SWE task and hundreds of terminal jobs with the expert and with nobody.
 
-    make swe                              # besides, checks every task and plays the cheats
+    PART=swe                              # besides, checks every task and plays the cheats
     swe_tasks.py --out runs/swe           # goes on where it was
     swe_tasks.py --publish                # also rewrites the section of docs/swe.md
 
@@ -67,7 +67,7 @@ def played(env: str, agent: str, split: str, out: Path) -> dict[str, Any]:
 def report(rows: list[dict[str, Any]]) -> str:
     """Return the table."""
     lines = [
-        f"`make swe`, {date.today().isoformat()}.",
+        f"`make proof PART=swe`, {date.today().isoformat()}.",
         "",
         "| tasks | split | expert | nobody | turns of the expert |",
         "|---|---|---|---|---|",

@@ -1,7 +1,7 @@
 """Desktops: real programs on private displays, judged on state.
 
-The normal suite plays a few kinds of tasks; ``make conformance`` plays all of them over three
-seeds, and ``make soak-desktop`` five hundred episodes with kills.
+The normal suite plays a few kinds of tasks; ``PART=conformance`` plays all of them over three
+seeds, and ``make proof PART=desktop`` five hundred episodes with kills.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every registered environment keeps the promises that the shipped checks are about.
 
 The normal suite plays short episodes and leaves out ScienceWorld, whose every fresh process takes
-seconds to start; ``make conformance`` plays everything, as many and as long episodes as the checks
+seconds to start; ``PART=conformance`` plays everything, as many and as long episodes as the checks
 do by default. An id that is another name for the same class, arguments and turn limit
 (``Maze-v0`` for ``Maze-easy-v0``) is checked once.
 """

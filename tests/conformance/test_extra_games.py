@@ -2,7 +2,7 @@
 
 Their other promises (seeds, other processes, siblings, snapshots, forks, nothing left behind) are
 checked for every registered environment in ``test_every_environment.py``. Where an engine is slow
-the normal suite plays five tasks or two; ``make conformance`` plays a hundred of every game.
+the normal suite plays five tasks or two; ``PART=conformance`` plays a hundred of every game.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A phone-shaped browser: its applications for real, judged on what they keep.
 
-The normal suite plays a few kinds of tasks; ``make conformance`` all of them over three seeds.
+The normal suite plays a few kinds of tasks; ``PART=conformance`` all of them over three seeds.
 """
 
 from __future__ import annotations

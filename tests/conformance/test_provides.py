@@ -2,7 +2,7 @@
 
 Checked on the first observation and after one turn. Of a game in several difficulties, which are
 one class, the one with the shortest name is looked at. Games whose engine is a program of its own
-are left to ``make conformance``.
+are left to ``make proof PART=conformance``.
 """
 
 import os

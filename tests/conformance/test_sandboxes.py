@@ -1,7 +1,7 @@
 """Every promise and every attack, for every back end that can run here.
 
 As root, bubblewrap is checked as root and as a plain user. Docker and Podman need real engines:
-`make sandboxes` installs, starts and checks them.
+`make proof PART=sandboxes` installs, starts and checks them.
 """
 
 import json
@@ -128,7 +128,7 @@ def test_every_attack_gets_through_where_nothing_isolates() -> None:
     assert not report.is_ok, "what did not run must not count as passed"
 
 
-@pytest.mark.skipif("TURNGYM_ENGINES_RUN" not in os.environ, reason="make sandboxes")
+@pytest.mark.skipif("TURNGYM_ENGINES_RUN" not in os.environ, reason="make proof PART=sandboxes")
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_a_real_engine_keeps_every_promise_and_withstands_every_attack(engine: str) -> None:
     socket = json.loads(os.environ["TURNGYM_ENGINES_RUN"])[engine]

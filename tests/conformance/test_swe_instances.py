@@ -1,4 +1,4 @@
-"""SWE-bench instances in their own images, through a real engine: ``make sandboxes`` starts one."""
+"""SWE-bench instances in their own images, through a real engine: ``PART=sandboxes`` starts one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from turngym.errors import ConfigError, SandboxRefused
 REPOSITORY = "localhost/turngym-instance"
 PYTEST = ("pytest", "py.py", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
 PACKAGES = "usr/local/lib/python3.11/dist-packages"
-needs_engine = pytest.mark.skipif("TURNGYM_ENGINES_RUN" not in os.environ, reason="make sandboxes")
+needs_engine = pytest.mark.skipif("TURNGYM_ENGINES_RUN" not in os.environ, reason="PART=sandboxes")
 
 
 def test_a_file_that_holds_no_playable_instance_is_told_why(tmp_path):

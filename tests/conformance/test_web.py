@@ -1,6 +1,6 @@
 """What every web task promises: experts solve it, saying nothing does not, seeds are kept.
 
-The normal suite plays a few tasks of each kind; ``make conformance`` plays all of them.
+The normal suite plays a few tasks of each kind; ``make proof PART=conformance`` plays all of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The web applications: real programs, judged on their databases.
 
-The normal suite plays a few kinds of tasks in three of them; ``make web-sites`` plays all in all
+The normal suite plays a few kinds of tasks in three of them; ``PART=sites`` plays all in all
 four, five seeds each.
 """
 

@@ -1,6 +1,6 @@
 """Whatever environments, policies and judges raise: one try ends as a fault, and nothing is lost.
 
-The full product of places, modes, admissions and interruptions is part of ``make drill``
+The full product of places, modes, admissions and interruptions is part of ``make proof PART=drill``
 (TURNGYM_DRILL=full), which prints what it counted.
 """
 
@@ -216,7 +216,7 @@ async def test_episodes_in_turns_break_one_by_one(tmp_path: Path, wanted: Any) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not FULL, reason="part of make drill")
+@pytest.mark.skipif(not FULL, reason="part of make proof PART=drill")
 @pytest.mark.parametrize("name", PLACES)
 def test_the_full_product(tmp_path: Path, name: str) -> None:
     place, counts = PLACES[name], Counter[str]()

@@ -1,7 +1,7 @@
 """The damage drill: every file of a run is cut off, changed, removed and swapped with a stranger's.
 
 Each command that reads the run must then end with the same results, or with one line that names
-the file. A sample by default; ``make damage`` (TURNGYM_DAMAGE=full) tries all and prints counts.
+the file. A sample by default; ``PART=damage`` (TURNGYM_DAMAGE=full) tries all and prints counts.
 """
 
 from __future__ import annotations

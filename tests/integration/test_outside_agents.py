@@ -1,4 +1,4 @@
-"""Agents that no one here wrote, run unchanged through the gateway: ``make outside``.
+"""Agents that no one here wrote, run unchanged through the gateway: ``make proof PART=outside``.
 
 They are installed from the registry into a virtual environment of their own, and started as their
 own programs. The model is a real one with random weights, so that every log-prob is true of it, or
@@ -31,7 +31,7 @@ PYTHON = os.environ.get("TURNGYM_OUTSIDE", "")
 """The python that the agents are installed for."""
 
 pytestmark = [
-    pytest.mark.skipif(not PYTHON, reason="make outside installs the agents and runs this"),
+    pytest.mark.skipif(not PYTHON, reason="PART=outside installs the agents and runs this"),
     *([pytest.mark.extra("openai", "starlette", "uvicorn")] if PYTHON else []),
 ]
 

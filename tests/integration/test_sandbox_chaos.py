@@ -1,4 +1,4 @@
-"""Nothing is left and nothing mixed up, whatever is killed when. `make chaos` is the long form."""
+"""Nothing is left and nothing mixed up, whatever is killed when. `PART=chaos` is the long form."""
 
 import asyncio
 import contextlib

@@ -1,6 +1,6 @@
 """The fault drill: a trainer is killed again and again, and its account stays right.
 
-Two kills by default; ``make drill`` (TURNGYM_DRILL=full) makes it 50, and prints what it measured.
+Two kills by default; ``PART=drill`` (TURNGYM_DRILL=full) makes it 50, and prints what it measured.
 """
 
 from __future__ import annotations

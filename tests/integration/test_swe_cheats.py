@@ -1,8 +1,8 @@
 """Scripted cheats on SWE tasks: none of them scores.
 
 Each plays a task as an agent would: changes in the workspace, then ``submit``. The normal suite
-plays some of them on one task of the sample; ``make conformance`` all of them on all of its tasks;
-``make swe`` all of them on one task of the sample and of four shipped projects.
+plays some of them on one task of the sample; ``PART=conformance`` all of them on all of its tasks;
+``make proof PART=swe`` all of them on one task of the sample and of four shipped projects.
 """
 
 from __future__ import annotations

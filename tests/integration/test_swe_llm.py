@@ -1,4 +1,4 @@
-"""SmolLM2-135M plays an SWE episode to its end, and is trained on what it did: ``make llm``."""
+"""SmolLM2-135M plays an SWE episode to its end, and is trained on what it did: ``PART=llm``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENV, TURNS = "swe/bugs-sample", 2
 
 # Without the mark ``extra``: a part that CI does not run would fail it.
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("TURNGYM_LLM") != "full", reason="make llm"),
+    pytest.mark.skipif(os.environ.get("TURNGYM_LLM") != "full", reason="make proof PART=llm"),
     pytest.mark.timeout(900),
 ]
 

@@ -1,6 +1,6 @@
 """Many MiniWoB episodes in one process while the browser is killed: nothing lost, nothing left.
 
-``make soak-web`` plays 1,000 episodes and kills 10 times; the normal suite leaves it out.
+``make proof PART=web`` plays 1,000 episodes and kills 10 times; the normal suite leaves it out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPISODES, KILLS, CONCURRENCY = 1_000, 10, 4
 TASKS = ("click-button", "click-link", "enter-text", "click-checkboxes", "click-option")
 
 pytestmark = [
-    pytest.mark.skipif(not IS_FULL, reason="make soak-web"),
+    pytest.mark.skipif(not IS_FULL, reason="make proof PART=web"),
     # A skip of a test that needs extras counts as not run.
     *([pytest.mark.extra("playwright", "miniwob", NEED)] if IS_FULL else []),
     pytest.mark.timeout(3_600),

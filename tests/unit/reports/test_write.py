@@ -76,7 +76,7 @@ def test_plots_name_their_lines(tmp_path: Path, rankings: list[Ranking]) -> None
         "".join(node.itertext())
         for node in ET.parse(tmp_path / "text-maze.svg").iter("{http://www.w3.org/2000/svg}text")
     }
-    assert {"grpo", "quick", "training episodes", "tokens drawn for training"} <= texts
+    assert {"grpo", "quick", "training episodes", "tokens sampled for training"} <= texts
     assert (tmp_path / "text-maze.png").read_bytes().startswith(b"\x89PNG")
 
 

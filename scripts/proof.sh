@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# One part of the tests at full length: make proof PART=web. What is not chosen runs as a sample in make test.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin python=${PYTHON:-python3}
+
+# part       what it shows
+parts='
+busy         make test three times in a row beside eight busy loops of equal priority; hours
+conformance  every environment through every check, at full length; hours
+sandboxes    every promise and attack on bubblewrap, and on a real Docker and Podman; needs root
+chaos        500 random operations with kills, 1000 starts and stops, 150 kills during the start
+web          1000 MiniWoB episodes while the browser is killed 10 times
+sites        every kind of task in the four web applications, five seeds each, and their checks
+desktop      500 desktop episodes while processes in them are killed at random
+swe          every SWE task and terminal tasks: sound, solved by the expert, not by doing nothing or cheating
+outside      agents of others, installed from the registry and run unchanged through the gateway
+llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
+drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
+damage       damage every file of a run in every way: named or harmless, never a traceback
+wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
+'
+
+need() { "$python" scripts/bootstrap.py core dev "$@"; }
+sites() { $bin/python -m turngym.environments.web.sites.install "$@"; }
+# shellcheck disable=SC2086  # several arguments on purpose
+tests() { $bin/python -m pytest --timeout 7200 "$@" ${PYTEST_ARGS:-}; }
+
+case "${1:-}" in
+busy) need; scripts/busy.sh 3 8 make test ;;
+conformance)
+  need ${EVERYTHING:?} wiki
+  sites
+  TURNGYM_CONFORMANCE=full tests -n auto tests/conformance ;;
+sandboxes)
+  need sandboxes docker
+  TURNGYM_ENGINES_RUN="$(scripts/sandbox_engines.sh start | $bin/python -c \
+    'import json, sys; print(json.dumps(dict(line.strip().split("=", 1) for line in sys.stdin)))')" \
+    tests tests/conformance/test_sandboxes.py tests/conformance/test_swe_instances.py ;;
+chaos) need sandboxes; TURNGYM_CHAOS=full tests tests/integration/test_sandbox_chaos.py ;;
+web) need web miniwob; TURNGYM_SOAK=full tests tests/integration/test_web_soak.py ;;
+sites)
+  need web wiki
+  sites
+  TURNGYM_CONFORMANCE=full tests tests/conformance/test_web_sites.py ;;
+desktop) need desktop; TURNGYM_SOAK=full tests tests/conformance/test_desktop.py -k five_hundred ;;
+swe)
+  need sandboxes
+  $bin/python -m turngym.environments.swe.install
+  $bin/turngym check task swe/bugs --parallel 2
+  # shellcheck disable=SC2086
+  $bin/python benchmarks/swe_tasks.py ${ARGS:-}
+  $bin/python benchmarks/swe_honest.py
+  TURNGYM_SWE=full tests tests/integration/test_swe_cheats.py ;;
+outside)
+  need train openai serve mcp
+  outside=.venv-outside/bin
+  test -x $outside/mini || { "$python" -m venv .venv-outside && $outside/pip install -qq \
+    'mini-swe-agent>=2.4' 'smolagents>=1.26' 'openai-agents>=0.24'; }
+  TURNGYM_OUTSIDE="$PWD/$outside/python" tests -s tests/integration/test_outside_agents.py ;;
+llm)
+  need train search smollm2 openai serve sandboxes
+  TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
+drill)
+  need
+  TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \
+    tests/property/test_staleness_bound.py tests/integration/test_chaos_environment.py ;;
+damage) need train; TURNGYM_DAMAGE=full tests -s tests/integration/test_damage.py ;;
+wheel)
+  need train
+  rm -rf dist && $bin/python -m hatchling build
+  TURNGYM_WHEEL=full tests tests/integration/test_wheel.py ;;
+*)
+  echo "make proof PART=...${parts}"
+  [[ -z "${1:-}" ]] || { echo "error: unknown part '$1'" >&2; exit 2; } ;;
+esac
