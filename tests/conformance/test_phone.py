@@ -15,7 +15,7 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.web.chromium import NEED
-from turngym.environments.web.gate import Response
+from turngym.environments.web.egress import Response
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs
 

@@ -93,7 +93,7 @@ async def finish(env) -> tuple[float, list[str]]:
 def test_every_kind_is_registered_and_there_are_at_least_fifteen(site):
     names = {entry.short_name for entry in registry.match("web/*")}
     assert {f"web/{site}-{kind}" for kind in SITES[site]} <= names
-    assert set(SITES[site]) == set(env_class(site).templates)
+    assert set(SITES[site]) == set(env_class(site).generators)
     assert len(SITES[site]) >= 15
 
 
@@ -124,11 +124,11 @@ def test_every_kind_has_jobs_in_both_splits_and_none_of_them_is_done_already(sit
     make, program = env_class(site), PROGRAMS[site]
     with closing(sqlite3.connect(program.seed / program.database)) as connection:
         data = make.read(None, connection)
-    for kind, template in make.templates.items():
+    for kind, generator in make.generators.items():
         rng = Random(3)
-        jobs = [template(data, rng) for _ in range(60)]
-        assert {job.split for job in jobs} == {"train", "test"}, kind
-        assert all(job.answer or job.wanted != data for job in jobs), kind
+        problems = [generator(data, rng) for _ in range(60)]
+        assert {problem.split for problem in problems} == {"train", "test"}, kind
+        assert all(problem.answer or problem.wanted != data for problem in problems), kind
 
 
 @pytest.mark.parametrize(("site", "kind"), ALL if IS_FULL else QUICK)
@@ -175,7 +175,7 @@ async def test_idle_half_done_and_damage_score_nothing_and_a_reset_forgets_them(
             await env.reset(seed=0)
             for action in done[:-1]:
                 await env.step(action)
-            assert env.data() == env.job.wanted
+            assert env.data() == env.problem.wanted
             with closing(env.slot.connect()) as connection:
                 connection.execute(harm)
                 connection.commit()

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from turngym.environments.core.env import Outcome
 from turngym.environments.web.base import WebEnv
-from turngym.environments.web.gate import Response
+from turngym.environments.web.egress import Response
 from turngym.environments.web.settings import Settings
 
 HOST = "pages.test"

@@ -10,8 +10,8 @@ import pytest
 from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.fresh import Waiting, kind_of
-from turngym.environments.web.gate import Gate
+from turngym.environments.web.egress import EgressProxy
+from turngym.environments.web.prewarmed import Prewarming, context_key
 from turngym.environments.web.session import MAX_DIALOGS
 from turngym.environments.web.settings import Settings
 
@@ -53,14 +53,14 @@ async def say(env, action: str) -> tuple[str, dict]:
 async def test_what_a_page_asked_for_is_waited_for_before_it_reaches_the_gate(
     open_page, monkeypatch
 ):
-    counted = Gate._counted
+    counted = EgressProxy._counted
 
-    async def late(gate, request, reader, writer):
+    async def late(proxy, request, reader, writer):
         if request.target.endswith("/late"):  # a browser's network process that gets no processor
             await asyncio.sleep(0.5)
-        return await counted(gate, request, reader, writer)
+        return await counted(proxy, request, reader, writer)
 
-    monkeypatch.setattr(Gate, "_counted", late)
+    monkeypatch.setattr(EgressProxy, "_counted", late)
     for _ in range(2):
         _, text = await open_page("/fetching", settings=Settings())
         assert "Page: Filled" in text
@@ -317,10 +317,10 @@ async def test_nothing_is_left_of_an_earlier_episode(open_page):
 
 async def test_a_context_made_ahead_is_given_once_and_never_one_that_died(open_page, browser):
     first, _ = await open_page("/plain")
-    kind = kind_of(first.session._settings)
+    kind = context_key(first.session._settings)
 
     def waiting():  # the browser is shared: others keep contexts of other kinds
-        return [one for one in browser.kept if isinstance(one, Waiting) and one.kind == kind]
+        return [one for one in browser.kept if isinstance(one, Prewarming) and one.kind == kind]
 
     (ahead,) = waiting()
     second, _ = await open_page("/plain")
@@ -336,7 +336,7 @@ async def test_a_context_made_ahead_is_given_once_and_never_one_that_died(open_p
     assert third.session.tab.page.context not in {fresh.context, *contexts}
 
 
-async def made(ahead: Waiting):
+async def made(ahead: Prewarming):
     return await ahead._making
 
 

@@ -219,7 +219,7 @@ class DeviceEnv(ScreenEnv):
         return outcome
 
     def _picture(self) -> Image:
-        from turngym.environments.web.pictures import draw_marks, resized
+        from turngym.environments.core.pictures import draw_marks, resized
 
         picture = self.pixels()
         if self._screenshot == "marks":

@@ -6,28 +6,27 @@ ready; the last release ends them.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
-from typing import ClassVar
 
 from turngym.environments.desktop.x11_device import X11Device
 from turngym.errors import EnvironmentFault
+from turngym.shared_resource import SharedResource
 
 SPARE = 1
 """Desktops kept ready; each takes about 50 MB."""
 
 
-class DisplayPool:
-    """The warm desktops of one screen size. ``lease`` gives it, ``release`` gives it back."""
+class DisplayPool(SharedResource):
+    """The warm desktops of one screen size. ``lease`` gives it, ``release`` gives it back.
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _pools: ClassVar[dict[tuple[int, int, int], DisplayPool]] = {}
-    """By process and screen size: a forked process has none of ours."""
+    Args:
+        width: Of the screen, in pixels.
+        height: Of the screen, in pixels.
+    """
 
-    def __init__(self, size: tuple[int, int]) -> None:
-        self._size = size
-        self._leases = 0
+    def __init__(self, width: int, height: int) -> None:
+        self._size = width, height
         self._ready: deque[X11Device] = deque()
         self._change = threading.Condition()
         self._is_open = True
@@ -35,21 +34,10 @@ class DisplayPool:
         self.started = 0
         """Desktops started so far."""
 
-    @classmethod
-    def lease(cls, width: int, height: int) -> DisplayPool:
-        """Return the pool of a screen size; every lease needs one ``release``."""
-        with cls._lock:
-            pool = cls._pools.setdefault((os.getpid(), width, height), cls((width, height)))
-            pool._leases += 1
-            return pool
-
     def release(self) -> None:
         """Give a lease back; the last one ends the spare desktops."""
-        with DisplayPool._lock:
-            self._leases -= 1
-            if self._leases:
-                return
-            del DisplayPool._pools[os.getpid(), *self._size]
+        if not self._end_lease():
+            return
         with self._change:
             self._is_open = False
             self._change.notify_all()

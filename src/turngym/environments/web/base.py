@@ -6,15 +6,17 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypedDict
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
+from turngym.environments.web.acting import act
 from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
-from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death, require_browser
-from turngym.environments.web.gate import Site
+from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
+from turngym.environments.web.egress import Site
 from turngym.environments.web.observation import PageView, address_text, page_text
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
@@ -32,6 +34,30 @@ _MENU_TEXTS = 6
 _MENU_ACTIONS = 150
 _RECOVERIES = 3
 """Times that one step is tried again after the browser died."""
+
+
+class WebOptions(TypedDict, total=False):
+    """Arguments that every web environment passes on to ``WebEnv``."""
+
+    screenshot: Screenshot
+    action_style: ActionStyle
+    keep: str | None
+    render_mode: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class WebEpisode:
+    """The state of one episode; ``reset`` and ``restore`` make a new one."""
+
+    session: WebSession | None = None
+    storage: Any = None
+    """Cookies and local storage that it begins with."""
+    view: PageView = field(default_factory=PageView)
+    """What was seen last."""
+    page: str | None = None
+    """The text of ``view``; None until it is asked for."""
+    done: list[Action] = field(default_factory=list)
+    """What was carried out."""
 
 
 class WebEnv(ScreenEnv):
@@ -58,6 +84,8 @@ class WebEnv(ScreenEnv):
     """
 
     actions: ClassVar[tuple[str, ...]] = BROWSING
+    episode_type: ClassVar[type[WebEpisode]] = WebEpisode
+    episode: WebEpisode
     shows_address: ClassVar[bool] = True
     """Show title and address of the page, which tell nothing where there is but one."""
     rules = (
@@ -89,12 +117,7 @@ class WebEnv(ScreenEnv):
         )
         self._max_chars = max_chars
         self._host: BrowserHost | None = None
-        self._session: WebSession | None = None
-        self._done_actions: list[Action] = []
-        self.storage: Any = None
-        """Cookies and local storage that the next episode begins with."""
-        self.view = PageView()
-        """What was seen last."""
+        self.episode = self.episode_type()
 
     # What a subclass gives.
 
@@ -121,15 +144,19 @@ class WebEnv(ScreenEnv):
     @property
     def session(self) -> WebSession:
         """The running episode's browser context. In the browser's loop only."""
-        if self._session is None:
+        if self.episode.session is None:
             raise EnvironmentFault(f"{self.name}: no episode is open")
-        return self._session
+        return self.episode.session
+
+    @property
+    def view(self) -> PageView:
+        """What was seen last."""
+        return self.episode.view
 
     async def begin(self, task: Task) -> Outcome:
         """Open the first page in a fresh context."""
         if self._host is None:
             self._host = BrowserHost.lease()
-        self._done_actions = []
         return await self._host.run(self._begin(task))
 
     async def turn(self, action: Action) -> Outcome:
@@ -151,14 +178,16 @@ class WebEnv(ScreenEnv):
 
     def page(self) -> str:
         """Return the goal and what was seen last, as text."""
-        parts = [f"Goal: {self.goal}"]
-        if self.shows_address:
-            parts.append(address_text(self.view))
-        parts += [f"Note: {note}" for note in self.view.notes]
-        if self.view.is_busy:
-            parts.append("Note: The page is still busy.")
-        parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
-        return "\n".join(parts)
+        if self.episode.page is None:  # asked for as observation, state key and reminder
+            parts = [f"Goal: {self.goal}"]
+            if self.shows_address:
+                parts.append(address_text(self.view))
+            parts += [f"Note: {note}" for note in self.view.notes]
+            if self.view.is_busy:
+                parts.append("Note: The page is still busy.")
+            parts.append(page_text(self.view, self._max_chars) or "(the page is empty)")
+            self.episode.page = "\n".join(parts)
+        return self.episode.page
 
     def legal_actions(self) -> list[str]:
         """Return a menu: click what has a mark, type what the goal quotes, choose options.
@@ -198,6 +227,7 @@ class WebEnv(ScreenEnv):
         with self._boundary("reset"):
             for attempt in range(_RECOVERIES):
                 try:
+                    await self._new_episode()
                     await self._enter(task)
                     break
                 except BrowserGone:
@@ -216,11 +246,14 @@ class WebEnv(ScreenEnv):
                     if attempt == _RECOVERIES - 1:
                         raise
                     await self._recover()
-            self._done_actions.append(action)
+            self.episode.done.append(action)
             return await self._seen(outcome)
 
-    async def _enter(self, task: Task) -> None:
+    async def _new_episode(self) -> None:
         await self._drop_session()
+        self.episode = self.episode_type()
+
+    async def _enter(self, task: Task) -> None:
         goal, start = await self.prepare(task)
         await self._open_page(goal, start)
 
@@ -229,25 +262,29 @@ class WebEnv(ScreenEnv):
         await self._drop_session()
         self.goal = goal
         assert self._host is not None
-        self._session = WebSession(self._host, self.sites(), self.settings, self.storage)
-        with self._death():
-            await self._session.open(url)
+        episode = self.episode
+        episode.session = WebSession(self._host, self.sites(), self.settings, episode.storage)
+        with self._crash_detection():
+            await episode.session.open(url)
             await self.arrived(self.current_task)
-            self.view = await self._session.look()
+            await self._look()
 
     async def _step(self, action: Action) -> Outcome:
-        with self._death():
+        with self._crash_detection():
             problem = None
             if action.name not in ("answer", "stop"):
-                problem = await self.session.act(action)
+                problem = await act(self.session, action)
             if problem is None and (end := await self.judge(action)) is not None:
                 return end
             if problem is not None:
                 return Outcome(text=f"{problem}\n{self.page()}", invalid_action=problem)
-            self.view = await self.session.look()
+            await self._look()
             # A page may take until now to tell that the goal is reached.
             end = await self.judge(action)
             return Outcome(text=self.page()) if end is None else end
+
+    async def _look(self) -> None:
+        self.episode.view, self.episode.page = await self.session.look(), None
 
     async def _recover(self) -> None:
         """Play the episode again up to now, in a new browser.
@@ -255,10 +292,12 @@ class WebEnv(ScreenEnv):
         Raises:
             EnvironmentFault: It does not lead to the same page.
         """
-        before = self.page()
+        before, done = self.page(), self.episode.done
+        await self._new_episode()
         await self._enter(self.current_task)
-        for action in self._done_actions:
+        for action in done:
             await self._step(action)
+        self.episode.done = done
         if self.page() != before:
             raise EnvironmentFault(
                 f"{self.name}: the browser died, and playing the episode again gave another page"
@@ -267,26 +306,26 @@ class WebEnv(ScreenEnv):
     async def _seen(self, outcome: Outcome) -> Outcome:
         """Add the picture, and keep what should be kept."""
         if self._screenshot != "none":
-            with self._death():
+            with self._crash_detection():
                 outcome.image = self._image = await self._picture()
-        self._keep_turn(len(self._done_actions), outcome)
+        self._keep_turn(len(self.episode.done), outcome)
         return outcome
 
     async def _picture(self) -> Image:
-        from turngym.environments.web.pictures import decode, draw_marks
+        from turngym.environments.core.pictures import decode, draw_marks
 
         picture = decode(await self.session.screenshot(), self.settings.width, self.settings.height)
         return draw_marks(picture, self.view.elements) if self._screenshot == "marks" else picture
 
     async def _drop_session(self) -> None:
-        session, self._session = self._session, None
+        session, self.episode.session = self.episode.session, None
         if session is not None:
             trace = None if self._kept is None else self._kept / "trace.zip"
             await session.close(trace)
         self._kept = None
 
     @contextmanager
-    def _death(self) -> Iterator[None]:
+    def _crash_detection(self) -> Iterator[None]:
         """Tell the death of the browser from other failures."""
         from playwright.async_api import Error
 
@@ -294,6 +333,6 @@ class WebEnv(ScreenEnv):
             yield
         except Error as error:
             assert self._host is not None
-            if is_death(error) or not self._host.is_alive:
+            if is_crash(error) or not self._host.is_alive:
                 raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
             raise

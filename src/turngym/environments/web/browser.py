@@ -15,10 +15,11 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from turngym.environments.web.chromium import FLAGS, find_chromium
 from turngym.errors import EnvironmentFault, missing_extra
+from turngym.shared_resource import SharedResource
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Playwright
@@ -37,15 +38,15 @@ class BrowserGone(EnvironmentFault):
     """The browser died; what was open in it is lost."""
 
 
-_DEATH = ("has been closed", "Target closed", "Connection closed", "browser has disconnected")
+_CRASH_WORDS = ("has been closed", "Target closed", "Connection closed", "browser has disconnected")
 
 
-def is_death(error: Exception) -> bool:
+def is_crash(error: Exception) -> bool:
     """Say whether Playwright's ``error`` comes of a page or browser that is gone."""
-    return any(words in str(error) for words in _DEATH)
+    return any(words in str(error) for words in _CRASH_WORDS)
 
 
-async def answered(question: Coroutine[Any, Any, T]) -> T:
+async def with_timeout(question: Coroutine[Any, Any, T]) -> T:
     """Return the browser's answer; one that dies meanwhile may never give it.
 
     Raises:
@@ -78,14 +79,16 @@ class Stoppable(Protocol):
         ...
 
 
-class BrowserHost:
-    """The browser of this process. ``lease`` gives it, ``release`` gives it back."""
+class BrowserHost(SharedResource):
+    """The browser of this process. ``lease`` gives it, ``release`` gives it back.
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-    _current: ClassVar[BrowserHost | None] = None
+    Raises:
+        MissingExtraError: Playwright is not installed.
+        ConfigError: There is no Chromium.
+    """
 
     def __init__(self) -> None:
-        self._leases = 0
+        require_browser()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="turngym-browser", daemon=True)
         self._thread.start()
@@ -97,28 +100,10 @@ class BrowserHost:
         self.kept: list[Stoppable] = []
         """What waits to be used again, and ends with the browser. In the host's loop only."""
 
-    @classmethod
-    def lease(cls) -> BrowserHost:
-        """Return the host, made when there is none; every lease needs one ``release``.
-
-        Raises:
-            MissingExtraError: Playwright is not installed.
-            ConfigError: There is no Chromium.
-        """
-        require_browser()
-        with cls._lock:
-            if cls._current is None:
-                cls._current = cls()
-            cls._current._leases += 1
-            return cls._current
-
     def release(self) -> None:
         """Give a lease back; the last one ends browser, loop and thread. Blocks until then."""
-        with BrowserHost._lock:
-            self._leases -= 1
-            if self._leases:
-                return
-            BrowserHost._current = None
+        if not self._end_lease():
+            return
         future = asyncio.run_coroutine_threadsafe(self._shut_down(), self.loop)
         with suppress(Exception):  # whatever is left of a browser that does not answer
             future.result(_JOIN_TIMEOUT_S)
@@ -152,7 +137,7 @@ class BrowserHost:
         for _ in range(_LAUNCHES):
             try:
                 browser = await self._ready()
-                return await answered(browser.new_context(**options))
+                return await with_timeout(browser.new_context(**options))
             except Error as error:
                 problem = str(error).splitlines()[0]
             except BrowserGone as gone:

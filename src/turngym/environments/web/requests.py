@@ -1,8 +1,8 @@
 """The requests that a page has under way, as the browser tells them in the order of the page.
 
-The gate sees a request when it arrives, which on a busy machine may be long after the page made it.
-Here it counts from the line of the page that made it: the browser tells both over one connection,
-so whatever the page asked for before it answered us is known when its answer is.
+The proxy sees a request when it arrives, which on a busy machine may be long after the page made
+it. Here it counts from the line of the page that made it: the browser tells both over one
+connection, so whatever the page asked for before it answered us is known when its answer is.
 """
 
 from __future__ import annotations

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngym.environments.folders import OwnedFolder
-from turngym.environments.web.acting import LOAD_S, MAX_TABS, Acting, first_line
-from turngym.environments.web.browser import BrowserGone, BrowserHost, answered
-from turngym.environments.web.fresh import keep_fresh, make_fresh, take_fresh
-from turngym.environments.web.gate import Gate, Site
+from turngym.environments.web.browser import BrowserGone, BrowserHost, with_timeout
+from turngym.environments.web.egress import EgressProxy, Site
 from turngym.environments.web.observation import PageView, read_view
 from turngym.environments.web.observation import Tab as TabLine
+from turngym.environments.web.prewarmed import make_context, prewarm, take_prewarmed
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import Tab, TabLost
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Dialog, Download, Page
 
+MAX_TABS = 8
+LOAD_S = 10.0
+"""How long an address may take to answer."""
 MAX_DIALOGS = 20
 """Dialogs of one page in one step; at one more the page is closed."""
 MAX_DOWNLOAD_BYTES = 20 << 20
@@ -29,7 +31,7 @@ _DOWNLOAD_S = 10.0
 _SHOWN_NOTES = 5
 
 
-class WebSession(Acting):
+class WebSession:
     """What one episode has open. Used in the host's loop only.
 
     Args:
@@ -46,20 +48,20 @@ class WebSession(Acting):
         settings: Settings,
         storage: Any = None,
     ) -> None:
-        self._host = host
+        self.host = host
         self._sites = dict(sites)
-        self._gate = Gate({})
-        self._settings = settings
+        self.proxy = EgressProxy({})
+        self.settings = settings
         self._storage = storage
         self._context: BrowserContext | None = None
-        self._tabs: list[Tab] = []
-        self._active = 0
+        self.tabs: list[Tab] = []
+        self.active = 0
         self._arriving: set[asyncio.Task[None]] = set()
-        self._notes: list[str] = []
+        self.notes: list[str] = []
         self._dialogs = 0
         self._expects_page = False
         self._is_next_wanted = False
-        self._clipboard = ""
+        self.clipboard = ""
         """One per episode; the browser's own is shared by all of them."""
         self._owned = OwnedFolder("web")
         self.folder = self._owned.path
@@ -72,17 +74,17 @@ class WebSession(Acting):
             BrowserGone: There is no browser to be had.
         """
         fresh = None
-        if self._storage is None and not self._settings.trace:
-            fresh = await take_fresh(self._host, self._settings)
+        if self._storage is None and not self.settings.trace:
+            fresh = await take_prewarmed(self.host, self.settings)
             self._is_next_wanted = True
         if fresh is None:
-            fresh = await make_fresh(self._host, self._settings, self._storage, self._gate)
-        fresh.gate.serve(self._sites, self._settings.allow)
-        self._context, self._gate = fresh.context, fresh.gate
+            fresh = await make_context(self.host, self.settings, self._storage, self.proxy)
+        fresh.proxy.serve(self._sites, self.settings.allow)
+        self._context, self.proxy = fresh.context, fresh.proxy
         self._context.on("page", self._page_opened)
         self._listen(fresh.tab.page)
         self._show(fresh.tab)
-        await self._goto(url)
+        await self.goto(url)
 
     async def close(self, trace: Path | None = None) -> None:
         """End the episode and remove all it left. Safe to call twice.
@@ -96,28 +98,41 @@ class WebSession(Acting):
         with suppress(Exception):  # the browser may be gone, and the context with it
             if context is not None:
                 async with asyncio.timeout(LOAD_S):
-                    if trace is not None and self._settings.trace:
+                    if trace is not None and self.settings.trace:
                         await context.tracing.stop(path=trace)
                     await context.close()
-        await self._gate.close()
+        await self.proxy.close()
         self._owned.remove()
+
+    async def goto(self, url: str) -> None:
+        """Open an address in the tab that is looked at; a note says when it cannot be."""
+        from playwright.async_api import Error
+
+        try:
+            await self.tab.within(
+                self.tab.page.goto(url, wait_until="commit", timeout=LOAD_S * 1000), LOAD_S + 1
+            )
+        except Error as error:
+            if not self.host.is_alive:
+                raise BrowserGone("the browser died while it loaded a page") from error
+            self.notes.append(f"{url[:80]} could not be opened: {first_line(error)}")
 
     @property
     def tab(self) -> Tab:
         """The tab that is looked at."""
-        return self._tabs[self._active]
+        return self.tabs[self.active]
 
     # What a snapshot keeps.
 
     @property
     def is_plain(self) -> bool:
         """One tab is all there is: no others, no files, nothing on the clipboard."""
-        return len(self._tabs) == 1 and not self._clipboard and not any(self.folder.iterdir())
+        return len(self.tabs) == 1 and not self.clipboard and not any(self.folder.iterdir())
 
     async def storage_state(self) -> Any:
         """Return cookies and local storage, as ``storage`` takes them."""
         assert self._context is not None
-        return await answered(self._context.storage_state())
+        return await with_timeout(self._context.storage_state())
 
     async def history(self) -> tuple[str, ...]:
         """Return the addresses that going back leads to, and the one that is open last."""
@@ -127,10 +142,10 @@ class WebSession(Acting):
 
     async def look(self) -> PageView:
         """Return the page once it is quiet, with what happened since the last look."""
-        s = self._settings
+        s = self.settings
         if self._is_next_wanted:  # now, since the wait for the page to become quiet is idle time
             self._is_next_wanted = False
-            await keep_fresh(self._host, s)
+            await prewarm(self.host, s)
         for _ in range(MAX_TABS + 1):
             await self._settle_arrivals()
             try:
@@ -140,7 +155,7 @@ class WebSession(Acting):
                     options={"ignore": s.ignore, "markText": s.mark_text},
                 )
             except TabLost as lost:
-                await self._replace_tab(str(lost))
+                await self.replace_tab(str(lost))
                 continue
             if not self._arriving:
                 break
@@ -151,31 +166,32 @@ class WebSession(Acting):
         try:
             return await self.tab.within(self.tab.page.screenshot(scale="css"))
         except TabLost as lost:
-            await self._replace_tab(str(lost))
+            await self.replace_tab(str(lost))
             return await self.tab.within(self.tab.page.screenshot(scale="css"))
 
     async def _view(self, raw: dict[str, Any]) -> PageView:
-        notes, self._notes, self._dialogs = self._notes, [], 0
-        notes += [f"{host} may not be reached." for host in dict.fromkeys(self._gate.refused)]
-        self._gate.refused.clear()
+        notes, self.notes, self._dialogs = self.notes, [], 0
+        notes += [f"{host} may not be reached." for host in dict.fromkeys(self.proxy.refused)]
+        self.proxy.refused.clear()
         notes = list(dict.fromkeys(notes))
         if len(notes) > _SHOWN_NOTES:
             notes = [*notes[:_SHOWN_NOTES], f"... and {len(notes) - _SHOWN_NOTES} more."]
         tabs: list[TabLine] = []
-        for tab in self._tabs if len(self._tabs) > 1 else ():
+        for tab in self.tabs if len(self.tabs) > 1 else ():
             title = ""
             with suppress(Exception):  # a tab that does not answer is listed without title
                 title = await tab.within(tab.page.title(), 1.0)
             tabs.append(TabLine(title=title, url=tab.page.url))
-        return read_view(raw, tabs=tuple(tabs), active_tab=self._active, notes=tuple(notes))
+        return read_view(raw, tabs=tuple(tabs), active_tab=self.active, notes=tuple(notes))
 
     # Tabs come and go.
 
-    async def _new_tab(self) -> None:
+    async def new_tab(self) -> None:
+        """Open an empty tab, and look at it."""
         assert self._context is not None
         self._expects_page = True
         try:
-            page = await answered(self._context.new_page())
+            page = await with_timeout(self._context.new_page())
         finally:
             self._expects_page = False
         await self._adopt(page)
@@ -183,7 +199,7 @@ class WebSession(Acting):
     async def _adopt(self, page: Page) -> None:
         """Look at a page from now on."""
         self._listen(page)
-        tab = Tab(page, self._gate)
+        tab = Tab(page, self.proxy)
         await tab.within(tab.open())
         self._show(tab)
 
@@ -192,8 +208,8 @@ class WebSession(Acting):
         page.on("download", self._download_started)
 
     def _show(self, tab: Tab) -> None:
-        self._tabs.append(tab)
-        self._active = len(self._tabs) - 1
+        self.tabs.append(tab)
+        self.active = len(self.tabs) - 1
 
     def _page_opened(self, page: Page) -> None:
         """A page opened a window of its own."""
@@ -201,42 +217,43 @@ class WebSession(Acting):
             self._later(self._take_popup(page))
 
     async def _take_popup(self, page: Page) -> None:
-        if len(self._tabs) + len(self._arriving) > MAX_TABS:
-            self._notes.append("A pop-up was closed; too many tabs are open.")
+        if len(self.tabs) + len(self._arriving) > MAX_TABS:
+            self.notes.append("A pop-up was closed; too many tabs are open.")
             await page.close()
             return
         with suppress(TabLost):
             await self._adopt(page)
-            self._notes.append("A new tab was opened.")
+            self.notes.append("A new tab was opened.")
 
     async def _settle_arrivals(self) -> None:
         if self._arriving:
             await asyncio.wait(self._arriving, timeout=LOAD_S)
-        for tab in [tab for tab in self._tabs if tab.page.is_closed()]:
-            await self._drop_tab(tab)
+        for tab in [tab for tab in self.tabs if tab.page.is_closed()]:
+            await self.drop_tab(tab)
 
-    async def _replace_tab(self, reason: str) -> None:
+    async def replace_tab(self, reason: str) -> None:
         """Close the tab that is looked at; when it was the last one, open an empty one."""
         from playwright.async_api import Error
 
-        self._notes.insert(0, self.tab.lost_because or reason)
+        self.notes.insert(0, self.tab.lost_because or reason)
         try:
-            await self._drop_tab(self.tab)
+            await self.drop_tab(self.tab)
         except Error as error:
             raise BrowserGone(f"the browser died ({first_line(error)})") from error
 
-    async def _drop_tab(self, tab: Tab) -> None:
-        if tab not in self._tabs:
+    async def drop_tab(self, tab: Tab) -> None:
+        """Close a tab; the last one gives way to an empty one."""
+        if tab not in self.tabs:
             return
-        place = self._tabs.index(tab)
-        self._tabs.remove(tab)
-        if self._active > place or self._active >= len(self._tabs):
-            self._active = max(0, self._active - 1)
+        place = self.tabs.index(tab)
+        self.tabs.remove(tab)
+        if self.active > place or self.active >= len(self.tabs):
+            self.active = max(0, self.active - 1)
         await tab.close()
-        if not self._host.is_alive:
+        if not self.host.is_alive:
             raise BrowserGone("the browser died")
-        if not self._tabs:
-            await self._new_tab()
+        if not self.tabs:
+            await self.new_tab()
 
     def _dialog_opened(self, dialog: Dialog) -> None:
         self._later(self._answer_dialog(dialog))
@@ -245,7 +262,7 @@ class WebSession(Acting):
         """Accept it, but give a prompt no text; at too many of them close the page."""
         self._dialogs += 1
         if self._dialogs == MAX_DIALOGS + 1:
-            for tab in self._tabs:
+            for tab in self.tabs:
                 if tab.page is dialog.page:
                     tab.lost_because = (
                         f"The page opened more than {MAX_DIALOGS} dialogs and was closed."
@@ -257,7 +274,7 @@ class WebSession(Acting):
         verb = "dismissed" if dialog.type == "prompt" else "accepted"
         if dialog.type != "beforeunload":
             text = " ".join(dialog.message[:200].split())
-            self._notes.append(f"The page showed ({dialog.type}, {verb}): {text!r}")
+            self.notes.append(f"The page showed ({dialog.type}, {verb}): {text!r}")
         with suppress(Exception):  # the page may have gone meanwhile
             await (dialog.dismiss() if verb == "dismissed" else dialog.accept())
 
@@ -273,14 +290,14 @@ class WebSession(Acting):
         except Exception:  # noqa: BLE001 - whatever stops it, the agent is told
             with suppress(Exception):
                 await download.cancel()
-            self._notes.append(f"The download of {name} was stopped.")
+            self.notes.append(f"The download of {name} was stopped.")
             return
         size = target.stat().st_size
         if size > MAX_DOWNLOAD_BYTES:
             target.unlink()
-            self._notes.append(f"The download of {name} was too large ({size} bytes).")
+            self.notes.append(f"The download of {name} was too large ({size} bytes).")
         else:
-            self._notes.append(f"Downloaded {name} ({size} bytes).")
+            self.notes.append(f"Downloaded {name} ({size} bytes).")
 
     def _later(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -291,3 +308,9 @@ class WebSession(Acting):
         self._arriving.discard(task)
         if not task.cancelled():
             task.exception()  # what a page that went away left behind
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of Playwright says, without the call that it came of."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    return line.split(": ", 1)[-1][:200]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turngym.environments.web.gate import Gate
+from turngym.environments.web.egress import EgressProxy
 from turngym.environments.web.requests import Requests
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Tab:
 
     Args:
         page: The page.
-        gate: Its way out, which knows what is under way.
+        proxy: Its way out, which knows what is under way.
     """
 
-    def __init__(self, page: Page, gate: Gate) -> None:
+    def __init__(self, page: Page, proxy: EgressProxy) -> None:
         self.page = page
-        self._gate = gate
+        self._proxy = proxy
         self._session: CDPSession | None = None
         self._requests: Requests | None = None
         self._world: int | None = None
@@ -182,13 +182,13 @@ class Tab:
 
     @property
     def _is_idle(self) -> bool:
-        """No request of the page is under way, and none that comes of it is at the gate."""
+        """No request of the page is under way, and none that comes of it is at the proxy."""
         assert self._requests is not None
-        return self._requests.is_idle and self._gate.is_idle
+        return self._requests.is_idle and self._proxy.is_idle
 
     async def _wait_idle(self, deadline: float) -> None:
         assert self._requests is not None
-        for one in (self._requests, self._gate):
+        for one in (self._requests, self._proxy):
             await one.wait_idle(deadline - asyncio.get_running_loop().time())
 
     async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:

@@ -8,13 +8,13 @@ import sqlite3
 import pytest
 
 from turngym.environments.core.actions import Action
-from turngym.environments.web.gate import Gate, Server
-from turngym.environments.web.miniwob.scene import Scene
+from turngym.environments.web.egress import EgressProxy, Server
+from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.observation import Element, PageView
 from turngym.environments.web.sites.data import Data, plain, read_data
 from turngym.environments.web.sites.env import _said
-from turngym.environments.web.sites.jobs import (
-    Job,
+from turngym.environments.web.sites.problems import (
+    Problem,
     choose,
     enter,
     press,
@@ -114,19 +114,19 @@ PAGE = page(
     ],
 )
 def test_a_stage_finds_its_element(stage, move):
-    assert stage(Scene("", PAGE)) == move
+    assert stage(ExpertView("", PAGE)) == move
 
 
 def test_a_script_does_one_stage_a_turn_and_stops():
     expert = script(press("Edit"), reply("42"))
     done = (Action(name="click", arguments={}),)
-    assert expert(Scene("", PAGE)) == ("click", {"mark": 1})
-    assert expert(Scene("", PAGE, done)) == ("answer", {"text": "42"})
-    assert expert(Scene("", PAGE, done * 2)) == ("stop", {})
+    assert expert(ExpertView("", PAGE)) == ("click", {"mark": 1})
+    assert expert(ExpertView("", PAGE, done)) == ("answer", {"text": "42"})
+    assert expert(ExpertView("", PAGE, done * 2)) == ("stop", {})
 
 
 def test_a_goal_decides_its_split():
-    splits = [Job(goal=str(n), wanted=None, expert=script()).split for n in range(400)]
+    splits = [Problem(goal=str(n), wanted=None, expert=script()).split for n in range(400)]
     assert 70 < splits.count("test") < 130
 
 
@@ -139,16 +139,16 @@ async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
 
     path = str(tmp_path / "socket")
     server = await asyncio.start_unix_server(answer, path)
-    gate = Gate({"site.test": Server(socket=path), "gone.test": Server(socket=path + "x")})
-    await gate.open()
+    proxy = EgressProxy({"site.test": Server(socket=path), "gone.test": Server(socket=path + "x")})
+    await proxy.open()
     try:
         for host, wanted in (("site.test", b"hello"), ("gone.test", b"does not answer")):
-            port = int(gate.address.rpartition(":")[2])
+            port = int(proxy.address.rpartition(":")[2])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(f"GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             async with asyncio.timeout(10):
                 assert wanted in await reader.readuntil(wanted)
             writer.close()
     finally:
-        await gate.close()
+        await proxy.close()
         server.close()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turngym.environments.web.gate import Gate
+from turngym.environments.web.egress import EgressProxy
 from turngym.environments.web.requests import Requests
 from turngym.environments.web.tab import Tab
 
@@ -48,7 +48,7 @@ def session():
 
 @pytest.fixture
 def tab(session):
-    tab = Tab(SimpleNamespace(is_closed=lambda: False), Gate({}))
+    tab = Tab(SimpleNamespace(is_closed=lambda: False), EgressProxy({}))
     tab._session = session
     tab._requests = Requests(session)
     return tab

@@ -13,7 +13,7 @@ import turngym
 from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.web import browser, chromium
 from turngym.environments.web.actions import COMMANDS, as_tool_call, web_commands, web_tools
-from turngym.environments.web.gate import Folder, Gate, Response, Server
+from turngym.environments.web.egress import EgressProxy, Folder, Response, Server
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.observation import Element, PageView, address_text, page_text
 from turngym.errors import ConfigError, MissingExtraError
@@ -128,9 +128,9 @@ def test_every_action_in_words_is_a_tool_call_too():
 
 
 def test_the_gate_admits_its_own_sites_only():
-    gate = Gate({"shop.test": Server(1)}, allow=("example.org",))
-    assert gate.admits("http://shop.test/x")
-    assert gate.admits("https://example.org/")
+    proxy = EgressProxy({"shop.test": Server(1)}, allow=("example.org",))
+    assert proxy.admits("http://shop.test/x")
+    assert proxy.admits("https://example.org/")
     for url in (
         "https://shop.test/",
         "http://127.0.0.1/",
@@ -140,11 +140,11 @@ def test_the_gate_admits_its_own_sites_only():
         "data:text/html,x",
         "chrome://crash",
     ):
-        assert not gate.admits(url), url
+        assert not proxy.admits(url), url
 
 
-async def ask(gate: Gate, request: str) -> str:
-    host, port = gate.address.removeprefix("http://").split(":")
+async def ask(proxy: EgressProxy, request: str) -> str:
+    host, port = proxy.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"{request}\r\nConnection: close\r\n\r\n".encode())
     writer.write_eof()
@@ -165,19 +165,21 @@ async def test_the_gate_answers_forwards_and_refuses():
 
     server = await asyncio.start_server(upstream, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    gate = Gate({"a.test": lambda path: Response(body=path.encode()), "b.test": Server(port)})
-    await gate.open()
+    proxy = EgressProxy(
+        {"a.test": lambda path: Response(body=path.encode()), "b.test": Server(port)}
+    )
+    await proxy.open()
     try:
-        assert (await ask(gate, "GET http://a.test/x?y=1 HTTP/1.1")).endswith("/x?y=1")
+        assert (await ask(proxy, "GET http://a.test/x?y=1 HTTP/1.1")).endswith("/x?y=1")
         post = "POST http://b.test/form HTTP/1.1\r\nHost: b.test\r\nContent-Length: 3\r\n\r\nabc"
-        assert "POST /form HTTP/1.1 b'abc'" in await ask(gate, post)
-        assert "403" in await ask(gate, "GET http://c.test/ HTTP/1.1")
-        assert "403" in await ask(gate, f"GET http://127.0.0.1:{port}/ HTTP/1.1")
-        assert "403" in await ask(gate, f"CONNECT 127.0.0.1:{port} HTTP/1.1")
-        assert gate.refused == ["c.test", "127.0.0.1", "127.0.0.1"]
-        assert gate.is_idle
+        assert "POST /form HTTP/1.1 b'abc'" in await ask(proxy, post)
+        assert "403" in await ask(proxy, "GET http://c.test/ HTTP/1.1")
+        assert "403" in await ask(proxy, f"GET http://127.0.0.1:{port}/ HTTP/1.1")
+        assert "403" in await ask(proxy, f"CONNECT 127.0.0.1:{port} HTTP/1.1")
+        assert proxy.refused == ["c.test", "127.0.0.1", "127.0.0.1"]
+        assert proxy.is_idle
     finally:
-        await gate.close()
+        await proxy.close()
         server.close()
 
 
@@ -230,10 +232,10 @@ def test_unknown_settings_are_refused_at_once():
 
 
 async def test_a_gate_that_closes_leaves_no_connection_open_not_even_one_that_just_came():
-    gate = Gate({})
-    await gate.open()
+    proxy = EgressProxy({})
+    await proxy.open()
     closed = []
     writer = SimpleNamespace(close=lambda: closed.append(True))
-    gate._connected(asyncio.StreamReader(), writer)
-    await gate.close()
+    proxy._connected(asyncio.StreamReader(), writer)
+    await proxy.close()
     assert closed == [True]

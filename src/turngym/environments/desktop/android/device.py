@@ -110,7 +110,7 @@ class AndroidDevice:
         return View(active=focus, notes=tuple(notes))
 
     def pixels(self) -> Image:
-        from turngym.environments.web.pictures import decode
+        from turngym.environments.core.pictures import decode
 
         picture = self._wire.execute("screencap -p")
         if not picture.startswith(b"\x89PNG"):

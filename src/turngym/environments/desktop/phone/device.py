@@ -13,8 +13,9 @@ from turngym.environments.core.spaces import Image
 from turngym.environments.desktop import files
 from turngym.environments.desktop.device import MAX_TYPED
 from turngym.environments.desktop.observation import Element, View, marked
-from turngym.environments.web.browser import BrowserGone, BrowserHost, is_death
-from turngym.environments.web.gate import Site
+from turngym.environments.web.acting import act
+from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash
+from turngym.environments.web.egress import Site
 from turngym.environments.web.observation import PageView
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
@@ -72,7 +73,7 @@ class WebPhone:
         return View(active=page.title or page.url, notes=tuple(notes), elements=elements)
 
     def pixels(self) -> Image:
-        from turngym.environments.web.pictures import decode
+        from turngym.environments.core.pictures import decode
 
         return decode(self._await(self._session.screenshot()), self.width, self.height)
 
@@ -139,7 +140,7 @@ class WebPhone:
         if name == "back":
             if self._in_tab(lambda tab: tab.can_go_back()) is False:
                 return None  # as on any phone's home screen
-            return self._await(self._session.act(Action(name="go_back")))
+            return self._await(act(self._session, Action(name="go_back")))
         names = keys.replace(" ", "").split("+")
         plain = {one: one for one in names if len(one) == 1 and one.isascii()}
         chord = [_KEYS.get(one.lower(), plain.get(one, "")) for one in names]
@@ -155,7 +156,7 @@ class WebPhone:
             EnvironmentFault: It may not be opened.
         """
         action = Action(name="goto", arguments={"url": command[0]})
-        if problem := self._await(self._session.act(action)):
+        if problem := self._await(act(self._session, action)):
             raise EnvironmentFault(f"phone: {problem}")
 
     def run(self, *command: str) -> int | None:
@@ -228,7 +229,7 @@ class WebPhone:
             future.cancel()
             raise BrowserGone(f"phone: no answer within {_ANSWER_S:.0f} s") from None
         except Error as error:
-            if is_death(error) or not self._host.is_alive:
+            if is_crash(error) or not self._host.is_alive:
                 raise BrowserGone(f"phone: the browser died ({_first(error)})") from error
             raise
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from turngym.environments.web.gate import Response
+from turngym.environments.web.egress import Response
 
 HOST = "phone.test"
 HOME = f"http://{HOST}/"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
-from turngym.environments.core.actions import Action, ActionStyle
+from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
-from turngym.environments.web.base import WebEnv
+from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserGone
-from turngym.environments.web.gate import Folder, Site
+from turngym.environments.web.egress import Folder, Site
+from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
-from turngym.environments.web.miniwob.scene import Scene
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
@@ -79,6 +79,16 @@ _SETTINGS = Settings(
 )
 
 
+@dataclass(slots=True, kw_only=True)
+class MiniWobEpisode(WebEpisode):
+    """The state of one episode of a MiniWoB task."""
+
+    task: str = ""
+    key: int = 0
+    """Digest of the problem."""
+    raw_reward: float | None = None
+
+
 class MiniWobEnv(WebEnv):
     """One task of MiniWoB++ (Liu et al. 2018, arXiv:1802.08802).
 
@@ -90,12 +100,9 @@ class MiniWobEnv(WebEnv):
             longer the same each time.
         reward: ``"own"`` is the task's, -1 for a failure; with ``"success"`` a failure earns 0, as
             it does to go on until the turns are spent.
-        max_chars: As ``WebEnv``.
-        screenshot: As ``WebEnv``.
-        action_style: As ``WebEnv``.
-        keep: As ``WebEnv``.
         trace: Record a Playwright trace into ``keep``.
-        render_mode: ``"ansi"`` or None.
+        max_chars: As ``WebEnv``.
+        options: As ``WebEnv``.
 
     Action: clicking, typing, choosing, dragging, by mark or by pixel; no addresses and no tabs.
     Observation: the task's own instruction and the page; text has marks too.
@@ -109,6 +116,8 @@ class MiniWobEnv(WebEnv):
         "append", "clear", "select", "press", "scroll_in", "scroll", "wait",
     )  # fmt: skip
     shows_address: ClassVar[bool] = False
+    episode_type: ClassVar[type[WebEpisode]] = MiniWobEpisode
+    episode: MiniWobEpisode
 
     def __init__(
         self,
@@ -116,12 +125,9 @@ class MiniWobEnv(WebEnv):
         task: str | Sequence[str],
         time_limit: float | Literal["own"] | None = None,
         reward: Literal["own", "success"] = "own",
-        max_chars: int = 6_000,
-        screenshot: Literal["none", "plain", "marks"] = "none",
-        action_style: ActionStyle = "commands",
-        keep: str | None = None,
         trace: bool = False,
-        render_mode: str | None = None,
+        max_chars: int = 6_000,
+        **options: Unpack[WebOptions],
     ) -> None:
         tasks = (task,) if isinstance(task, str) else tuple(task)
         for name in tasks or ("",):
@@ -131,23 +137,13 @@ class MiniWobEnv(WebEnv):
             raise ConfigError(f"MiniWoB: time_limit={time_limit!r}; wanted a number or 'own'")
         if reward not in ("own", "success"):
             raise unknown_name("MiniWoB reward", reward, ("own", "success"))
-        super().__init__(
-            settings=replace(_SETTINGS, trace=trace),
-            max_chars=max_chars,
-            screenshot=screenshot,
-            action_style=action_style,
-            keep=keep,
-            render_mode=render_mode,
-        )
+        settings = replace(_SETTINGS, trace=trace)
+        super().__init__(settings=settings, max_chars=max_chars, **options)
         self._tasks = tasks
-        self._miniwob_task = tasks[0]
-        """Of the running episode."""
         self._time_limit = time_limit
         self._is_clipped = reward == "success"
         self.name = f"miniwob-{'+'.join(tasks)}"
         pages()  # complains at once
-        self._raw_reward: float | None = None
-        self._key = 0
 
     def sites(self) -> Mapping[str, Site]:
         """Return the one site of all tasks."""
@@ -155,10 +151,9 @@ class MiniWobEnv(WebEnv):
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the task's page; its goal is known once it started."""
-        self._raw_reward = None
-        self._miniwob_task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
-        folder = "flight" if self._miniwob_task.startswith("flight.") else "miniwob"
-        page = self._miniwob_task.removeprefix("flight.")
+        self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
+        folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
+        page = self.episode.task.removeprefix("flight.")
         page += "/wrapper.html" if folder == "flight" else ".html"
         return "", f"http://{HOST}/{folder}/{page}"
 
@@ -170,33 +165,33 @@ class MiniWobEnv(WebEnv):
             limit = round(self._time_limit * 1000)
         start = _START.format(
             limit=limit,
-            seeds=json.dumps(seeds[:1] if self._miniwob_task.startswith("flight.") else seeds),
+            seeds=json.dumps(seeds[:1] if self.episode.task.startswith("flight.") else seeds),
             parity=int(task.split == "test"),
         )
-        self._key, goal = await self._asked(start)
+        self.episode.key, goal = await self._evaluate_js(start)
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
 
     async def judge(self, action: Action) -> Outcome | None:
         """Ask the page whether the episode is over."""
-        is_over, raw, timed, reason = await self._asked(_STATE)
+        is_over, raw, timed, reason = await self._evaluate_js(_STATE)
         if not is_over:
             return None
-        self._raw_reward = float(raw)
-        reward = self._raw_reward if self._time_limit is None else float(timed)
+        self.episode.raw_reward = float(raw)
+        reward = self.episode.raw_reward if self._time_limit is None else float(timed)
         reward = max(0.0, reward) if self._is_clipped else reward
         words = "done." if raw >= 1 else "partly done." if raw > 0 else "failed."
-        info = {"raw_reward": self._raw_reward}
+        info = {"raw_reward": self.episode.raw_reward}
         return Outcome(
             text=f"{words} {reason or ''}".strip(), reward=reward, terminated=True, info=info
         )
 
     def score(self) -> float:
         """Return the raw reward, or 0 where it is negative or the task is not over."""
-        return max(0.0, min(1.0, self._raw_reward or 0.0))
+        return max(0.0, min(1.0, self.episode.raw_reward or 0.0))
 
     def instance_key(self) -> str:
         """Return a digest of the problem that was drawn."""
-        return f"{self._miniwob_task} {self._key}"
+        return f"{self.episode.task} {self.episode.key}"
 
     def expert_action(self) -> str:
         """Return the expert's action.
@@ -204,13 +199,13 @@ class MiniWobEnv(WebEnv):
         Raises:
             ConfigError: The task has no expert.
         """
-        expert = experts().get(self._miniwob_task)
+        expert = experts().get(self.episode.task)
         if expert is None:
             raise ConfigError(f"{self.name} has no expert")
-        name, arguments = expert(Scene(self.goal, self.view, tuple(self._done_actions)))
+        name, arguments = expert(ExpertView(self.goal, self.view, tuple(self.episode.done)))
         return self.say(name, **arguments)
 
-    async def _asked(self, expression: str) -> Any:
+    async def _evaluate_js(self, expression: str) -> Any:
         """Return the value of ``expression`` in the task's page."""
         for _ in range(_STARTS):
             try:

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Unpack
 
-from turngym.environments.core.actions import Action, ActionStyle
+from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.web.base import WebEnv
+from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.gate import Site
-from turngym.environments.web.miniwob.scene import Scene
+from turngym.environments.web.egress import Site
+from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.settings import Settings
-from turngym.environments.web.sites.jobs import Job, Template
+from turngym.environments.web.sites.problems import Problem, ProblemGenerator
 from turngym.environments.web.sites.program import Program, Slot
 from turngym.errors import EnvironmentFault, SnapshotError, unknown_name
 from turngym.seeding import derive_seed
@@ -44,19 +44,28 @@ class SiteState:
     text: str
 
 
+@dataclass(slots=True, kw_only=True)
+class SiteEpisode(WebEpisode):
+    """The state of one episode in a web application."""
+
+    problem: Problem | None = None
+    score: float = 0.0
+    document: object = None
+    """Which document is open."""
+    on_page: int = 0
+    """Actions since it was loaded."""
+
+
 class SiteEnv(WebEnv):
     """One kind of task in a web application, with a server and a database of its own.
 
     A subclass says which application: the class variables and ``read``.
 
     Args:
-        kind: Which of ``templates``.
-        settings: As ``WebEnv``.
+        kind: Which of ``generators``.
+        settings: As ``WebEnv``; ``looks`` by default.
         max_chars: As ``WebEnv``.
-        screenshot: As ``WebEnv``.
-        action_style: As ``WebEnv``.
-        keep: As ``WebEnv``.
-        render_mode: ``"ansi"`` or None.
+        options: As ``WebEnv``.
 
     Action: everything that a browser can do, within this one site.
     Observation: the goal, the address and the page.
@@ -71,10 +80,12 @@ class SiteEnv(WebEnv):
         f"{WebEnv.rules} Say stop when the goal is reached and nothing else was changed, or give "
         "the answer where one is asked for: either ends the episode, which is then judged."
     )
+    episode_type: ClassVar[type[WebEpisode]] = SiteEpisode
+    episode: SiteEpisode
     site: ClassVar[str]
     """Name in ids and in the address."""
     program: ClassVar[Program]
-    templates: ClassVar[Mapping[str, Template]]
+    generators: ClassVar[Mapping[str, ProblemGenerator]]
     looks: ClassVar[Settings] = Settings()
     """How its pages are shown unless told otherwise."""
     start: ClassVar[str] = "/"
@@ -88,40 +99,25 @@ class SiteEnv(WebEnv):
         kind: str,
         settings: Settings | None = None,
         max_chars: int = 6_000,
-        screenshot: Literal["none", "plain", "marks"] = "none",
-        action_style: ActionStyle = "commands",
-        keep: str | None = None,
-        render_mode: str | None = None,
+        **options: Unpack[WebOptions],
     ) -> None:
-        if kind not in self.templates:
-            raise unknown_name(f"kind of {self.site} task", kind, self.templates)
-        super().__init__(
-            settings=settings or self.looks,
-            max_chars=max_chars,
-            screenshot=screenshot,
-            action_style=action_style,
-            keep=keep,
-            render_mode=render_mode,
-        )
+        if kind not in self.generators:
+            raise unknown_name(f"kind of {self.site} task", kind, self.generators)
+        super().__init__(settings=settings or self.looks, max_chars=max_chars, **options)
         self.program.require()
         self.kind = kind
         self.name = f"{self.site}-{kind}"
         self._slot: Slot | None = None
-        self._job: Job | None = None
-        self._score = 0.0
-        self._document: object = None
-        self._on_page = 0
-        """Actions since the document that is open was loaded."""
 
     @abstractmethod
     def read(self, connection: sqlite3.Connection) -> Any:
         """Return all that an agent could change, from the application's database."""
 
     @property
-    def job(self) -> Job:
+    def problem(self) -> Problem:
         """What is to be done in the running episode."""
-        assert self._job is not None, "the environment was not reset"
-        return self._job
+        assert self.episode.problem is not None, "the environment was not reset"
+        return self.episode.problem
 
     @property
     def slot(self) -> Slot:
@@ -139,33 +135,31 @@ class SiteEnv(WebEnv):
         return {f"{self.site}.test": self.slot.server}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
-        """Reset the application, and draw a job until one falls into the split."""
+        """Reset the application, and sample a problem until one falls into the split."""
         if self._slot is None:
             self._slot = self._take()
         await self.slot.reset()
-        self._score = 0.0
-        before = self.data()
-        self._job = self._draw(before, task)
-        self.storage = self.signed_in if self._job.signed_in else None
-        return self._job.goal, f"http://{self.site}.test{self.start}"
+        problem = self.episode.problem = self._sample(self.data(), task)
+        self.episode.storage = self.signed_in if problem.signed_in else None
+        return problem.goal, f"http://{self.site}.test{self.start}"
 
-    def _draw(self, data: Any, task: Task) -> Job:
+    def _sample(self, data: Any, task: Task) -> Problem:
         rng = Random(derive_seed(task.seed, self.site))
         for _ in range(_DRAWS):
-            job = self.templates[self.kind](data, rng)
-            if job.split == task.split:
-                return job
-        raise EnvironmentFault(f"{self.name}: none of {_DRAWS} jobs is in the split {task.split}")
+            problem = self.generators[self.kind](data, rng)
+            if problem.split == task.split:
+                return problem
+        raise EnvironmentFault(f"{self.name}: no problem of split {task.split!r} in {_DRAWS}")
 
     async def judge(self, action: Action) -> Outcome | None:
         """End the episode at ``stop`` or ``answer``."""
         if action.name not in ("stop", "answer"):
             return None
-        job, given = self.job, str(action.arguments.get("text", ""))
-        is_answered = not job.answer or _said(given) == _said(job.answer)
-        self._score = float(is_answered and self.data() == job.wanted)
-        text = "done." if self._score else "failed."
-        return Outcome(text=text, reward=self._score, terminated=True)
+        problem, given = self.problem, str(action.arguments.get("text", ""))
+        is_answered = not problem.answer or _said(given) == _said(problem.answer)
+        self.episode.score = float(is_answered and self.data() == problem.wanted)
+        text = "done." if self.episode.score else "failed."
+        return Outcome(text=text, reward=self.episode.score, terminated=True)
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
         """Judge as at ``stop``."""
@@ -175,7 +169,7 @@ class SiteEnv(WebEnv):
 
     def score(self) -> float:
         """Return 1 when the goal was reached; 0 before the end was judged."""
-        return self._score
+        return self.episode.score
 
     def instance_key(self) -> str:
         """Return the goal, which holds all that was drawn."""
@@ -183,7 +177,9 @@ class SiteEnv(WebEnv):
 
     def expert_action(self) -> str:
         """Return the expert's action."""
-        name, arguments = self.job.expert(Scene(self.goal, self.view, tuple(self._done_actions)))
+        name, arguments = self.problem.expert(
+            ExpertView(self.goal, self.view, tuple(self.episode.done))
+        )
         return self.say(name, **arguments)
 
     async def close(self) -> None:
@@ -238,26 +234,26 @@ class SiteEnv(WebEnv):
             content=self.slot.content(),
             storage=await self.session.storage_state() if is_simple else None,
             addresses=await self.session.history() if is_simple else (),
-            done=tuple(self._done_actions),
-            on_page=self._on_page,
+            done=tuple(self.episode.done),
+            on_page=self.episode.on_page,
             text=self.page(),
         )
 
     async def _set_state(self, state: SiteState) -> None:
         with self._boundary("restore"):
+            await self._new_episode()
             if not await self._open_again(state):
                 await self._play_again(state)
-            self._done_actions = list(state.done)
+            self.episode.done = list(state.done)
 
     async def _open_again(self, state: SiteState) -> bool:
         """Open the page with the data of that moment; say whether that is the same page."""
         if not state.addresses:
             return False
-        await self._drop_session()
         goal, _ = await self.prepare(self.current_task)
         await self.slot.reset(state.content)
         before = self.data()
-        self.storage = state.storage
+        self.episode.storage = state.storage
         await self._open_page(goal, state.addresses[-1])
         self.session.tab.earlier = list(state.addresses[:-1])
         for action in state.done[len(state.done) - state.on_page :]:
@@ -267,6 +263,7 @@ class SiteEnv(WebEnv):
         return is_same
 
     async def _play_again(self, state: SiteState) -> None:
+        await self._new_episode()
         await self._enter(self.current_task)
         for action in state.done:
             await self._step(action)
@@ -275,13 +272,13 @@ class SiteEnv(WebEnv):
 
     async def _open_page(self, goal: str, url: str) -> None:
         await super()._open_page(goal, url)
-        self._document, self._on_page = self.session.tab.document, 0
+        self.episode.document, self.episode.on_page = self.session.tab.document, 0
 
     async def _step(self, action: Action) -> Outcome:
         outcome = await super()._step(action)
         document = self.session.tab.document
-        self._on_page = self._on_page + 1 if document == self._document else 0
-        self._document = document
+        self.episode.on_page = self.episode.on_page + 1 if document == self.episode.document else 0
+        self.episode.document = document
         return outcome
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.environments.folders import OwnedFolder
-from turngym.environments.web.gate import Server
+from turngym.environments.web.egress import Server
 from turngym.errors import ConfigError, EnvironmentFault
 
 _INSIDE = Path(__file__).parent / "inside"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from turngym.environments.web.miniwob.scene import Expert
+from turngym.environments.web.expert_view import Expert
 
 
 @cache

@@ -4,65 +4,65 @@ from __future__ import annotations
 
 import re
 
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, first
 from turngym.environments.web.observation import Element
 
 
-def _named_in_quotes(scene: Scene) -> Move:
-    return click(scene.named(scene.quoted[-1]))
+def _named_in_quotes(page: ExpertView) -> Move:
+    return click(page.named(page.quoted[-1]))
 
 
-def _button_one(scene: Scene) -> Move:
-    name = re.search(r"button (ONE|TWO)", scene.goal)
-    return click(scene.named(name[1] if name else "ONE"))
+def _button_one(page: ExpertView) -> Move:
+    name = re.search(r"button (ONE|TWO)", page.goal)
+    return click(page.named(name[1] if name else "ONE"))
 
 
-def _one_then_two(scene: Scene) -> Move:
-    return click(scene.named("TWO" if scene.count("click") else "ONE"))
+def _one_then_two(page: ExpertView) -> Move:
+    return click(page.named("TWO" if page.count("click") else "ONE"))
 
 
-def _only_button(scene: Scene) -> Move:
-    return click(first(scene.all("button")))
+def _only_button(page: ExpertView) -> Move:
+    return click(first(page.all("button")))
 
 
-def _color(scene: Scene) -> Move:
-    wanted = re.findall(r"the (\w+) colored", scene.goal)[0]
-    return click(first(one for one in scene.all("icon") if one.about == wanted))
+def _color(page: ExpertView) -> Move:
+    wanted = re.findall(r"the (\w+) colored", page.goal)[0]
+    return click(first(one for one in page.all("icon") if one.about == wanted))
 
 
-def _dialog(scene: Scene) -> Move:
-    return click(scene.named("Close", "button"))
+def _dialog(page: ExpertView) -> Move:
+    return click(page.named("Close", "button"))
 
 
-def _dialog_2(scene: Scene) -> Move:
-    name = scene.quoted[0]
-    return click(scene.named("Close" if name == "x" else name, "button"))
+def _dialog_2(page: ExpertView) -> Move:
+    name = page.quoted[0]
+    return click(page.named("Close" if name == "x" else name, "button"))
 
 
-def _tab(scene: Scene) -> Move:
-    return click(scene.named(re.findall(r"Tab #\d", scene.goal)[0], "tab"))
+def _tab(page: ExpertView) -> Move:
+    return click(page.named(re.findall(r"Tab #\d", page.goal)[0], "tab"))
 
 
-def _link_in_tabs(scene: Scene) -> Move:
+def _link_in_tabs(page: ExpertView) -> Move:
     """Look at one tab or section after the other until the link is there."""
-    wanted = scene.quoted[-1]
-    tabs = scene.all("tab")
-    here = first(one for one in scene.elements if one.name == wanted and one.role == "text")
+    wanted = page.quoted[-1]
+    tabs = page.all("tab")
+    here = first(one for one in page.elements if one.name == wanted and one.role == "text")
     if here is not None and here.mark:
         return click(here)
-    unseen = [one for one in tabs if one.mark not in scene.clicked and "selected" not in one.states]
+    unseen = [one for one in tabs if one.mark not in page.clicked and "selected" not in one.states]
     return click(first(unseen) or first(tabs))
 
 
-def _collapsible(scene: Scene) -> Move:
-    section = first(scene.all("tab"))
+def _collapsible(page: ExpertView) -> Move:
+    section = first(page.all("tab"))
     is_open = section is not None and "expanded" in section.states
-    return click(scene.named("Submit") if is_open else section)
+    return click(page.named("Submit") if is_open else section)
 
 
-def _widget(scene: Scene) -> Move:
-    wanted = scene.quoted[0]
-    for one in scene.elements:
+def _widget(page: ExpertView) -> Move:
+    wanted = page.quoted[0]
+    for one in page.elements:
         is_area = "multi-line" in one.states
         kind = {"textbox": "textarea" if is_area else "text"}.get(one.role, one.role)
         if one.mark and kind == wanted:
@@ -70,68 +70,68 @@ def _widget(scene: Scene) -> Move:
     return "wait", {}
 
 
-def _focus(scene: Scene) -> Move:
-    return click(first(scene.all("textbox")))
+def _focus(page: ExpertView) -> Move:
+    return click(first(page.all("textbox")))
 
 
-def _focus_nth(scene: Scene) -> Move:
-    return click(scene.all("textbox")[ordinal(scene.goal) - 1])
+def _focus_nth(page: ExpertView) -> Move:
+    return click(page.all("textbox")[ordinal(page.goal) - 1])
 
 
-def _greatest(scene: Scene) -> Move:
-    if scene.count("click"):
-        return click(scene.named("Submit", "button"))
-    cards = [one for one in scene.all("text") if re.fullmatch(r"-?\d+", one.name)]
+def _greatest(page: ExpertView) -> Move:
+    if page.count("click"):
+        return click(page.named("Submit", "button"))
+    cards = [one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name)]
     return click(max(cards, key=lambda one: int(one.name)))
 
 
-def _odd_or_even(scene: Scene) -> Move:
+def _odd_or_even(page: ExpertView) -> Move:
     """Press Odd, which stands before each number, or Even, which stands behind it."""
     wanted: list[Element] = []
     for before, one, after in zip(
-        scene.elements, scene.elements[1:], scene.elements[2:], strict=False
+        page.elements, page.elements[1:], page.elements[2:], strict=False
     ):
         if one.role == "text" and re.fullmatch(r"-?\d+", one.name):
             wanted.append(before if int(one.name) % 2 else after)
-    pressed = scene.count("click")
-    return click(wanted[pressed] if pressed < len(wanted) else scene.named("Submit", "button"))
+    pressed = page.count("click")
+    return click(wanted[pressed] if pressed < len(wanted) else page.named("Submit", "button"))
 
 
-def _ticket(scene: Scene) -> Move:
+def _ticket(page: ExpertView) -> Move:
     """Compare the price, or the time, of each ticket."""
-    tickets = [one for one in scene.all("button") if "$" in one.name]
-    best = max if re.search("longest|expensive|highest|greatest|most", scene.goal) else min
+    tickets = [one for one in page.all("button") if "$" in one.name]
+    best = max if re.search("longest|expensive|highest|greatest|most", page.goal) else min
     costs = [int(re.findall(r"\$(\d+)", one.name)[0]) for one in tickets]
-    if re.search("duration|longest|shortest", scene.goal):
+    if re.search("duration|longest|shortest", page.goal):
         costs = [
             int(hours) * 60 + int(minutes)
-            for one in scene.elements
+            for one in page.elements
             for hours, minutes in re.findall(r"^(\d+)h (\d+)m$", one.name)
         ]
     return click(tickets[costs.index(best(costs))])
 
 
-def _phone_book(scene: Scene) -> Move:
-    name, kind = re.findall(r"Find (.+) in the .* click on their (\w+)", scene.goal)[0]
-    if scene.named(name, "heading") is None:
-        return click(scene.named(">"))
+def _phone_book(page: ExpertView) -> Move:
+    name, kind = re.findall(r"Find (.+) in the .* click on their (\w+)", page.goal)[0]
+    if page.named(name, "heading") is None:
+        return click(page.named(">"))
     label = {"phone": "Phone:", "email": "Email:", "address": "Address:"}[kind]
-    lines = list(scene.elements)
+    lines = list(page.elements)
     place = next(i for i, one in enumerate(lines) if one.name.strip() == label)
     return click(lines[place + 1])
 
 
-def _social(scene: Scene) -> Move:
+def _social(page: ExpertView) -> Move:
     """Press a button of the first post by someone; some hide in the menu of the post."""
-    user = re.findall(r"user (@\S+),", scene.goal)[0]
-    button = scene.quoted[-1]
-    post = _posts(scene, user)[0]
+    user = re.findall(r"user (@\S+),", page.goal)[0]
+    button = page.quoted[-1]
+    post = _posts(page, user)[0]
     icons = {"Reply": ".reply", "Retweet": ".retweet", "Like": ".like"}
     if button in icons:
         return click(next(one for one in post if icons[button] in one.hint))
     item = first(
         one
-        for one in scene.elements
+        for one in page.elements
         if one.mark and one.role in ("item", "text", "clickable") and one.name.startswith(button)
     )
     if item is not None:
@@ -139,23 +139,23 @@ def _social(scene: Scene) -> Move:
     return click(next(one for one in post if ".more" in one.hint))
 
 
-def _social_many(scene: Scene) -> Move:
-    user = re.findall(r"by (@\S+)", scene.goal)[0]
-    number = re.findall(r"on (\d+) posts?", scene.goal)
-    posts = _posts(scene, user)
+def _social_many(page: ExpertView) -> Move:
+    user = re.findall(r"by (@\S+)", page.goal)[0]
+    number = re.findall(r"on (\d+) posts?", page.goal)
+    posts = _posts(page, user)
     posts = posts[: int(number[0])] if number else posts
-    hint = "." + scene.quoted[0].lower()
-    done = scene.count("click")
+    hint = "." + page.quoted[0].lower()
+    done = page.count("click")
     if done < len(posts):
         return click(next(one for one in posts[done] if hint in one.hint))
-    return click(scene.named("Submit", "button"))
+    return click(page.named("Submit", "button"))
 
 
-def _posts(scene: Scene, user: str) -> list[list[Element]]:
+def _posts(page: ExpertView, user: str) -> list[list[Element]]:
     """Return the lines of each post of ``user``."""
     posts: list[list[Element]] = []
     is_theirs = False
-    for one in scene.elements:
+    for one in page.elements:
         handle = re.findall(r"@[\w.]+", one.name) if one.role == "text" else []
         if handle and not one.name.startswith(("Mute", "Block")):
             is_theirs = handle[0] == user.rstrip(".")
@@ -166,20 +166,20 @@ def _posts(scene: Scene, user: str) -> list[list[Element]]:
     return posts
 
 
-def _tree(scene: Scene) -> Move:
-    wanted = scene.quoted[-1]
-    found = scene.named(wanted)
+def _tree(page: ExpertView) -> Move:
+    wanted = page.quoted[-1]
+    found = page.named(wanted)
     if found is not None:
         return click(found)
-    folders = [one for one in scene.elements if "hitarea" in one.hint]
-    return click(first(one for one in folders if one.mark not in scene.clicked))
+    folders = [one for one in page.elements if "hitarea" in one.hint]
+    return click(first(one for one in folders if one.mark not in page.clicked))
 
 
-def _guess_menu(scene: Scene) -> Move:
+def _guess_menu(page: ExpertView) -> Move:
     """Go down a menu by hovering over its parts."""
-    path = scene.goal.removeprefix("Select ").split(">")
+    path = page.goal.removeprefix("Select ").split(">")
     for depth, name in reversed(list(enumerate(path))):
-        found = scene.named(name)
+        found = page.named(name)
         if found is not None:
             if depth == len(path) - 1:
                 return click(found)
@@ -187,19 +187,19 @@ def _guess_menu(scene: Scene) -> Move:
     return "wait", {}
 
 
-def _pie(scene: Scene) -> Move:
-    wanted = scene.quoted[-1]
-    label = first(one for one in scene.all("label") if one.name == wanted)
+def _pie(page: ExpertView) -> Move:
+    wanted = page.quoted[-1]
+    label = first(one for one in page.all("label") if one.name == wanted)
     if label is None or label.height < 5:
-        opener = first(one for one in scene.elements if "spreader" in one.hint)
-        is_opening = bool(scene.past) and scene.past[-1].name == "click"
+        opener = first(one for one in page.elements if "spreader" in one.hint)
+        is_opening = bool(page.past) and page.past[-1].name == "click"
         return ("wait", {}) if is_opening else click(opener)
     return click(label)
 
 
-def _food(scene: Scene) -> Move:
+def _food(page: ExpertView) -> Move:
     """Add dishes by name, or the first ones of a kind."""
-    lines = list(scene.elements)
+    lines = list(page.elements)
     adders: list[tuple[str, set[str], Element]] = []
     name, kinds = "", set[str]()
     for one in lines:
@@ -209,14 +209,14 @@ def _food(scene: Scene) -> Move:
             kinds.add(one.name)
         elif one.name == "+":
             adders.append((name, kinds, one))
-    done = scene.count("click")
-    if scene.goal.startswith("Order one"):
-        wanted = [part.strip() for part in scene.goal.split(":", 1)[1].split(",")]
+    done = page.count("click")
+    if page.goal.startswith("Order one"):
+        wanted = [part.strip() for part in page.goal.split(":", 1)[1].split(",")]
         chosen = [adder for dish, _, adder in adders if dish in wanted]
     else:
-        number, kind = re.findall(r"Order (\d+) items that are (.+)", scene.goal)[0]
+        number, kind = re.findall(r"Order (\d+) items that are (.+)", page.goal)[0]
         chosen = [adder for _, kinds, adder in adders if kind in kinds][:1] * int(number)
-    return click(chosen[done] if done < len(chosen) else scene.named("Order!", "button"))
+    return click(chosen[done] if done < len(chosen) else page.named("Order!", "button"))
 
 
 def ordinal(text: str) -> int:

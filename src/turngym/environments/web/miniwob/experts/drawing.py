@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import re
 
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, first
 from turngym.environments.web.observation import Element
 
 _COLOURS = ("red", "green", "blue", "aqua", "black", "magenta", "yellow")
 _RECT, _CIRCLE, _TRIANGLE = "rect", "circle", "polygon"
 
 
-def _ascending(scene: Scene) -> Move:
+def _ascending(page: ExpertView) -> Move:
     """Click the numbers; after the first click they are covered, in the same order."""
-    numbers = [one for one in scene.all("label") if one.name.isdigit()]
-    return click(first(numbers) or first(scene.all("rect")))
+    numbers = [one for one in page.all("label") if one.name.isdigit()]
+    return click(first(numbers) or first(page.all("rect")))
 
 
-def _coordinate(scene: Scene) -> Move:
-    wanted = re.findall(r"\(-?\d+,-?\d+\)", scene.goal)[0]
-    return click(first(one for one in scene.elements if one.hint == f"#{wanted}"))
+def _coordinate(page: ExpertView) -> Move:
+    wanted = re.findall(r"\(-?\d+,-?\d+\)", page.goal)[0]
+    return click(first(one for one in page.elements if one.hint == f"#{wanted}"))
 
 
-def _described(scene: Scene) -> list[Element]:
+def _described(page: ExpertView) -> list[Element]:
     """Return the shapes that the goal describes by size, colour and kind."""
-    words = re.findall(r"[a-zA-Z0-9]+", re.sub(r"^.*?(Click on an?|How many) ", "", scene.goal))
-    return [one for one in scene.elements if one.is_shape and _fits(one, words)]
+    words = re.findall(r"[a-zA-Z0-9]+", re.sub(r"^.*?(Click on an?|How many) ", "", page.goal))
+    return [one for one in page.elements if one.is_shape and _fits(one, words)]
 
 
 def _fits(shape: Element, words: list[str]) -> bool:
@@ -57,80 +57,80 @@ def _fits(shape: Element, words: list[str]) -> bool:
     return not symbol or (len(symbol[0]) == 1 and shape.name == symbol[0])
 
 
-def _shape(scene: Scene) -> Move:
-    return click(first(_described(scene)))
+def _shape(page: ExpertView) -> Move:
+    return click(first(_described(page)))
 
 
-def _count(scene: Scene) -> Move:
-    return click(scene.named(str(len(_described(scene))), "button"))
+def _count(page: ExpertView) -> Move:
+    return click(page.named(str(len(_described(page))), "button"))
 
 
-def _identify(scene: Scene) -> Move:
-    shape = first(one for one in scene.elements if one.is_shape)
+def _identify(page: ExpertView) -> Move:
+    shape = first(one for one in page.elements if one.is_shape)
     if shape is None:
         return "wait", {}
     if shape.role == "label":
-        return click(scene.named("Number" if shape.name.isdigit() else "Letter"))
+        return click(page.named("Number" if shape.name.isdigit() else "Letter"))
     kinds = {_CIRCLE: "Circle", _RECT: "Rectangle", _TRIANGLE: "Triangle"}
-    return click(scene.named(kinds[shape.role]))
+    return click(page.named(kinds[shape.role]))
 
 
-def _shades(scene: Scene) -> Move:
+def _shades(page: ExpertView) -> Move:
     """Click every box whose strongest colour is the wanted one."""
-    wanted = re.findall(r"shades of (\w+)", scene.goal)[0]
+    wanted = re.findall(r"shades of (\w+)", page.goal)[0]
     place = ("red", "green", "blue").index(wanted)
     boxes = []
-    for one in scene.all("icon"):
+    for one in page.all("icon"):
         rgb = [int(part) for part in re.findall(r"\d+", one.about)]
         if len(rgb) == 3 and max(range(3), key=rgb.__getitem__) == place:
             boxes.append(one)
-    done = scene.count("click")
-    return click(boxes[done] if done < len(boxes) else scene.named("Submit", "button"))
+    done = page.count("click")
+    return click(boxes[done] if done < len(boxes) else page.named("Submit", "button"))
 
 
-def _then_submit(scene: Scene, move: Move) -> Move:
-    return click(scene.named("Submit", "button")) if scene.past else move
+def _then_submit(page: ExpertView, move: Move) -> Move:
+    return click(page.named("Submit", "button")) if page.past else move
 
 
-def _drag_way(scene: Scene) -> Move:
-    shape = first(one for one in scene.elements if one.is_shape)
+def _drag_way(page: ExpertView) -> Move:
+    shape = first(one for one in page.elements if one.is_shape)
     if shape is None:
         return "wait", {}
     x, y = shape.center
     dx, dy = {"up": (0, -25), "down": (0, 25), "left": (-25, 0), "right": (25, 0)}[
-        re.findall(r"(up|down|left|right)", scene.goal)[0]
+        re.findall(r"(up|down|left|right)", page.goal)[0]
     ]
-    return _then_submit(scene, ("drag_at", {"x": x, "y": y, "to_x": x + dx, "to_y": y + dy}))
+    return _then_submit(page, ("drag_at", {"x": x, "y": y, "to_x": x + dx, "to_y": y + dy}))
 
 
-def _drag_box(scene: Scene) -> Move:
-    small, large = scene.named("s"), scene.named("L")
+def _drag_box(page: ExpertView) -> Move:
+    small, large = page.named("s"), page.named("L")
     if small is None or large is None:
         return "wait", {}
-    return _then_submit(scene, _drag(small.center, large.center))
+    return _then_submit(page, _drag(small.center, large.center))
 
 
 def _drag(start: tuple[int, int], end: tuple[int, int]) -> Move:
     return "drag_at", {"x": start[0], "y": start[1], "to_x": end[0], "to_y": end[1]}
 
 
-def _drag_shapes(scene: Scene) -> Move:
+def _drag_shapes(page: ExpertView) -> Move:
     """Drag each shape into its box: the one of the goal's kind, and maybe another for the rest."""
-    boxes = [one for one in scene.elements if "#shape-container" in one.hint]
+    boxes = [one for one in page.elements if "#shape-container" in one.hint]
     kinds = {"circles": _CIRCLE, "triangles": _TRIANGLE, "rectangles": _RECT, "squares": _RECT}
-    words = re.findall(r"\w+", scene.goal)
+    words = re.findall(r"\w+", page.goal)
     role = next((kinds[one] for one in words if one in kinds), None)
     colour = next((one for one in words if one in (*_COLOURS, "cyan", "purple", "pink")), None)
-    for one in scene.elements:
+    for one in page.elements:
         if not one.is_shape or one in boxes or any(_is_in(one, box) for box in boxes):
             continue
         fits = one.role == role if role else one.about.split(",")[0] == colour
         if fits or len(boxes) == 2:
             box = boxes[0] if fits else boxes[1]
-            done = sum(action.name == "drag_at" for action in scene.past)
+            done = sum(action.name == "drag_at" for action in page.past)
             spot = box.x + 12 + (done * 17) % max(1, box.width - 24), box.center[1]
             return _drag(one.center, spot)
-    return click(scene.named("Submit", "button"))
+    return click(page.named("Submit", "button"))
 
 
 def _is_in(one: Element, box: Element) -> bool:
@@ -138,22 +138,22 @@ def _is_in(one: Element, box: Element) -> bool:
     return box.x <= x <= box.x + box.width and box.y <= y <= box.y + box.height
 
 
-def _line(scene: Scene) -> Move:
-    dot = first(scene.all("circle"))
+def _line(page: ExpertView) -> Move:
+    dot = first(page.all("circle"))
     if dot is None:
         return "wait", {}
     x, y = dot.center
-    move = _drag((10, y), (145, y)) if "horizontal" in scene.goal else _drag((x, 60), (x, 165))
-    return _then_submit(scene, move)
+    move = _drag((10, y), (145, y)) if "horizontal" in page.goal else _drag((x, 60), (x, 165))
+    return _then_submit(page, move)
 
 
-def _highlight(scene: Scene) -> Move:
+def _highlight(page: ExpertView) -> Move:
     """Drag over the paragraph from its first to its last character."""
-    texts = [one for one in scene.all("text") if one.width > 20]
-    number = re.findall(r"(\d)(?:st|nd|rd|th)", scene.goal)
+    texts = [one for one in page.all("text") if one.width > 20]
+    number = re.findall(r"(\d)(?:st|nd|rd|th)", page.goal)
     text = texts[int(number[0]) - 1 if number else 0]
-    if scene.past:
-        return click(scene.named("Submit", "button"))
+    if page.past:
+        return click(page.named("Submit", "button"))
     return "drag_at", {
         "x": text.x + 1,
         "y": text.y + 4,
@@ -162,25 +162,25 @@ def _highlight(scene: Scene) -> Move:
     }
 
 
-def _resize(scene: Scene) -> Move:
-    handle = scene.hinted("ui-resizable-se")
+def _resize(page: ExpertView) -> Move:
+    handle = page.hinted("ui-resizable-se")
     if handle is None:
         return "wait", {}
-    by = 20 if "larger" in scene.goal else -20
-    dx, dy = (by, 0) if "width" in scene.goal else (0, by)
+    by = 20 if "larger" in page.goal else -20
+    dx, dy = (by, 0) if "width" in page.goal else (0, by)
     x, y = handle.center
-    return _then_submit(scene, _drag((x, y), (x + dx, y + dy)))
+    return _then_submit(page, _drag((x, y), (x + dx, y + dy)))
 
 
-def _sort(scene: Scene) -> Move:
+def _sort(page: ExpertView) -> Move:
     """Bring the smallest number that is out of place up to where it belongs."""
-    rows = [one for one in scene.all("text") if re.fullmatch(r"-?\d+", one.name)]
+    rows = [one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name)]
     wanted = sorted(rows, key=lambda one: int(one.name))
     for place, (row, right) in enumerate(zip(rows, wanted, strict=True)):
         if row is not right:
             target = rows[place]
             return _drag(right.center, (target.center[0], target.y - 2))
-    return click(scene.named("Submit", "button"))
+    return click(page.named("Submit", "button"))
 
 
 DRAWING: dict[str, Expert] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, fill, first
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +16,19 @@ class _Wish:
     """Text of the reply, or whom to forward to."""
 
 
-def _mail(scene: Scene) -> Move:
+def _mail(page: ExpertView) -> Move:
     """Find the sender in the list, then press what the wish needs."""
-    wish = _read(scene.goal)
-    send = scene.hinted(f"#send-{wish.what}")
+    wish = _read(page.goal)
+    send = page.hinted(f"#send-{wish.what}")
     if send is not None:
-        fields = [one for one in scene.all("textbox") if "#forward-text" not in one.hint]
+        fields = [one for one in page.all("textbox") if "#forward-text" not in one.hint]
         field = first(fields)
         if field is not None and field.value != wish.detail:
             return fill(field, wish.detail)
         return click(send)
-    lines = list(scene.elements)
-    opened = scene.named(wish.what.capitalize())
-    if scene.hinted("#close-email") is not None:
+    lines = list(page.elements)
+    opened = page.named(wish.what.capitalize())
+    if page.hinted("#close-email") is not None:
         return click(opened or first(one for one in lines if f"email-{wish.what}" in one.hint))
     place = next(
         (i for i, one in enumerate(lines) if one.name == wish.sender and one.role == "text"), None

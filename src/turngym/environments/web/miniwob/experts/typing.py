@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill, first
 from turngym.environments.web.miniwob.experts.choosing import pick_day
 from turngym.environments.web.miniwob.experts.clicking import ordinal
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, fill, first
 from turngym.environments.web.observation import Element
 
 
-def _fields(scene: Scene, *pairs: tuple[Element | None, str]) -> Move | None:
+def _fields(page: ExpertView, *pairs: tuple[Element | None, str]) -> Move | None:
     """Fill the first field that does not hold its text yet; None when all do."""
     for field, text in pairs:
         if field is not None and field.value not in (text, "*" * len(text)):
@@ -19,206 +19,206 @@ def _fields(scene: Scene, *pairs: tuple[Element | None, str]) -> Move | None:
     return None
 
 
-def _submit(scene: Scene) -> Move:
+def _submit(page: ExpertView) -> Move:
     for name in ("Submit", "Search", "Login", "OK"):
-        found = scene.named(name)
+        found = page.named(name)
         if found is not None:
             return click(found)
     return "wait", {}
 
 
-def _one_field(scene: Scene, text: str, field: Element | None = None) -> Move:
-    field = field or first(scene.all("textbox", "date", "time", "spinbutton"))
-    return _fields(scene, (field, text)) or _submit(scene)
+def _one_field(page: ExpertView, text: str, field: Element | None = None) -> Move:
+    field = field or first(page.all("textbox", "date", "time", "spinbutton"))
+    return _fields(page, (field, text)) or _submit(page)
 
 
-def _quoted(scene: Scene) -> Move:
-    return _one_field(scene, scene.quoted[0])
+def _quoted(page: ExpertView) -> Move:
+    return _one_field(page, page.quoted[0])
 
 
-def _cased(scene: Scene) -> Move:
-    word = scene.quoted[0]
-    return _one_field(scene, word.upper() if "upper" in scene.goal else word.lower())
+def _cased(page: ExpertView) -> Move:
+    word = page.quoted[0]
+    return _one_field(page, word.upper() if "upper" in page.goal else word.lower())
 
 
-def _password(scene: Scene) -> Move:
-    word = scene.quoted[0]
-    return _fields(scene, *((field, word) for field in scene.all("textbox"))) or _submit(scene)
+def _password(page: ExpertView) -> Move:
+    word = page.quoted[0]
+    return _fields(page, *((field, word) for field in page.all("textbox"))) or _submit(page)
 
 
-def _login(scene: Scene) -> Move:
-    user, password = scene.quoted[:2]
-    pairs = (scene.hinted("#username"), user), (scene.hinted("#password"), password)
-    return _close_popup(scene) or _fields(scene, *pairs) or _submit(scene)
+def _login(page: ExpertView) -> Move:
+    user, password = page.quoted[:2]
+    pairs = (page.hinted("#username"), user), (page.hinted("#password"), password)
+    return _close_popup(page) or _fields(page, *pairs) or _submit(page)
 
 
-def _close_popup(scene: Scene) -> Move | None:
+def _close_popup(page: ExpertView) -> Move | None:
     """Send away what lies above the form."""
-    cancel = scene.named("Cancel", "button") or scene.hinted("#popup-cancel")
+    cancel = page.named("Cancel", "button") or page.hinted("#popup-cancel")
     return click(cancel) if cancel is not None else None
 
 
-def _date(scene: Scene) -> Move:
-    month, day, year = re.findall(r"(\d+)/(\d+)/(\d+)", scene.goal)[0]
-    return _one_field(scene, f"{year}-{month}-{day}")
+def _date(page: ExpertView) -> Move:
+    month, day, year = re.findall(r"(\d+)/(\d+)/(\d+)", page.goal)[0]
+    return _one_field(page, f"{year}-{month}-{day}")
 
 
-def _time(scene: Scene) -> Move:
-    hour, minute, half = re.findall(r"(\d+):(\d+)\s*(AM|PM)", scene.goal)[0]
-    return _one_field(scene, f"{int(hour) % 12 + 12 * (half == 'PM'):02}:{minute}")
+def _time(page: ExpertView) -> Move:
+    hour, minute, half = re.findall(r"(\d+):(\d+)\s*(AM|PM)", page.goal)[0]
+    return _one_field(page, f"{int(hour) % 12 + 12 * (half == 'PM'):02}:{minute}")
 
 
-def _word(scene: Scene) -> Move:
-    text = first(one for one in scene.all("text") if one.name)
+def _word(page: ExpertView) -> Move:
+    text = first(one for one in page.all("text") if one.name)
     words = [] if text is None else re.findall(r"[^\s.,]+", text.name)
-    return _one_field(scene, words[ordinal(scene.goal) - 1])
+    return _one_field(page, words[ordinal(page.goal) - 1])
 
 
-def _last_word(scene: Scene) -> Move:
-    text = scene.hinted("#text-area")
+def _last_word(page: ExpertView) -> Move:
+    text = page.hinted("#text-area")
     words = [] if text is None else text.value.split()
-    return _one_field(scene, words[-1], scene.hinted("#answer-input"))
+    return _one_field(page, words[-1], page.hinted("#answer-input"))
 
 
-def _scroll(scene: Scene) -> Move:
+def _scroll(page: ExpertView) -> Move:
     """Scroll a text area as far as the goal says."""
-    area = scene.hinted("#text-area")
-    way = "up" if "top" in scene.goal else "down"
-    is_at_end = any("nothing more to scroll" in note for note in scene.view.notes)
+    area = page.hinted("#text-area")
+    way = "up" if "top" in page.goal else "down"
+    is_at_end = any("nothing more to scroll" in note for note in page.view.notes)
     if area is not None and not is_at_end:
         return "scroll_in", {"direction": way, "mark": area.mark}
-    return click(scene.named("Submit", "button"))
+    return click(page.named("Submit", "button"))
 
 
-def _agreement(scene: Scene) -> Move:
-    if "Scroll" not in scene.goal:
-        return click(scene.named("Cancel", "button"))
-    field = scene.named("Name") or first(scene.all("textbox")[1:])
-    area = scene.hinted("#text-area")
+def _agreement(page: ExpertView) -> Move:
+    if "Scroll" not in page.goal:
+        return click(page.named("Cancel", "button"))
+    field = page.named("Name") or first(page.all("textbox")[1:])
+    area = page.hinted("#text-area")
     if field is not None and "disabled" in field.states and area is not None:
         return "scroll_in", {"direction": "down", "mark": area.mark}
-    name, button = re.findall(r'name "(.*?)" then press "(.*?)"', scene.goal)[0]
-    return _fields(scene, (field, name)) or click(scene.named(button, "button"))
+    name, button = re.findall(r'name "(.*?)" then press "(.*?)"', page.goal)[0]
+    return _fields(page, (field, name)) or click(page.named(button, "button"))
 
 
-def _transform(scene: Scene) -> Move:
-    text = first(one for one in scene.all("text", "canvas") if one.name)
-    return _one_field(scene, "" if text is None else text.name.replace(" ", ""))
+def _transform(page: ExpertView) -> Move:
+    text = first(one for one in page.all("text", "canvas") if one.name)
+    return _one_field(page, "" if text is None else text.name.replace(" ", ""))
 
 
-def _copy(scene: Scene) -> Move:
+def _copy(page: ExpertView) -> Move:
     """Copy with the keys, because the text may end with a blank."""
-    areas = [one for one in scene.all("textbox") if "multi-line" in one.states]
-    source = areas[ordinal(scene.goal) - 1]
-    target = scene.hinted("#answer-input")
+    areas = [one for one in page.all("textbox") if "multi-line" in one.states]
+    source = areas[ordinal(page.goal) - 1]
+    target = page.hinted("#answer-input")
     steps: list[Move] = [
         click(source),
         ("press", {"keys": "Control+A"}),
         ("press", {"keys": "Control+C"}),
         click(target),
         ("press", {"keys": "Control+V"}),
-        click(scene.named("Submit", "button")),
+        click(page.named("Submit", "button")),
     ]
-    return steps[min(len(scene.past), len(steps) - 1)]
+    return steps[min(len(page.past), len(steps) - 1)]
 
 
-def _complete(scene: Scene) -> Move:
+def _complete(page: ExpertView) -> Move:
     """Type the beginning, and take the proposal with the right ending."""
-    begin = scene.quoted[0]
-    end = scene.quoted[1] if len(scene.quoted) > 1 else ""
-    field = first(scene.all("textbox", "combobox", "searchbox"))
+    begin = page.quoted[0]
+    end = page.quoted[1] if len(page.quoted) > 1 else ""
+    field = first(page.all("textbox", "combobox", "searchbox"))
     if field is not None and field.value.startswith(begin) and field.value.endswith(end) and end:
-        return click(scene.named("Submit", "button"))
-    if not scene.count("type"):
+        return click(page.named("Submit", "button"))
+    if not page.count("type"):
         return fill(field, begin)
     proposals = [
         one
-        for one in scene.elements
+        for one in page.elements
         if one.mark
         and one.role not in ("textbox", "button", "status")
         and one.name.startswith(begin)
         and one.name.endswith(end)
     ]
-    if proposals and not scene.count("click"):
+    if proposals and not page.count("click"):
         return click(proposals[0])
-    return click(scene.named("Submit", "button")) if scene.count("click") else ("wait", {})
+    return click(page.named("Submit", "button")) if page.count("click") else ("wait", {})
 
 
-def _table(scene: Scene) -> Move:
-    key = re.findall(r"value of (.+) into", scene.goal)[0]
-    return _one_field(scene, _rows(scene)[key])
+def _table(page: ExpertView) -> Move:
+    key = re.findall(r"value of (.+) into", page.goal)[0]
+    return _one_field(page, _rows(page)[key])
 
 
-def _table_2(scene: Scene) -> Move:
-    rows, lines = _rows(scene), list(scene.elements)
+def _table_2(page: ExpertView) -> Move:
+    rows, lines = _rows(page), list(page.elements)
     pairs = [
         (after, rows[one.name.rstrip(":")])
         for one, after in pairwise(lines)
         if one.role == "text" and after.role == "textbox" and one.name.rstrip(":") in rows
     ]
-    return _fields(scene, *pairs) or _submit(scene)
+    return _fields(page, *pairs) or _submit(page)
 
 
-def _rows(scene: Scene) -> dict[str, str]:
-    pairs = [one.name.split(" | ", 1) for one in scene.all("row")]
+def _rows(page: ExpertView) -> dict[str, str]:
+    pairs = [one.name.split(" | ", 1) for one in page.all("row")]
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-def _arithmetic(scene: Scene) -> Move:
-    left, sign, right = _sum(scene, r"(-?\d+) ?([-+x*/÷]) ?(-?\d+)")
+def _arithmetic(page: ExpertView) -> Move:
+    left, sign, right = _sum(page, r"(-?\d+) ?([-+x*/÷]) ?(-?\d+)")
     a, b = int(left), int(right)
     value = {"+": a + b, "-": a - b, "x": a * b, "*": a * b, "/": a // (b or 1)}[sign]
-    return _one_field(scene, str(value))
+    return _one_field(page, str(value))
 
 
-def _algebra(scene: Scene) -> Move:
-    left, sign, right, total = _sum(scene, r"(-?\w+) ([-+]) (-?\w+) = (-?\d+)")
+def _algebra(page: ExpertView) -> Move:
+    left, sign, right, total = _sum(page, r"(-?\w+) ([-+]) (-?\w+) = (-?\d+)")
     if left == "x":
         value = int(total) - int(right) if sign == "+" else int(total) + int(right)
     else:
         value = int(total) - int(left) if sign == "+" else int(left) - int(total)
-    return _one_field(scene, str(value))
+    return _one_field(page, str(value))
 
 
-def _sum(scene: Scene, pattern: str) -> tuple[str, ...]:
-    text = " ".join(one.name for one in scene.all("text"))
+def _sum(page: ExpertView, pattern: str) -> tuple[str, ...]:
+    text = " ".join(one.name for one in page.all("text"))
     found: tuple[str, ...] = re.findall(pattern, text)[0]
     return found
 
 
-def _addition(scene: Scene) -> Move:
-    return _one_field(scene, str(sum("addition-block" in one.hint for one in scene.elements)))
+def _addition(page: ExpertView) -> Move:
+    return _one_field(page, str(sum("addition-block" in one.hint for one in page.elements)))
 
 
-def _search(scene: Scene) -> Move:
+def _search(page: ExpertView) -> Move:
     """Search, turn to the page of the wanted result, and click it."""
-    place = ordinal(scene.goal.split("click the")[1]) - 1
-    field = scene.hinted("#search-text")
-    if field is not None and field.value != scene.quoted[0]:
-        return fill(field, scene.quoted[0])
-    links = scene.all("link")
+    place = ordinal(page.goal.split("click the")[1]) - 1
+    field = page.hinted("#search-text")
+    if field is not None and field.value != page.quoted[0]:
+        return fill(field, page.quoted[0])
+    links = page.all("link")
     titles = [one for one in links if not re.fullmatch(r"[<>]|\d|First|Last|Prev|Next", one.name)]
     if not titles:
-        return click(scene.named("Search", "button"))
-    page = place // 3 + 1
-    if page > 1 and scene.count("click") < 2:
-        return click(scene.named(str(page), "link"))
+        return click(page.named("Search", "button"))
+    number = place // 3 + 1
+    if number > 1 and page.count("click") < 2:
+        return click(page.named(str(number), "link"))
     return click(titles[place % 3])
 
 
-def _guess(scene: Scene) -> Move:
+def _guess(page: ExpertView) -> Move:
     """Try one number after the other."""
-    if scene.past and scene.past[-1].name == "type":
-        return click(scene.named("Submit", "button"))
-    return fill(first(scene.all("spinbutton", "textbox")), str(scene.count("type") % 10))
+    if page.past and page.past[-1].name == "type":
+        return click(page.named("Submit", "button"))
+    return fill(first(page.all("spinbutton", "textbox")), str(page.count("type") % 10))
 
 
-def _movies(scene: Scene) -> Move:
-    genre, name, year = re.findall(r"for (.+) movies directed by (.+) from year (\d+)", scene.goal)[
+def _movies(page: ExpertView) -> Move:
+    genre, name, year = re.findall(r"for (.+) movies directed by (.+) from year (\d+)", page.goal)[
         0
     ]
     wanted = {"genre": genre, "director": name, "year": year}
-    lines = [one for one in scene.elements if one.role == "textbox" or _told(one, wanted)]
+    lines = [one for one in page.elements if one.role == "textbox" or _told(one, wanted)]
     if lines[0].role == "textbox":  # labels stand behind their fields
         lines.reverse()
     pairs = [
@@ -226,7 +226,7 @@ def _movies(scene: Scene) -> Move:
         for label, field in pairwise(lines)
         if field.role == "textbox" and label.role != "textbox"
     ]
-    return _fields(scene, *pairs) or _submit(scene)
+    return _fields(page, *pairs) or _submit(page)
 
 
 def _told(one: Element, wanted: dict[str, str]) -> str:
@@ -235,15 +235,15 @@ def _told(one: Element, wanted: dict[str, str]) -> str:
     return next((key for key in wanted if is_label and key in one.name.lower()), "")
 
 
-def _terminal(scene: Scene) -> Move:
+def _terminal(page: ExpertView) -> Move:
     """List the files, and remove one with the right ending."""
-    field = scene.hinted("#terminal-target")
-    if not scene.past:
+    field = page.hinted("#terminal-target")
+    if not page.past:
         return click(field)
-    if not any(one.name == "submit" for one in scene.past):
+    if not any(one.name == "submit" for one in page.past):
         return "submit", {"mark": field.mark if field else 0, "text": "ls"}
-    text = " ".join(one.name for one in scene.all("text")[4:])
-    ending = re.findall(r"extension (\.\w+)", scene.goal)
+    text = " ".join(one.name for one in page.all("text")[4:])
+    ending = re.findall(r"extension (\.\w+)", page.goal)
     files = [
         one
         for one in text.split()
@@ -252,37 +252,37 @@ def _terminal(scene: Scene) -> Move:
     return "submit", {"mark": field.mark if field else 0, "text": f"rm {files[0] if files else ''}"}
 
 
-def _flight(scene: Scene) -> Move:
+def _flight(page: ExpertView) -> Move:
     """Fill in both cities and the day, and book the best flight."""
     best, origin, target, month, day = re.findall(
-        r"Book the (\w+) one-way flight from: (.+) to: (.+) on (\d+)/(\d+)/\d+", scene.goal
+        r"Book the (\w+) one-way flight from: (.+) to: (.+) on (\d+)/(\d+)/\d+", page.goal
     )[0]
-    prices = [one for one in scene.elements if one.mark and "$" in one.name]
+    prices = [one for one in page.elements if one.mark and "$" in one.name]
     if prices:
         if best == "cheapest":
             return click(min(prices, key=lambda one: int(re.findall(r"\$(\d+)", one.name)[0])))
         times = [
             int(hours) * 60 + int(minutes)
-            for one in scene.elements
+            for one in page.elements
             for hours, minutes in re.findall(r"(\d+)h (\d+)m", one.name)
         ]
         return click(prices[times.index(min(times))])
     for name, city in (("From:", origin), ("To:", target)):
-        field = scene.named(name)
+        field = page.named(name)
         if field is None or (city in field.value and "(" in field.value):
             continue
         shown = first(
             one
-            for one in scene.elements
+            for one in page.elements
             if one.mark and one.mark != field.mark and city in one.name and "(" in one.name
         )
         if city not in field.value:
             return fill(field, city)
         return click(shown)  # waits while the proposals are not there
-    field = scene.hinted("#datepicker")
+    field = page.hinted("#datepicker")
     if field is not None and not field.value:
-        return pick_day(scene, int(month), int(day)) or click(field)
-    return click(scene.named("Search", "button"))
+        return pick_day(page, int(month), int(day)) or click(field)
+    return click(page.named("Search", "button"))
 
 
 TYPING: dict[str, Expert] = {

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.forum.program import FORUM
-from turngym.environments.web.sites.forum.tasks import TEMPLATES
-from turngym.environments.web.sites.jobs import Template
+from turngym.environments.web.sites.forum.tasks import GENERATORS
+from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program, django_session
 
 QUERIES = {
@@ -56,7 +56,7 @@ class ForumEnv(SiteEnv):
 
     site: ClassVar[str] = "forum"
     program: ClassVar[Program] = FORUM
-    templates: ClassVar[Mapping[str, Template]] = TEMPLATES
+    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
     signed_in: ClassVar[Any] = django_session("forum")
 
     def read(self, connection: sqlite3.Connection) -> Data:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from turngym.environments.web.sites.data import Data, Row
-from turngym.environments.web.sites.jobs import (
-    Job,
+from turngym.environments.web.sites.problems import (
+    Problem,
+    ProblemGenerator,
     Stage,
-    Template,
     choose,
     enter,
     press,
@@ -62,21 +62,21 @@ def _post(topic: str, subject: str, poster: str, content: str) -> Row:
     }  # fmt: skip
 
 
-def _reply_to(data: Data, topic: Row, text: str, goal: str, found: list[Stage]) -> Job:
+def _reply_to(data: Data, topic: Row, text: str, goal: str, found: list[Stage]) -> Problem:
     wanted = data.copy()
     subject = topic["subject"]
     wanted.add("posts", **_post(subject, f"Re: {subject}", ME, text))
     do = [press("Post reply", "link"), enter("Message", text), press("Submit", "button")]
-    return Job(goal=goal, wanted=wanted, expert=script(*found, *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*found, *do))
 
 
-def _reply(data: Data, rng: Random) -> Job:
+def _reply(data: Data, rng: Random) -> Problem:
     topic, text = _topic(data, rng, status=_OPEN), rng.choice(_TEXTS)
     goal = f'Reply to the topic "{topic["subject"]}" with the message "{text}".'
     return _reply_to(data, topic, text, goal, _to(topic))
 
 
-def _search(data: Data, rng: Random) -> Job:
+def _search(data: Data, rng: Random) -> Problem:
     """Reply to a topic that only a search finds quickly."""
     while True:
         post = rng.choice(data.all("posts"))
@@ -91,7 +91,7 @@ def _search(data: Data, rng: Random) -> Job:
     return _reply_to(data, topic, text, goal, found)
 
 
-def _as_other(data: Data, rng: Random) -> Job:
+def _as_other(data: Data, rng: Random) -> Problem:
     topic, text = _topic(data, rng, status=_OPEN), rng.choice(_TEXTS)
     user = rng.choice(("ben", "cleo", "dan", "eva"))
     goal = (
@@ -104,9 +104,9 @@ def _as_other(data: Data, rng: Random) -> Job:
         enter("Password:", f"{user}-secret"),
         press("Sign in", "button"),
     ]
-    job = _reply_to(data, topic, text, goal, [*sign_in, *_to(topic)])
-    job.wanted.tables["posts"][-1]["poster"] = user
-    return Job(goal=goal, wanted=job.wanted, expert=job.expert, signed_in=False)
+    problem = _reply_to(data, topic, text, goal, [*sign_in, *_to(topic)])
+    problem.wanted.tables["posts"][-1]["poster"] = user
+    return Problem(goal=goal, wanted=problem.wanted, expert=problem.expert, signed_in=False)
 
 
 def _new_topic(data: Data, forum: str, subject: str, text: str, kind: int) -> Data:
@@ -127,15 +127,15 @@ def _begin(forum: str, subject: str, text: str) -> list[Stage]:
     ]
 
 
-def _start(data: Data, rng: Random) -> Job:
+def _start(data: Data, rng: Random) -> Problem:
     forum, subject, text = rng.choice(_FORUMS), rng.choice(_SUBJECTS), rng.choice(_TEXTS)
     goal = f'Start a topic "{subject}" in the forum {forum} with the message "{text}".'
     wanted = _new_topic(data, forum, subject, text, _NORMAL)
     expert = script(*_begin(forum, subject, text), press("Submit", "button"))
-    return Job(goal=goal, wanted=wanted, expert=expert)
+    return Problem(goal=goal, wanted=wanted, expert=expert)
 
 
-def _announce(data: Data, rng: Random) -> Job:
+def _announce(data: Data, rng: Random) -> Problem:
     forum, subject, text = rng.choice(_FORUMS), rng.choice(_SUBJECTS), rng.choice(_TEXTS)
     kind, name = rng.choice(((_STICKY, "Sticky"), (_ANNOUNCE, "Announce")))
     goal = (
@@ -145,10 +145,10 @@ def _announce(data: Data, rng: Random) -> Job:
     wanted = _new_topic(data, forum, subject, text, kind)
     pick = choose("Post topic as (optional)", name)
     expert = script(*_begin(forum, subject, text), pick, press("Submit", "button"))
-    return Job(goal=goal, wanted=wanted, expert=expert)
+    return Problem(goal=goal, wanted=wanted, expert=expert)
 
 
-def _poll(data: Data, rng: Random) -> Job:
+def _poll(data: Data, rng: Random) -> Problem:
     forum, subject, text = rng.choice(_FORUMS), rng.choice(_SUBJECTS), rng.choice(_TEXTS)
     question, options = rng.choice(list(_QUESTIONS.items()))
     goal = (
@@ -169,10 +169,10 @@ def _poll(data: Data, rng: Random) -> Job:
         enter("Enter a poll option", options[1], after="Delete"),
         press("Submit", "button"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*_begin(forum, subject, text), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_begin(forum, subject, text), *do))
 
 
-def _vote(data: Data, rng: Random) -> Job:
+def _vote(data: Data, rng: Random) -> Problem:
     poll = rng.choice(data.all("polls"))
     option = rng.choice(data.all("options", topic=poll["topic"]))["text"]
     topic = data.one("topics", subject=poll["topic"])
@@ -180,10 +180,10 @@ def _vote(data: Data, rng: Random) -> Job:
     wanted = data.copy()
     wanted.add("votes", topic=poll["topic"], text=option, voter=ME)
     do = [press(option, "radio"), press("Submit", "button")]
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
 
-def _edit(data: Data, rng: Random) -> Job:
+def _edit(data: Data, rng: Random) -> Problem:
     """Change a reply of the agent's own."""
     mine = [one for one in data.all("posts", poster=ME) if one["subject"].startswith("Re: ")]
     post = rng.choice(
@@ -210,10 +210,10 @@ def _edit(data: Data, rng: Random) -> Job:
         press("Submit", "button"),
     ]
     topic = data.one("topics", subject=post["topic"])
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
 
-def _delete(data: Data, rng: Random) -> Job:
+def _delete(data: Data, rng: Random) -> Problem:
     """Delete one post of a topic, as a moderator may."""
     while True:
         topic = _topic(data, rng)
@@ -228,37 +228,37 @@ def _delete(data: Data, rng: Random) -> Job:
     wanted = data.copy()
     wanted.drop("posts", topic=topic["subject"], content=post["content"], poster=post["poster"])
     do = [press_above("Delete", post["content"]), press("Yes, I'm sure", "submit")]
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
 
-def _moderate(data: Data, topic: Row, change: dict[str, object], entry: str, goal: str) -> Job:
+def _moderate(data: Data, topic: Row, change: dict[str, object], entry: str, goal: str) -> Problem:
     wanted = data.copy()
     wanted.one("topics", subject=topic["subject"]).update(change)
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu(entry)))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu(entry)))
 
 
-def _lock(data: Data, rng: Random) -> Job:
+def _lock(data: Data, rng: Random) -> Problem:
     topic = _topic(data, rng, status=_OPEN)
     goal = f'Lock the topic "{topic["subject"]}".'
     return _moderate(data, topic, {"status": _LOCKED}, "Lock topic", goal)
 
 
-def _unlock(data: Data, rng: Random) -> Job:
+def _unlock(data: Data, rng: Random) -> Problem:
     """Unlock a topic and reply to it."""
     topic, text = _topic(data, rng, status=_LOCKED), rng.choice(_TEXTS)
     goal = f'Unlock the topic "{topic["subject"]}" and reply to it with the message "{text}".'
-    job = _reply_to(data, topic, text, goal, [*_to(topic), *_menu("Unlock topic")])
-    job.wanted.one("topics", subject=topic["subject"]).update(status=_OPEN)
-    return job
+    problem = _reply_to(data, topic, text, goal, [*_to(topic), *_menu("Unlock topic")])
+    problem.wanted.one("topics", subject=topic["subject"]).update(status=_OPEN)
+    return problem
 
 
-def _pin(data: Data, rng: Random) -> Job:
+def _pin(data: Data, rng: Random) -> Problem:
     topic = _topic(data, rng, type=_NORMAL)
     goal = f'Make "{topic["subject"]}" a sticky topic.'
     return _moderate(data, topic, {"type": _STICKY}, "Change to sticky topic", goal)
 
 
-def _move(data: Data, rng: Random) -> Job:
+def _move(data: Data, rng: Random) -> Problem:
     topic = _topic(data, rng, status=_OPEN)
     forum = rng.choice([one for one in _FORUMS if one != topic["forum"]])
     goal = f'Move the topic "{topic["subject"]}" to the forum {forum}.'
@@ -266,10 +266,10 @@ def _move(data: Data, rng: Random) -> Job:
     wanted.one("topics", subject=topic["subject"]).update(forum=forum, status=_MOVED)
     menu, entry, confirm = _menu("Move topic")
     pick = choose("Select a destination forum", f"-- {forum}")
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), menu, entry, pick, confirm))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), menu, entry, pick, confirm))
 
 
-def _remove(data: Data, rng: Random) -> Job:
+def _remove(data: Data, rng: Random) -> Problem:
     topic = _topic(data, rng)
     subject = topic["subject"]
     goal = f'Delete the whole topic "{subject}".'
@@ -277,10 +277,10 @@ def _remove(data: Data, rng: Random) -> Job:
     wanted.drop("topics", subject=subject)
     for table in ("posts", "subscribers", "polls", "options"):
         wanted.drop(table, topic=subject)
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu("Delete topic")))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu("Delete topic")))
 
 
-def _lock_all(data: Data, rng: Random) -> Job:
+def _lock_all(data: Data, rng: Random) -> Problem:
     """Lock two or three topics, each on a page of its own."""
     while True:
         forum, user = rng.choice(_FORUMS), rng.choice(("ada", "ben", "cleo", "dan", "eva"))
@@ -293,20 +293,20 @@ def _lock_all(data: Data, rng: Random) -> Job:
     for topic in topics:
         wanted.one("topics", subject=topic["subject"]).update(status=_LOCKED)
         do += [press("Forum index", "link"), *_to(topic), *_menu("Lock topic")]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _follow(data: Data, rng: Random) -> Job:
+def _follow(data: Data, rng: Random) -> Problem:
     followed = {row["topic"] for row in data.all("subscribers", user=ME)}
     topic = rng.choice([row for row in data.all("topics") if row["subject"] not in followed])
     goal = f'Subscribe to the topic "{topic["subject"]}".'
     wanted = data.copy()
     wanted.add("subscribers", topic=topic["subject"], user=ME)
     do = [press("Subscribe", "link"), press("Yes, I'm sure", "submit")]
-    return Job(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
 
-def _unfollow(data: Data, rng: Random) -> Job:
+def _unfollow(data: Data, rng: Random) -> Problem:
     row = rng.choice(data.all("subscribers", user=ME))
     topic = data.one("topics", subject=row["topic"])
     goal = f'Unsubscribe from the topic "{topic["subject"]}".'
@@ -318,10 +318,10 @@ def _unfollow(data: Data, rng: Random) -> Job:
         press("Unsubscribe", "link"),
         press("Yes, I'm sure", "submit"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _signature(data: Data, rng: Random) -> Job:
+def _signature(data: Data, rng: Random) -> Problem:
     text = f"{rng.choice(_SUBJECTS)}? {rng.choice(_TEXTS)}"
     goal = f'Set the signature in your profile to "{text}".'
     wanted = data.copy()
@@ -332,24 +332,24 @@ def _signature(data: Data, rng: Random) -> Job:
         enter("Signature (optional)", text),
         press("Submit", "button"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _last(data: Data, rng: Random) -> Job:
+def _last(data: Data, rng: Random) -> Problem:
     topic = _topic(data, rng)
     posts = data.all("posts", topic=topic["subject"])
     goal = f'Who wrote the last post in the topic "{topic["subject"]}"? Answer with the name.'
     return question(data, goal, posts[-1]["poster"], _to(topic))
 
 
-def _count(data: Data, rng: Random) -> Job:
+def _count(data: Data, rng: Random) -> Problem:
     forum, user = rng.choice(_FORUMS), rng.choice(("ada", "ben", "cleo", "dan", "eva"))
     number = len(data.all("topics", forum=forum, poster=user))
     goal = f"How many topics of the forum {forum} were started by {user}? Answer with the number."
     return question(data, goal, str(number), [press(forum, "link")])
 
 
-def _compare(data: Data, rng: Random) -> Job:
+def _compare(data: Data, rng: Random) -> Problem:
     """Read the number of replies on three pages."""
     while True:
         topics = rng.sample(data.all("topics"), 3)
@@ -363,7 +363,7 @@ def _compare(data: Data, rng: Random) -> Job:
     return question(data, goal, best, look)
 
 
-TEMPLATES: dict[str, Template] = {
+GENERATORS: dict[str, ProblemGenerator] = {
     "announce": _announce, "as-other": _as_other, "compare": _compare, "count": _count,
     "delete": _delete, "edit": _edit, "follow": _follow, "last": _last, "lock": _lock,
     "lock-all": _lock_all, "move": _move, "pin": _pin, "poll": _poll, "remove": _remove,

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.jobs import Template
+from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program, django_session
 from turngym.environments.web.sites.shop.program import SHOP
-from turngym.environments.web.sites.shop.tasks import TEMPLATES
+from turngym.environments.web.sites.shop.tasks import GENERATORS
 
 _ADDRESS = "a.first_name, a.last_name, a.line1, a.line2, a.line4 AS town, a.postcode"
 QUERIES = {
@@ -71,7 +71,7 @@ class ShopEnv(SiteEnv):
 
     site: ClassVar[str] = "shop"
     program: ClassVar[Program] = SHOP
-    templates: ClassVar[Mapping[str, Template]] = TEMPLATES
+    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
     signed_in: ClassVar[Any] = django_session("shop")
 
     def read(self, connection: sqlite3.Connection) -> Data:

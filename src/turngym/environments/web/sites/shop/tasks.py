@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.web.miniwob.scene import Move, Scene, click
+from turngym.environments.web.expert_view import ExpertView, Move, click
 from turngym.environments.web.sites.data import Data, Row
-from turngym.environments.web.sites.jobs import (
-    Job,
+from turngym.environments.web.sites.problems import (
+    Problem,
+    ProblemGenerator,
     Stage,
-    Template,
     choose,
     enter,
     press,
@@ -65,8 +65,8 @@ def _account(entry: str) -> list[Stage]:
 def _menu(after: str) -> Stage:
     """Open the menu beside the first button after a text."""
 
-    def stage(scene: Scene) -> Move:
-        lines = iter(scene.elements)
+    def stage(page: ExpertView) -> Move:
+        lines = iter(page.elements)
         for one in lines:
             if after in one.name:
                 break
@@ -75,16 +75,16 @@ def _menu(after: str) -> Stage:
     return stage
 
 
-def _add(data: Data, rng: Random) -> Job:
+def _add(data: Data, rng: Random) -> Problem:
     row = _product(data, rng)
     wanted = data.copy()
     _put(wanted, row["product"])
     goal = f"Put one {row['product']} into the cart."
     do = [*_category(row), press("Add to cart", after=row["product"])]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _two(data: Data, rng: Random) -> Job:
+def _two(data: Data, rng: Random) -> Problem:
     rows = [_product(data, rng), _product(data, rng)]
     if rows[0]["category"] == rows[1]["category"]:
         return _two(data, rng)
@@ -93,10 +93,10 @@ def _two(data: Data, rng: Random) -> Job:
         _put(wanted, row["product"])
         do += [press("Home", "link"), *_category(row), press("Add to cart", after=row["product"])]
     goal = f"Put one {rows[0]['product']} and one {rows[1]['product']} into the cart."
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _many(data: Data, rng: Random) -> Job:
+def _many(data: Data, rng: Random) -> Problem:
     row, count = _product(data, rng), rng.randint(2, 6)
     wanted = data.copy()
     _put(wanted, row["product"], count)
@@ -109,10 +109,10 @@ def _many(data: Data, rng: Random) -> Job:
         enter(f"#id_form-{last}-quantity", str(count)),
         press("Update", after=row["product"]),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _search(data: Data, rng: Random) -> Job:
+def _search(data: Data, rng: Random) -> Problem:
     """Find a product by what its description says."""
     row = _product(data, rng)
     words = row["description"].replace(".", "").split()
@@ -124,10 +124,10 @@ def _search(data: Data, rng: Random) -> Job:
     goal = f"Put the one thing that is {colour} and made in {place} into the cart."
     find = [enter("Search", f"{colour} {place}"), press("Search", "button")]
     do = [*find, press("Add to cart", after=row["product"])]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _cheapest(data: Data, rng: Random) -> Job:
+def _cheapest(data: Data, rng: Random) -> Problem:
     in_cart = {row["product"] for row in data.all("basket")}
     category = rng.choice(_CATEGORIES)
     rows = [row for row in data.all("products", category=category) if row["stock"] > 0]
@@ -141,10 +141,10 @@ def _cheapest(data: Data, rng: Random) -> Job:
     do = [press(category, "link"), press("Add to cart", after=lowest["product"])]
     do += [press("View cart"), enter(f"#id_form-{last}-quantity", str(count))]
     do += [press("Update", after=lowest["product"])]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _quantity(data: Data, rng: Random) -> Job:
+def _quantity(data: Data, rng: Random) -> Problem:
     rows = data.all("basket", user=ME, status="Open")
     place = rng.randrange(len(rows))
     count = rng.choice([n for n in range(1, 9) if n != rows[place]["quantity"]])
@@ -153,10 +153,10 @@ def _quantity(data: Data, rng: Random) -> Job:
     wanted.one("basket", user=ME, product=product, status="Open").update(quantity=count)
     goal = f"Change the quantity of {product} in the cart to {count}."
     do = [press("View cart"), enter(f"#id_form-{place}-quantity", str(count))]
-    return Job(goal=goal, wanted=wanted, expert=script(*do, press("Update", after=product)))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do, press("Update", after=product)))
 
 
-def _drop(data: Data, rng: Random) -> Job:
+def _drop(data: Data, rng: Random) -> Problem:
     row = _cart_row(data, rng)
     wanted = data.copy()
     wanted.drop("basket", user=ME, product=row["product"], status="Open")
@@ -167,10 +167,10 @@ def _drop(data: Data, rng: Random) -> Job:
         do += [press("Home", "link"), press("Garden", "link")]
         do += [press("Add to cart", after="Hand trowel")]
     goal = f"Remove {row['product']} from the cart{wish}."
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _later(data: Data, rng: Random) -> Job:
+def _later(data: Data, rng: Random) -> Problem:
     row, other = _cart_row(data, rng), _product(data, rng)
     wanted = data.copy()
     wanted.one("basket", user=ME, product=row["product"], status="Open").update(status="Saved")
@@ -179,10 +179,10 @@ def _later(data: Data, rng: Random) -> Job:
     do = [press("View cart"), press("Save for later", after=row["product"])]
     do += [press("Home", "link"), *_category(other)]
     do += [press("Add to cart", after=other["product"])]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _coupon(data: Data, rng: Random) -> Job:
+def _coupon(data: Data, rng: Random) -> Problem:
     code = rng.choice(_CODES)
     row = _product(data, rng)
     wanted = data.copy()
@@ -197,10 +197,10 @@ def _coupon(data: Data, rng: Random) -> Job:
         enter("Code", code),
         press("Add coupon"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _wish(data: Data, rng: Random) -> Job:
+def _wish(data: Data, rng: Random) -> Problem:
     name = rng.choice(_LISTS)
     row = rng.choice(data.all("products"))
     if data.all("wishes", list=name, product=row["product"]):
@@ -209,10 +209,10 @@ def _wish(data: Data, rng: Random) -> Job:
     wanted.add("wishes", user=ME, list=name, product=row["product"], quantity=1)
     goal = f'Add the {row["product"]} to the wish list "{name}".'
     do = [press("Add to wish list"), press(f"Add to '{name}' wish list")]
-    return Job(goal=goal, wanted=wanted, expert=script(*_page(row), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_page(row), *do))
 
 
-def _new_list(data: Data, rng: Random) -> Job:
+def _new_list(data: Data, rng: Random) -> Problem:
     name, row = rng.choice(_NEW_LISTS), rng.choice(data.all("products"))
     wanted = data.copy()
     wanted.add("lists", user=ME, name=name, visibility="Private")
@@ -228,10 +228,10 @@ def _new_list(data: Data, rng: Random) -> Job:
         press("Add to wish list"),
         press(f"Add to '{name}' wish list"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _review(data: Data, rng: Random) -> Job:
+def _review(data: Data, rng: Random) -> Problem:
     row, stars = rng.choice(data.all("products")), rng.randint(1, 5)
     title, body = rng.choice(_TITLES), rng.choice(_BODIES)
     wanted = data.copy()
@@ -243,15 +243,15 @@ def _review(data: Data, rng: Random) -> Job:
         f'"{title}" and the text "{body}".'
     )
 
-    def rate(scene: Scene) -> Move:
-        found = [one for one in scene.elements if one.mark and ".fa-star" in one.hint]
+    def rate(page: ExpertView) -> Move:
+        found = [one for one in page.elements if one.mark and ".fa-star" in one.hint]
         return click(found[stars - 1] if len(found) == 5 else None)
 
     do = [press("Write a review"), enter("Title", title), rate, enter("Body", body)]
-    return Job(goal=goal, wanted=wanted, expert=script(*_page(row), *do, press("Save review")))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_page(row), *do, press("Save review")))
 
 
-def _address(data: Data, rng: Random) -> Job:
+def _address(data: Data, rng: Random) -> Problem:
     (first, last), street = rng.choice(_PEOPLE), rng.choice(_STREETS)
     town, code = rng.choice(_TOWNS)
     wanted = data.copy()
@@ -274,10 +274,10 @@ def _address(data: Data, rng: Random) -> Job:
         choose("Country", "United Kingdom"),
         press("Save"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _moved(data: Data, rng: Random) -> Job:
+def _moved(data: Data, rng: Random) -> Problem:
     row, street = rng.choice(data.all("addresses", user=ME)), rng.choice(_STREETS)
     note = rng.choice(("Ring twice", "Leave it at the door", "Ask the neighbour"))
     wanted = data.copy()
@@ -293,10 +293,10 @@ def _moved(data: Data, rng: Random) -> Job:
         enter("Instructions", note),
         press("Save"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _forget(data: Data, rng: Random) -> Job:
+def _forget(data: Data, rng: Random) -> Problem:
     """Delete one address, and make another one the default."""
     gone, kept = rng.sample(data.all("addresses", user=ME, ships=0), 2)
     wanted = data.copy()
@@ -315,10 +315,10 @@ def _forget(data: Data, rng: Random) -> Job:
         _menu(kept["town"]),
         press("Set as default shipping address"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _profile(data: Data, rng: Random) -> Job:
+def _profile(data: Data, rng: Random) -> Problem:
     (first, _), (_, last) = rng.choice(_PEOPLE), rng.choice(_PEOPLE)
     wanted = data.copy()
     wanted.one("users", user=ME).update(first_name=first, last_name=last)
@@ -330,7 +330,7 @@ def _profile(data: Data, rng: Random) -> Job:
         enter("Last name", last),
         press("Save"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
 def _buy(wanted: Data, address: Row) -> None:
@@ -352,7 +352,7 @@ def _buy(wanted: Data, address: Row) -> None:
     )  # fmt: skip
 
 
-def _order(data: Data, rng: Random) -> Job:
+def _order(data: Data, rng: Random) -> Problem:
     address, row = rng.choice(data.all("addresses", user=ME)), _product(data, rng)
     wanted = data.copy()
     _put(wanted, row["product"])
@@ -371,10 +371,10 @@ def _order(data: Data, rng: Random) -> Job:
         press("Continue", "link"),
         press("Place order"),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _again(data: Data, rng: Random) -> Job:
+def _again(data: Data, rng: Random) -> Problem:
     number = rng.choice(data.all("orders", user=ME))["number"]
     bought, other = data.all("lines", number=number), _product(data, rng)
     if other["product"] in [row["product"] for row in bought]:
@@ -390,10 +390,10 @@ def _again(data: Data, rng: Random) -> Job:
     do = [*_account("Order History"), press(number, "link"), press("Re-order all items")]
     do += [press("Home", "link"), *_category(other)]
     do += [press("Add to cart", after=other["product"])]
-    return Job(goal=goal, wanted=wanted, expert=script(*do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _alert(data: Data, rng: Random) -> Job:
+def _alert(data: Data, rng: Random) -> Problem:
     row, name = _product(data, rng, sold_out=True), rng.choice(_LISTS)
     if data.all("wishes", list=name, product=row["product"]):
         return _alert(data, rng)
@@ -405,10 +405,10 @@ def _alert(data: Data, rng: Random) -> Job:
         f'"{name}".'
     )
     do = [press("Notify me"), press("Add to wish list"), press(f"Add to '{name}' wish list")]
-    return Job(goal=goal, wanted=wanted, expert=script(*_page(row), *do))
+    return Problem(goal=goal, wanted=wanted, expert=script(*_page(row), *do))
 
 
-def _as_other(data: Data, rng: Random) -> Job:
+def _as_other(data: Data, rng: Random) -> Problem:
     row, user = _product(data, rng), rng.choice(("emil", "fay"))
     wanted = data.copy()
     _put(wanted, row["product"], user=user)
@@ -425,22 +425,22 @@ def _as_other(data: Data, rng: Random) -> Job:
         *_category(row),
         press("Add to cart", after=row["product"]),
     ]
-    return Job(goal=goal, wanted=wanted, expert=script(*do), signed_in=False)
+    return Problem(goal=goal, wanted=wanted, expert=script(*do), signed_in=False)
 
 
-def _price(data: Data, rng: Random) -> Job:
+def _price(data: Data, rng: Random) -> Problem:
     row = rng.choice(data.all("products"))
     goal = f"What does the {row['product']} cost? Answer with the number alone, as in 12.50."
     return question(data, goal, f"{float(row['price']):.2f}", _category(row))
 
 
-def _stock(data: Data, rng: Random) -> Job:
+def _stock(data: Data, rng: Random) -> Problem:
     row = _product(data, rng, fresh=False)
     goal = f"How many pieces of {row['product']} are available? Answer with the number."
     return question(data, goal, str(row["stock"]), _page(row))
 
 
-def _compare(data: Data, rng: Random) -> Job:
+def _compare(data: Data, rng: Random) -> Problem:
     """Compare prices on three pages."""
     categories = rng.sample(_CATEGORIES, 3)
     rows = [rng.choice(data.all("products", category=name)) for name in categories]
@@ -450,7 +450,7 @@ def _compare(data: Data, rng: Random) -> Job:
     return question(data, goal, best, [stage for row in rows for stage in _category(row)])
 
 
-def _spent(data: Data, rng: Random) -> Job:
+def _spent(data: Data, rng: Random) -> Problem:
     line = rng.choice(data.all("lines"))
     total = data.one("orders", number=line["number"])["total"]
     goal = (
@@ -461,7 +461,7 @@ def _spent(data: Data, rng: Random) -> Job:
     return question(data, goal, f"{float(total):.2f}", look)
 
 
-TEMPLATES: dict[str, Template] = {
+GENERATORS: dict[str, ProblemGenerator] = {
     "add": _add, "address": _address, "again": _again, "alert": _alert, "as-other": _as_other,
     "cheapest": _cheapest, "compare": _compare, "coupon": _coupon, "drop": _drop,
     "forget": _forget, "later": _later, "many": _many, "moved": _moved, "new-list": _new_list,

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.jobs import Template
+from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program
 from turngym.environments.web.sites.tracker.program import TRACKER
 from turngym.environments.web.sites.tracker.state import State, read_state
-from turngym.environments.web.sites.tracker.tasks import TEMPLATES
+from turngym.environments.web.sites.tracker.tasks import GENERATORS
 
 _WITHOUT_EXPANDER = """new MutationObserver(() => {
   const button = document.getElementById("trac-wiki-expander");
@@ -26,7 +26,7 @@ class TrackerEnv(SiteEnv):
 
     site: ClassVar[str] = "tracker"
     program: ClassVar[Program] = TRACKER
-    templates: ClassVar[Mapping[str, Template]] = TEMPLATES
+    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
     start: ClassVar[str] = "/wiki"
     looks: ClassVar[Settings] = Settings(init_script=_WITHOUT_EXPANDER)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from turngym.environments.web.sites.jobs import Job, Template
+from turngym.environments.web.sites.problems import Problem, ProblemGenerator
 from turngym.environments.web.sites.tracker.experts import (
     answer_after,
     edit_page,
@@ -35,8 +35,8 @@ _NAMES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch
 
 def _change(
     state: State, numbers: list[int], changes: Mapping[str, str], goal: str, *, comment: str = ""
-) -> Job:
-    """Return the job of editing fields of tickets, and commenting on them."""
+) -> Problem:
+    """Return the problem of editing fields of tickets, and commenting on them."""
     wanted = state.copy()
     for number in numbers:
         wanted.tickets[number] |= changes
@@ -44,7 +44,7 @@ def _change(
             wanted.comments.append((number, comment))
     wanted.comments.sort()
     expert = edit_tickets(numbers, changes, comment)
-    return Job(goal=goal, wanted=wanted, expert=expert)
+    return Problem(goal=goal, wanted=wanted, expert=expert)
 
 
 def _some_open(state: State, rng: Random) -> int:
@@ -55,21 +55,21 @@ def _other(rng: Random, values: tuple[str, ...], now: str) -> str:
     return rng.choice([value for value in values if value != now])
 
 
-def _priority(state: State, rng: Random) -> Job:
+def _priority(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     value = _other(rng, _PRIORITIES, state.tickets[number]["priority"])
     goal = f"Set the priority of ticket #{number} to {value}."
     return _change(state, [number], {"priority": value}, goal)
 
 
-def _component(state: State, rng: Random) -> Job:
+def _component(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     value = _other(rng, _COMPONENTS, state.tickets[number]["component"])
     goal = f"Move ticket #{number} to the component {value}."
     return _change(state, [number], {"component": value}, goal)
 
 
-def _retarget(state: State, rng: Random) -> Job:
+def _retarget(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     ticket = state.tickets[number]
     milestone = _other(rng, ("1.1", "2.0"), ticket["milestone"])
@@ -78,58 +78,58 @@ def _retarget(state: State, rng: Random) -> Job:
     return _change(state, [number], {"milestone": milestone, "type": kind}, goal)
 
 
-def _keyword(state: State, rng: Random) -> Job:
+def _keyword(state: State, rng: Random) -> Problem:
     number, word = _some_open(state, rng), rng.choice(_KEYWORDS)
     goal = f'Give ticket #{number} the keyword "{word}".'
     return _change(state, [number], {"keywords": word}, goal)
 
 
-def _rename(state: State, rng: Random) -> Job:
+def _rename(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     text = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
     goal = f'Change the summary of ticket #{number} to "{text}".'
     return _change(state, [number], {"summary": text}, goal)
 
 
-def _comment(state: State, rng: Random) -> Job:
+def _comment(state: State, rng: Random) -> Problem:
     number, text = _some_open(state, rng), rng.choice(_COMMENTS)
     goal = f'Add the comment "{text}" to ticket #{number}.'
     return _change(state, [number], {}, goal, comment=text)
 
 
-def _close(state: State, rng: Random) -> Job:
+def _close(state: State, rng: Random) -> Problem:
     number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
     goal = f"Close ticket #{number} as {how}."
     return _change(state, [number], {"status": "closed", "resolution": how}, goal)
 
 
-def _close_named(state: State, rng: Random) -> Job:
+def _close_named(state: State, rng: Random) -> Problem:
     number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
     goal = f'Find the ticket "{state.tickets[number]["summary"]}" and close it as {how}.'
     return _change(state, [number], {"status": "closed", "resolution": how}, goal)
 
 
-def _explain(state: State, rng: Random) -> Job:
+def _explain(state: State, rng: Random) -> Problem:
     number, how, text = _some_open(state, rng), rng.choice(_RESOLUTIONS), rng.choice(_COMMENTS)
     goal = f'Close ticket #{number} as {how}, with the comment "{text}".'
     return _change(state, [number], {"status": "closed", "resolution": how}, goal, comment=text)
 
 
-def _reopen(state: State, rng: Random) -> Job:
+def _reopen(state: State, rng: Random) -> Problem:
     closed = [n for n, ticket in state.tickets.items() if ticket["status"] == "closed"]
     number, text = rng.choice(closed), rng.choice(_COMMENTS)
     goal = f'Reopen ticket #{number} with the comment "{text}".'
     return _change(state, [number], {"status": "reopened", "resolution": ""}, goal, comment=text)
 
 
-def _assign(state: State, rng: Random) -> Job:
+def _assign(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     owner = _other(rng, _OWNERS, state.tickets[number]["owner"])
     goal = f"Reassign ticket #{number} to {owner}."
     return _change(state, [number], {"owner": owner, "status": "assigned"}, goal)
 
 
-def _bulk(state: State, rng: Random) -> Job:
+def _bulk(state: State, rng: Random) -> Problem:
     """Change all open tickets of one component and owner: two or three pages."""
     while True:
         component, owner = rng.choice(_COMPONENTS), rng.choice(_OWNERS)
@@ -145,7 +145,7 @@ def _bulk(state: State, rng: Random) -> Job:
     return _change(state, others, {"priority": value}, goal)
 
 
-def _file(state: State, rng: Random) -> Job:
+def _file(state: State, rng: Random) -> Problem:
     summary = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
     fields = {
         "summary": summary,
@@ -161,27 +161,27 @@ def _file(state: State, rng: Random) -> Job:
     rest = {"reporter": "anonymous", "owner": "", "status": "new"}
     empty = dict.fromkeys(next(iter(state.tickets.values())), "")
     wanted.tickets[max(state.tickets) + 1] = {**empty, **rest, **fields}
-    return Job(goal=goal, wanted=wanted, expert=file_ticket(fields))
+    return Problem(goal=goal, wanted=wanted, expert=file_ticket(fields))
 
 
-def _append(state: State, rng: Random) -> Job:
+def _append(state: State, rng: Random) -> Problem:
     page, line = rng.choice(("Conventions", "OnCall", "ReleasePlan")), rng.choice(_LINES)
     goal = f'Add the line "{line}" at the end of the wiki page {page}.'
     wanted = state.copy()
     wanted.pages[page] += f"\n{line}"
-    return Job(goal=goal, wanted=wanted, expert=edit_page(page, line))
+    return Problem(goal=goal, wanted=wanted, expert=edit_page(page, line))
 
 
-def _page(state: State, rng: Random) -> Job:
+def _page(state: State, rng: Random) -> Problem:
     page, line = rng.choice(_NAMES), rng.choice(_LINES)
     goal = f'Create the wiki page {page} with the text "{line}".'
     wanted = state.copy()
     wanted.pages[page] = line
-    return Job(goal=goal, wanted=wanted, expert=edit_page(page, line))
+    return Problem(goal=goal, wanted=wanted, expert=edit_page(page, line))
 
 
-def _asked(state: State, goal: str, answer: str, address: str) -> Job:
-    return Job(
+def _asked(state: State, goal: str, answer: str, address: str) -> Problem:
+    return Problem(
         goal=f"{goal} Change nothing.",
         wanted=state.copy(),
         answer=answer,
@@ -189,14 +189,14 @@ def _asked(state: State, goal: str, answer: str, address: str) -> Job:
     )
 
 
-def _owner(state: State, rng: Random) -> Job:
+def _owner(state: State, rng: Random) -> Problem:
     number = _some_open(state, rng)
     ticket = state.tickets[number]
     goal = f'Who owns the ticket "{ticket["summary"]}"? Answer with the name.'
     return _asked(state, goal, ticket["owner"], f"ticket/{number}")
 
 
-def _number(state: State, rng: Random) -> Job:
+def _number(state: State, rng: Random) -> Problem:
     owner, component = rng.choice(_OWNERS), rng.choice(_COMPONENTS)
     found = state.open_tickets(owner=owner, component=component)
     goal = (
@@ -207,7 +207,7 @@ def _number(state: State, rng: Random) -> Job:
     return _asked(state, goal, str(len(found)), address)
 
 
-def _compare(state: State, rng: Random) -> Job:
+def _compare(state: State, rng: Random) -> Problem:
     while True:
         numbers = rng.sample(state.open_tickets(), 3)
         ranks = [_PRIORITIES.index(state.tickets[n]["priority"]) for n in numbers]
@@ -219,7 +219,7 @@ def _compare(state: State, rng: Random) -> Job:
     return _asked(state, goal, str(best), f"ticket/{best}")
 
 
-TEMPLATES: dict[str, Template] = {
+GENERATORS: dict[str, ProblemGenerator] = {
     "append": _append, "assign": _assign, "bulk": _bulk, "close": _close,
     "close-named": _close_named, "comment": _comment, "compare": _compare, "component": _component,
     "count": _number, "explain": _explain, "file": _file, "keyword": _keyword, "owner": _owner,

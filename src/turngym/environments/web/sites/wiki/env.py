@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.jobs import Template
+from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program
 from turngym.environments.web.sites.wiki.program import WIKI
-from turngym.environments.web.sites.wiki.tasks import TEMPLATES
+from turngym.environments.web.sites.wiki.tasks import GENERATORS
 
 _TITLE = "{0}_namespace AS space, replace({0}_title, '_', ' ') AS title"
 _DAY = """julianday(substr({0}, 1, 4) || '-' || substr({0}, 5, 2) || '-' || substr({0}, 7, 2)
@@ -45,7 +45,7 @@ class WikiEnv(SiteEnv):
 
     site: ClassVar[str] = "wiki"
     program: ClassVar[Program] = WIKI
-    templates: ClassVar[Mapping[str, Template]] = TEMPLATES
+    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
     start: ClassVar[str] = "/wiki/Main_Page"
     looks: ClassVar[Settings] = Settings(ignore="#mw-notification-area")  # it goes after a while
     signed_in: ClassVar[Any] = {

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.web.miniwob.scene import Scene, click, fill
+from turngym.environments.web.expert_view import ExpertView, click, fill
 from turngym.environments.web.sites.data import Data, Row
-from turngym.environments.web.sites.jobs import (
-    Job,
+from turngym.environments.web.sites.problems import (
+    Problem,
+    ProblemGenerator,
     Stage,
-    Template,
     enter,
     press,
     question,
@@ -43,8 +43,8 @@ _ACTIONS = "Page actions"
 def _look_up(title: str) -> Stage:
     """Go to a page by its name."""
 
-    def stage(scene: Scene) -> tuple[str, dict[str, object]]:
-        box = scene.named(_SEARCH, "searchbox")
+    def stage(page: ExpertView) -> tuple[str, dict[str, object]]:
+        box = page.named(_SEARCH, "searchbox")
         return click(None) if box is None else ("submit", {"mark": box.mark, "text": title})
 
     return stage
@@ -56,7 +56,7 @@ def _action(name: str) -> Stage:
 
 def _write(text: str) -> Stage:
     """Replace what is in the editor."""
-    return lambda scene: fill(scene.named(_EDITOR, "textbox"), text.replace("\n", "\\n"))
+    return lambda page: fill(page.named(_EDITOR, "textbox"), text.replace("\n", "\\n"))
 
 
 def _edit(title: str, text: str, *, to: str = "edit") -> list[Stage]:
@@ -100,51 +100,51 @@ def _made(data: Data, title: str, text: str, *, space: int = _MAIN, redirect: in
     return wanted
 
 
-def _job(goal: str, wanted: Data, *stages: Stage) -> Job:
-    return Job(goal=goal, wanted=wanted, expert=script(*stages))
+def _problem(goal: str, wanted: Data, *stages: Stage) -> Problem:
+    return Problem(goal=goal, wanted=wanted, expert=script(*stages))
 
 
-def _append(data: Data, rng: Random) -> Job:
+def _append(data: Data, rng: Random) -> Problem:
     row, line = _any(data, rng), rng.choice(_LINES)
     text = f"{row['text']}\n{line}"
     goal = f'Add the line "{line}" at the end of the page "{row["title"]}".'
-    return _job(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
+    return _problem(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
 
 
-def _section(data: Data, rng: Random) -> Job:
+def _section(data: Data, rng: Random) -> Problem:
     row, name, line = _any(data, rng), rng.choice(_SECTIONS), rng.choice(_LINES)
     text = f"{row['text']}\n== {name} ==\n{line}"
     goal = (
         f'Add a section "{name}" with the text "{line}" at the very end of the page '
         f'"{row["title"]}".'
     )
-    return _job(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
+    return _problem(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
 
 
-def _create(data: Data, rng: Random) -> Job:
+def _create(data: Data, rng: Random) -> Problem:
     title, line = rng.choice(_NEW), rng.choice(_LINES)
     goal = f'Create the page "{title}" with the text "{line}".'
     do = [_look_up(title), press(title, "link", after="Create the page")]
-    return _job(goal, _made(data, title, line), *do, _write(line), press("Save page", "button"))
+    return _problem(goal, _made(data, title, line), *do, _write(line), press("Save page", "button"))
 
 
-def _redirect(data: Data, rng: Random) -> Job:
+def _redirect(data: Data, rng: Random) -> Problem:
     title, row = rng.choice(_NEW), _any(data, rng)
     text = f"#REDIRECT [[{row['title']}]]"
     goal = f'Make a page "{title}" that redirects to the page "{row["title"]}".'
     do = [_look_up(title), press(title, "link", after="Create the page"), _write(text)]
     wanted = _made(data, title, text, redirect=1)
-    return _job(goal, wanted, *do, press("Save page", "button"))
+    return _problem(goal, wanted, *do, press("Save page", "button"))
 
 
-def _update(data: Data, rng: Random) -> Job:
+def _update(data: Data, rng: Random) -> Problem:
     row, people = rng.choice(_villages(data)), rng.randint(80, 1900)
     text = row["text"].replace(f"Population: {_value(row, 'Population')}", f"Population: {people}")
     goal = f"Correct the population of {row['title']}: it is {people}."
-    return _job(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
+    return _problem(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
 
 
-def _mayors(data: Data, rng: Random) -> Job:
+def _mayors(data: Data, rng: Random) -> Problem:
     """Edit two or three pages that one page links to."""
     island, new = rng.choice(_ISLANDS), rng.choice(_MAYORS)
     rows = [row for row in _villages(data) if _island(row) == island]
@@ -158,10 +158,10 @@ def _mayors(data: Data, rng: Random) -> Job:
         wanted = _changed(wanted, row["title"], text)
         do += _edit(row["title"], text)
     goal = f"Every village on {island} whose mayor was {old} has a new one, {new}; change it."
-    return _job(goal, wanted, *do)
+    return _problem(goal, wanted, *do)
 
 
-def _search(data: Data, rng: Random) -> Job:
+def _search(data: Data, rng: Random) -> Problem:
     """Find a village by what its page says."""
     row, line = rng.choice(_villages(data)), rng.choice(_LINES)
     food = row["text"].split("is known for its ")[1].split(".")[0]
@@ -176,17 +176,17 @@ def _search(data: Data, rng: Random) -> Job:
     )
     do = [_look_up(f"{mayor} {food}"), press(row["title"], "link"), _action("edit")]
     wanted = _changed(data, row["title"], text)
-    return _job(goal, wanted, *do, _write(text), press("Save changes", "button"))
+    return _problem(goal, wanted, *do, _write(text), press("Save changes", "button"))
 
 
-def _category(data: Data, rng: Random) -> Job:
+def _category(data: Data, rng: Random) -> Problem:
     row, name = _any(data, rng), rng.choice(_CATEGORIES)
     text = f"{row['text']}\n[[Category:{name}]]"
     goal = f'Add the page "{row["title"]}" to the category "{name}", below its other category.'
-    return _job(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
+    return _problem(goal, _changed(data, row["title"], text), *_edit(row["title"], text))
 
 
-def _discuss(data: Data, rng: Random) -> Job:
+def _discuss(data: Data, rng: Random) -> Problem:
     row, subject, line = _any(data, rng), rng.choice(_SUBJECTS), rng.choice(_LINES)
     wanted = _made(data, row["title"], f"== {subject} ==\n{line}", space=_TALK)
     goal = (
@@ -195,10 +195,10 @@ def _discuss(data: Data, rng: Random) -> Job:
     )
     do = [_look_up(row["title"]), _action("discussion"), _action("+")]
     do += [enter("Subject:", subject), _write(line), press("Save page", "button")]
-    return _job(goal, wanted, *do)
+    return _problem(goal, wanted, *do)
 
 
-def _move(data: Data, rng: Random) -> Job:
+def _move(data: Data, rng: Random) -> Problem:
     row, new, leaves = _any(data, rng), rng.choice(_NEW), rng.random() < 0.5
     old = row["title"]
     wanted = data.copy()
@@ -209,21 +209,21 @@ def _move(data: Data, rng: Random) -> Job:
         wanted = _made(wanted, old, f"#REDIRECT [[{new}]]", redirect=1)
     goal = f'Move the page "{old}" to "{new}"{"" if leaves else ", without leaving a redirect"}.'
     box = ".oo-ui-inputWidget-input"
-    do = [_look_up(old), _action("move"), lambda scene: fill(scene.hinted(box), new)]
+    do = [_look_up(old), _action("move"), lambda page: fill(page.hinted(box), new)]
     do += [] if leaves else [press("Leave a redirect behind", "checkbox")]
-    return _job(goal, wanted, *do, press("Move page", "button"))
+    return _problem(goal, wanted, *do, press("Move page", "button"))
 
 
-def _delete(data: Data, rng: Random) -> Job:
+def _delete(data: Data, rng: Random) -> Problem:
     row = _any(data, rng)
     wanted = data.copy()
     wanted.drop("pages", space=_MAIN, title=row["title"])
     goal = f'Delete the page "{row["title"]}".'
     do = [_look_up(row["title"]), _action("delete"), press("Delete page", "button")]
-    return _job(goal, wanted, *do)
+    return _problem(goal, wanted, *do)
 
 
-def _protect(data: Data, rng: Random) -> Job:
+def _protect(data: Data, rng: Random) -> Problem:
     row = _any(data, rng)
     level, words = rng.choice(
         (
@@ -237,23 +237,23 @@ def _protect(data: Data, rng: Random) -> Job:
     who = words.removeprefix("Allow only ")
     goal = f'Protect the page "{row["title"]}" so that only {who} can edit and move it.'
     do = [_look_up(row["title"]), _action("protect"), press(".oo-ui-dropdownWidget-handle")]
-    return _job(goal, wanted, *do, press(words, "option"), press("Confirm", "button"))
+    return _problem(goal, wanted, *do, press(words, "option"), press("Confirm", "button"))
 
 
-def _block(data: Data, rng: Random) -> Job:
+def _block(data: Data, rng: Random) -> Problem:
     user, days = rng.choice(("Ben", "Cleo", "Dan")), rng.randint(2, 9)
     wanted = data.copy()
     wanted.add("blocked", user=user, everywhere=1, days=days)
     goal = f"Block the user {user} from editing for {days} days."
 
-    def until(scene: Scene) -> tuple[str, dict[str, object]]:
-        lines = scene.elements
+    def until(page: ExpertView) -> tuple[str, dict[str, object]]:
+        lines = page.elements
         start = next(i for i, one in enumerate(lines) if one.name == "Expiration:")
         boxes = [one for one in lines[start:] if one.role == "textbox" and "input" in one.hint]
         return fill(boxes[0] if boxes else None, f"{days} days")
 
     do = [_look_up(f"Special:Block/{user}"), until, press("Block this user", "button")]
-    return _job(goal, wanted, *do)
+    return _problem(goal, wanted, *do)
 
 
 def _watching(data: Data, rng: Random, *, is_watched: bool) -> Row:
@@ -262,16 +262,16 @@ def _watching(data: Data, rng: Random, *, is_watched: bool) -> Row:
     return rng.choice([row for row in rows if (row["title"] in watched) == is_watched])
 
 
-def _watch(data: Data, rng: Random) -> Job:
+def _watch(data: Data, rng: Random) -> Problem:
     row = _watching(data, rng, is_watched=False)
     wanted = data.copy()
     for space in (_MAIN, _TALK):
         wanted.add("watched", user=ME, space=space, title=row["title"])
     goal = f'Put the page "{row["title"]}" on your watchlist.'
-    return _job(goal, wanted, _look_up(row["title"]), _action("watch"))
+    return _problem(goal, wanted, _look_up(row["title"]), _action("watch"))
 
 
-def _unwatch(data: Data, rng: Random) -> Job:
+def _unwatch(data: Data, rng: Random) -> Problem:
     row, line = _watching(data, rng, is_watched=True), rng.choice(_LINES)
     text = f"{row['text']}\n{line}"
     wanted = _changed(data, row["title"], text)
@@ -280,32 +280,32 @@ def _unwatch(data: Data, rng: Random) -> Job:
         f'Take the page "{row["title"]}" off your watchlist, and add the line "{line}" at its end.'
     )
     do = [_look_up(row["title"]), _action("unwatch"), _action("edit"), _write(text)]
-    return _job(goal, wanted, *do, press("Save changes", "button"))
+    return _problem(goal, wanted, *do, press("Save changes", "button"))
 
 
-def _undo(data: Data, rng: Random) -> Job:
+def _undo(data: Data, rng: Random) -> Problem:
     row = rng.choice([row for row in _villages(data) if "Every winter" in row["text"]])
     text = row["text"].replace("Every winter", "Every summer")
     goal = f'Undo the last edit of the page "{row["title"]}".'
     do = [_look_up(row["title"]), _action("history"), press("undo", "link")]
     wanted = _changed(data, row["title"], text)
-    return _job(goal, wanted, *do, press("Save changes", "button"))
+    return _problem(goal, wanted, *do, press("Save changes", "button"))
 
 
-def _real_name(data: Data, rng: Random) -> Job:
+def _real_name(data: Data, rng: Random) -> Problem:
     name = rng.choice(_NAMES)
     wanted = data.copy()
     wanted.one("users", user=ME).update(real_name=name)
     goal = f'Give "{name}" as your real name in the preferences.'
 
-    def write(scene: Scene) -> tuple[str, dict[str, object]]:
-        boxes = [one for one in scene.all("textbox") if one.name.startswith("Real name:")]
+    def write(page: ExpertView) -> tuple[str, dict[str, object]]:
+        boxes = [one for one in page.all("textbox") if one.name.startswith("Real name:")]
         return fill(boxes[0] if boxes else None, name)
 
-    return _job(goal, wanted, press("preferences", "link"), write, press("Save", "button"))
+    return _problem(goal, wanted, press("preferences", "link"), write, press("Save", "button"))
 
 
-def _as_other(data: Data, rng: Random) -> Job:
+def _as_other(data: Data, rng: Random) -> Problem:
     row, line, user = _any(data, rng), rng.choice(_LINES), rng.choice(("Ben", "Cleo", "Dan"))
     text = f"{row['text']}\n{line}"
     goal = (
@@ -320,26 +320,26 @@ def _as_other(data: Data, rng: Random) -> Job:
     ]
     wanted = _changed(data, row["title"], text, user)
     expert = script(*do, *_edit(row["title"], text))
-    return Job(goal=goal, wanted=wanted, expert=expert, signed_in=False)
+    return Problem(goal=goal, wanted=wanted, expert=expert, signed_in=False)
 
 
-def _mayor(data: Data, rng: Random) -> Job:
+def _mayor(data: Data, rng: Random) -> Problem:
     row = rng.choice(_villages(data))
     goal = f"Who is the mayor of {row['title']}? Answer with the name."
     return question(data, goal, _value(row, "Mayor"), [_look_up(row["title"])])
 
 
-def _last_editor(data: Data, rng: Random) -> Job:
+def _last_editor(data: Data, rng: Random) -> Problem:
     row = _any(data, rng)
     goal = f'Who made the last edit of the page "{row["title"]}"? Answer with the user name.'
     look = [_look_up(row["title"]), _action("history")]
     return question(data, goal, row["editor"], look)
 
 
-def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Template:
-    """Return the template that compares a number on three pages."""
+def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> ProblemGenerator:
+    """Return the generator that compares a number on three pages."""
 
-    def template(data: Data, rng: Random) -> Job:
+    def generator(data: Data, rng: Random) -> Problem:
         three = rng.sample(rows(data), 3)
         numbers = [int(_value(row, value)) for row in three]
         best = three[numbers.index(max(numbers))]["title"]
@@ -347,10 +347,10 @@ def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Template
         goal = f"{asked}: {names}? Answer with its name."
         return question(data, goal, best, [_look_up(row["title"]) for row in three])
 
-    return template
+    return generator
 
 
-TEMPLATES: dict[str, Template] = {
+GENERATORS: dict[str, ProblemGenerator] = {
     "append": _append, "as-other": _as_other, "block": _block, "category": _category,
     "create": _create, "delete": _delete, "discuss": _discuss,
     "highest": _most(_lights, "Height", "Which of these lighthouses is the highest"),

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from turngym.environments.web.browser import BrowserGone, BrowserHost, answered
-from turngym.environments.web.gate import Gate
+from turngym.environments.web.browser import BrowserGone, BrowserHost, with_timeout
+from turngym.environments.web.egress import EgressProxy
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import Tab, TabLost
 
@@ -28,11 +28,11 @@ Kind = tuple[int, int, bool, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class PrewarmedContext:
     """A context, its way out, and its one empty page."""
 
     context: BrowserContext
-    gate: Gate
+    proxy: EgressProxy
     tab: Tab
 
     @property
@@ -46,17 +46,19 @@ class Fresh:
         """Close it unused."""
         with suppress(Exception):  # the browser may be gone, and the context with it
             await asyncio.wait_for(self.context.close(), _CLOSE_S)
-        await self.gate.close()
+        await self.proxy.close()
 
 
-async def make_fresh(host: BrowserHost, settings: Settings, storage: Any, gate: Gate) -> Fresh:
-    """Return a new context whose only way out is ``gate``. In the host's loop.
+async def make_context(
+    host: BrowserHost, settings: Settings, storage: Any, proxy: EgressProxy
+) -> PrewarmedContext:
+    """Return a new context whose only way out is ``proxy``. In the host's loop.
 
     Raises:
         BrowserGone: There is no browser to be had.
     """
     s = settings
-    await gate.open()
+    await proxy.open()
     context = await host.new_context(
         viewport={"width": s.width, "height": s.height},
         is_mobile=s.is_phone,
@@ -68,14 +70,14 @@ async def make_fresh(host: BrowserHost, settings: Settings, storage: Any, gate: 
         service_workers="block",
         accept_downloads=True,
         storage_state=storage,
-        proxy={"server": gate.address, "bypass": "<-loopback>"},
+        proxy={"server": proxy.address, "bypass": "<-loopback>"},
     )
     try:
         if s.init_script:
-            await answered(context.add_init_script(s.init_script))
+            await with_timeout(context.add_init_script(s.init_script))
         if s.trace:
-            await answered(context.tracing.start(screenshots=True, snapshots=True))
-        tab = Tab(await answered(context.new_page()), gate)
+            await with_timeout(context.tracing.start(screenshots=True, snapshots=True))
+        tab = Tab(await with_timeout(context.new_page()), proxy)
         await tab.within(tab.open())
     except BaseException as error:
         with suppress(Exception):
@@ -83,25 +85,25 @@ async def make_fresh(host: BrowserHost, settings: Settings, storage: Any, gate: 
         if isinstance(error, TabLost):
             raise BrowserGone(f"no page was opened: {error}") from error
         raise
-    return Fresh(context, gate, tab)
+    return PrewarmedContext(context, proxy, tab)
 
 
-class Waiting:
+class Prewarming:
     """A context that is made, or waits to be taken. In the host's loop."""
 
     def __init__(self, host: BrowserHost, settings: Settings) -> None:
-        self.kind = kind_of(settings)
-        self._gate = Gate({})
+        self.kind = context_key(settings)
+        self._proxy = EgressProxy({})
         self._making = asyncio.get_running_loop().create_task(
-            make_fresh(host, settings, None, self._gate)
+            make_context(host, settings, None, self._proxy)
         )
 
-    async def take(self) -> Fresh | None:
+    async def take(self) -> PrewarmedContext | None:
         """Return it once it is there, None when it is of no use any more."""
         try:
             fresh = await self._making
         except Exception:  # noqa: BLE001 - whatever it was, the next attempt will tell
-            await self._gate.close()
+            await self._proxy.close()
             return None
         if fresh.is_usable:
             return fresh
@@ -113,29 +115,29 @@ class Waiting:
         self._making.cancel()
         with suppress(Exception, asyncio.CancelledError):
             await (await self._making).close()
-        await self._gate.close()
+        await self._proxy.close()
 
 
-async def take_fresh(host: BrowserHost, settings: Settings) -> Fresh | None:
+async def take_prewarmed(host: BrowserHost, settings: Settings) -> PrewarmedContext | None:
     """Return the context that waits for a session with ``settings``; None when there is none."""
     for one in host.kept:
-        if isinstance(one, Waiting) and one.kind == kind_of(settings):
+        if isinstance(one, Prewarming) and one.kind == context_key(settings):
             host.kept.remove(one)
             return await one.take()
     return None
 
 
-async def keep_fresh(host: BrowserHost, settings: Settings) -> None:
+async def prewarm(host: BrowserHost, settings: Settings) -> None:
     """Begin to make a context for the next session with ``settings``; the oldest gives way."""
-    waiting = [one for one in host.kept if isinstance(one, Waiting)]
-    if kind_of(settings) in [one.kind for one in waiting]:
+    waiting = [one for one in host.kept if isinstance(one, Prewarming)]
+    if context_key(settings) in [one.kind for one in waiting]:
         return
-    host.kept.append(Waiting(host, settings))
+    host.kept.append(Prewarming(host, settings))
     for oldest in waiting[: len(waiting) + 1 - _MOST_WAITING]:
         host.kept.remove(oldest)
         await oldest.stop()
 
 
-def kind_of(settings: Settings) -> Kind:
+def context_key(settings: Settings) -> Kind:
     """Return what contexts of sessions with ``settings`` share."""
     return settings.width, settings.height, settings.is_phone, settings.init_script

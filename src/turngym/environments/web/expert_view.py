@@ -15,7 +15,7 @@ Move = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ExpertView:
     """A moment of an episode. An expert is a pure function of it."""
 
     goal: str
@@ -63,7 +63,7 @@ class Scene:
         return sum(one.name == name for one in self.past)
 
 
-Expert = Callable[[Scene], Move]
+Expert = Callable[[ExpertView], Move]
 
 
 def click(element: Element | None) -> Move:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from turngym.environments.web.miniwob.scene import Expert, Move, Scene, click, fill
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill
 from turngym.environments.web.observation import Element
 from turngym.tasks.base import Split
 from turngym.tasks.splits import split_of
 
-Stage = Callable[[Scene], Move]
+Stage = Callable[[ExpertView], Move]
 """One turn of a script, found on the page as it is then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Problem:
     """One thing to do in a web application."""
 
     goal: str
@@ -31,39 +31,39 @@ class Job:
 
     @property
     def split(self) -> Split:
-        """Which split this job belongs to, a function of the goal: one in four is held out."""
+        """Which split this problem belongs to, a function of the goal: one in four is held out."""
         return split_of(self.goal, one_in=4)
 
 
-Template = Callable[[Any, Random], Job]
-"""Draws a job for the application as it is."""
+ProblemGenerator = Callable[[Any, Random], Problem]
+"""Draws a problem for the application as it is."""
 
 
 def script(*stages: Stage) -> Expert:
     """Return the expert who does one stage a turn, and stops at the end."""
 
-    def expert(scene: Scene) -> Move:
-        turn = len(scene.past)
-        return stages[turn](scene) if turn < len(stages) else ("stop", {})
+    def expert(page: ExpertView) -> Move:
+        turn = len(page.past)
+        return stages[turn](page) if turn < len(stages) else ("stop", {})
 
     return expert
 
 
 def visit(url: str) -> Stage:
     """Open an address."""
-    return lambda scene: ("goto", {"url": url})
+    return lambda page: ("goto", {"url": url})
 
 
 def press(name: str, *roles: str, after: str = "") -> Stage:
     """Click what is called ``name``, or has the id or class; the first one after ``after``."""
-    return lambda scene: click(_find(scene, name, roles, after))
+    return lambda page: click(_find(page, name, roles, after))
 
 
 def press_above(name: str, below: str) -> Stage:
     """Click the last thing called ``name`` above the text ``below``."""
 
-    def stage(scene: Scene) -> Move:
-        lines = scene.elements
+    def stage(page: ExpertView) -> Move:
+        lines = page.elements
         end = next((i for i, one in enumerate(lines) if below in one.name), 0)
         found = [one for one in lines[:end] if one.mark and one.name == name]
         return click(found[-1] if found else None)
@@ -74,14 +74,14 @@ def press_above(name: str, below: str) -> Stage:
 def enter(name: str, text: str, *, after: str = "") -> Stage:
     """Type into the field called ``name``, or whose id or class it is."""
     roles = ("textbox", "searchbox", "spinbutton", "number", "combobox")
-    return lambda scene: fill(_find(scene, name, roles, after) or scene.hinted(name), text)
+    return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
 
 
 def choose(name: str, option: str, *, after: str = "") -> Stage:
     """Choose from the list called ``name``, or whose id or class it is."""
 
-    def stage(scene: Scene) -> Move:
-        found = _find(scene, name, ("select",), after) or scene.hinted(name)
+    def stage(page: ExpertView) -> Move:
+        found = _find(page, name, ("select",), after) or page.hinted(name)
         return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
 
     return stage
@@ -89,11 +89,11 @@ def choose(name: str, option: str, *, after: str = "") -> Stage:
 
 def reply(text: str) -> Stage:
     """Answer."""
-    return lambda scene: ("answer", {"text": text})
+    return lambda page: ("answer", {"text": text})
 
 
-def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Job:
-    """Return the job of finding something out and changing nothing.
+def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Problem:
+    """Return the problem of finding something out and changing nothing.
 
     Args:
         data: The application as it is.
@@ -101,7 +101,7 @@ def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Job:
         answer: What is right.
         look: How an expert finds it out.
     """
-    return Job(
+    return Problem(
         goal=f"{goal} Change nothing.",
         wanted=data.copy(),
         answer=answer,
@@ -109,9 +109,9 @@ def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Job:
     )
 
 
-def _find(scene: Scene, name: str, roles: tuple[str, ...], after: str) -> Element | None:
+def _find(page: ExpertView, name: str, roles: tuple[str, ...], after: str) -> Element | None:
     """Return the element, after the first line whose name holds ``after`` where that is given."""
-    lines = scene.elements
+    lines = page.elements
     if after:
         start = next((i for i, one in enumerate(lines) if after in one.name), len(lines))
         lines = lines[start:]

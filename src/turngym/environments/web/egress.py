@@ -1,7 +1,7 @@
 """The only way out of one episode's browser: an HTTP proxy on loopback that holds its policy.
 
 Each site of a task has a name (``http://shop.test/``) that is the same in every episode and on
-every machine; the gate sends its requests to the server of this episode, or answers them itself.
+every machine; the proxy sends its requests to the server of this episode, or answers them itself.
 Everything else is refused, so two episodes cannot meet and nothing leaves the machine. It also
 knows how many requests are under way, which is how a step knows that a page has gone quiet.
 """
@@ -95,7 +95,7 @@ class _Request:
         return next((value for key, value in self.headers if key.lower() == name), "")
 
 
-class Gate:
+class EgressProxy:
     """One proxy, for one browser context.
 
     Args:
@@ -117,7 +117,7 @@ class Gate:
     @property
     def address(self) -> str:
         """What the browser is told to use as its proxy."""
-        assert self._server is not None, "the gate is not open"
+        assert self._server is not None, "the proxy is not open"
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     @property
