@@ -22,13 +22,13 @@ from typing import Any
 
 from harness import ROOT, put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
+from turngym.environments.web import SITES
 from turngym.environments.web.base import WebEnv
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.catalogue import env_class
-from turngym.environments.web.sites.kinds import SITES
 from turngym.rollouts.collect import collect, group_specs
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.tasks.base import procedural_task

@@ -19,11 +19,11 @@ import pytest
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.web import SITES
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.sites.catalogue import PROGRAMS, env_class
 from turngym.environments.web.sites.install import main as install
-from turngym.environments.web.sites.kinds import SITES
 from turngym.environments.web.sites.program import Slot
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect, group_specs

@@ -5,9 +5,31 @@ from __future__ import annotations
 from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
-from turngym.environments.web.sites.kinds import SITES
 
 _HERE = "turngym.environments.web"
+SITES: dict[str, tuple[str, ...]] = {
+    "tracker": (
+        "append", "assign", "bulk", "close", "close-named", "comment", "compare", "component",
+        "count", "explain", "file", "keyword", "owner", "page", "priority", "rename", "reopen",
+        "retarget",
+    ),
+    "forum": (
+        "announce", "as-other", "compare", "count", "delete", "edit", "follow", "last", "lock",
+        "lock-all", "move", "pin", "poll", "remove", "reply", "search", "signature", "start",
+        "unfollow", "unlock", "vote",
+    ),
+    "shop": (
+        "add", "address", "again", "alert", "as-other", "cheapest", "compare", "coupon", "drop",
+        "forget", "later", "many", "moved", "new-list", "order", "price", "profile", "quantity",
+        "review", "search", "spent", "stock", "two", "wish",
+    ),
+    "wiki": (
+        "append", "as-other", "block", "category", "create", "delete", "discuss", "highest",
+        "largest", "last-editor", "mayor", "mayors", "move", "protect", "real-name", "redirect",
+        "search", "section", "undo", "unwatch", "update", "watch",
+    ),
+}  # fmt: skip
+"""Name of an application to the kinds of tasks in it."""
 
 
 def register_web() -> None:

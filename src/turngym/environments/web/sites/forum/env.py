@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from turngym.environments.web.sites.catalogue import FORUM
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.forum.program import FORUM
 from turngym.environments.web.sites.forum.tasks import GENERATORS
 from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program, django_session

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from turngym.environments.web.sites.catalogue import SHOP
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program, django_session
-from turngym.environments.web.sites.shop.program import SHOP
 from turngym.environments.web.sites.shop.tasks import GENERATORS
 
 _ADDRESS = "a.first_name, a.last_name, a.line1, a.line2, a.line4 AS town, a.postcode"

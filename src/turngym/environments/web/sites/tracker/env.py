@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from turngym.environments.web.settings import Settings
+from turngym.environments.web.sites.catalogue import TRACKER
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program
-from turngym.environments.web.sites.tracker.program import TRACKER
 from turngym.environments.web.sites.tracker.state import State, read_state
 from turngym.environments.web.sites.tracker.tasks import GENERATORS
 

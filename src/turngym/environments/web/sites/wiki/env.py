@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from turngym.environments.web.settings import Settings
+from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import ProblemGenerator
 from turngym.environments.web.sites.program import Program
-from turngym.environments.web.sites.wiki.program import WIKI
 from turngym.environments.web.sites.wiki.tasks import GENERATORS
 
 _TITLE = "{0}_namespace AS space, replace({0}_title, '_', ' ') AS title"
