@@ -317,7 +317,7 @@ async def test_nothing_is_left_of_an_earlier_episode(open_page):
 
 async def test_a_context_made_ahead_is_given_once_and_never_one_that_died(open_page, browser):
     first, _ = await open_page("/plain")
-    kind = context_key(first.session._settings)
+    kind = context_key(first.session.settings)
 
     def waiting():  # the browser is shared: others keep contexts of other kinds
         return [one for one in browser.kept if isinstance(one, Prewarming) and one.kind == kind]

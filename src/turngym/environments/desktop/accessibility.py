@@ -281,8 +281,5 @@ def _element(node: _Node) -> Element:
 
 
 _SAID = (
-    (_CHECKED, "checked"),
-    (_EXPANDED, "expanded"),
-    (_FOCUSED, "focused"),
-    (_SELECTED, "selected"),
-)
+    (_CHECKED, "checked"), (_EXPANDED, "expanded"), (_FOCUSED, "focused"), (_SELECTED, "selected"),
+)  # fmt: skip

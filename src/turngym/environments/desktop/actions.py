@@ -22,25 +22,18 @@ _TEMPLATES = {
     "drag_at": "drag at {x:int} {y:int} to {to_x:int} {to_y:int}",
     "drag": "drag {mark} to {target}",
     "scroll_at": "scroll {direction:up|down} at {x:int} {y:int}",
-    "scroll_in": "scroll {direction:up|down} in {mark}",
-    "scroll": "scroll {direction:up|down}",
-    "type": "type {text...:text}",
-    "key": "key {keys...}",
-    "box": "box {left:int} {top:int} {right:int} {bottom:int}",
-    "wait": "wait",
-    "answer": "answer {text...}",
-    "stop": "stop",
-}
+    "scroll_in": "scroll {direction:up|down} in {mark}", "scroll": "scroll {direction:up|down}",
+    "type": "type {text...:text}", "key": "key {keys...}",
+    "box": "box {left:int} {top:int} {right:int} {bottom:int}", "wait": "wait",
+    "answer": "answer {text...}", "stop": "stop",
+}  # fmt: skip
 _HELP = {
     "click": "mark is the number before an element",
     "click_at": "pixels from the top left corner of the screen",
-    "type": "at the focus; \\n is Enter",
-    "box": "the edges of an element, in pixels",
-    "key": "a key or chord, such as enter, f2 or ctrl+shift+s",
-    "wait": "one second",
-    "answer": "ends the episode with an answer",
-    "stop": "ends the episode",
-}
+    "type": "at the focus; \\n is Enter", "box": "the edges of an element, in pixels",
+    "key": "a key or chord, such as enter, f2 or ctrl+shift+s", "wait": "one second",
+    "answer": "ends the episode with an answer", "stop": "ends the episode",
+}  # fmt: skip
 NAMES = tuple(name for name in _TEMPLATES if name != "box")
 """Every action in words that does something."""
 TOUCHES = tuple(name for name in NAMES if not name.startswith("move"))
@@ -109,22 +102,15 @@ def _function(
     name: str, description: str, properties: dict[str, Any], **more: Any
 ) -> dict[str, Any]:
     schema = {
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-        "required": [],
+        "type": "object", "properties": properties, "additionalProperties": False, "required": [],
         **more,
-    }
+    }  # fmt: skip
     function = {"name": name, "description": description, "parameters": schema}
     return {"type": "function", "function": function}
 
 
 _WAIT_S = 1.0
-_CLICKS = {
-    "click": ("left", 1),
-    "double_click": ("left", 2),
-    "right_click": ("right", 1),
-}
+_CLICKS = {"click": ("left", 1), "double_click": ("left", 2), "right_click": ("right", 1)}
 
 
 def act(device: Device, view: View, action: Action, *, scale: float = 1.0) -> str | None:

@@ -12,11 +12,9 @@ _TURNS = {
 }  # fmt: skip
 """Kind of question to turn limit."""
 _GRADED = {
-    "2hop": ("easy", "medium", "hard", "tiny"),
-    "3hop": ("easy", "tiny"),
-    "4hop": ("easy", "hard"),
+    "2hop": ("easy", "medium", "hard", "tiny"), "3hop": ("easy", "tiny"), "4hop": ("easy", "hard"),
     "mixed": ("easy", "medium", "hard"),
-}
+}  # fmt: skip
 """Kinds that come in more than one difficulty."""
 
 

@@ -280,25 +280,16 @@ def _mixed(world: World, rng: Random) -> Question | None:
 
 
 GENERATORS: Mapping[str, QuestionGenerator] = {
-    **{f"{hops}hop": partial(_chain, hops=hops) for hops in (1, 2, 3, 4)},
-    "compare": _compare,
-    "intersect": _intersect,
-    "count": _count,
-    "temporal": _temporal,
-    "unanswerable": _unanswerable,
+    **{f"{hops}hop": partial(_chain, hops=hops) for hops in (1, 2, 3, 4)}, "compare": _compare,
+    "intersect": _intersect, "count": _count, "temporal": _temporal, "unanswerable": _unanswerable,
     "mixed": _mixed,
-}
+}  # fmt: skip
 """Kind of question to its generator."""
 MIXED_KINDS = tuple(kind for kind in GENERATORS if kind != "mixed")
 
 
 def _question(
-    world: World,
-    rng: Random,
-    kind: str,
-    path: Path,
-    relation: Relation,
-    answers: tuple[str, ...],
+    world: World, rng: Random, kind: str, path: Path, relation: Relation, answers: tuple[str, ...]
 ) -> Question:
     if world.spec.tiny:
         text = f"find {_tiny_words(path)} {relation.short}?"

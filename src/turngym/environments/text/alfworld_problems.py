@@ -97,13 +97,10 @@ _CAN_BE = {
     | {"spatula", "spoon"},
 }
 _ROOMS_OF: dict[Kind, tuple[str, ...]] = {
-    "put": ("kitchen", "bathroom", "bedroom", "livingroom"),
-    "clean": ("kitchen", "bathroom"),
-    "heat": ("kitchen",),
-    "cool": ("kitchen",),
-    "look": ("bedroom", "livingroom"),
+    "put": ("kitchen", "bathroom", "bedroom", "livingroom"), "clean": ("kitchen", "bathroom"),
+    "heat": ("kitchen",), "cool": ("kitchen",), "look": ("bedroom", "livingroom"),
     "two": ("kitchen", "bathroom", "bedroom", "livingroom"),
-}
+}  # fmt: skip
 _IS = {"heat": ("heatable", "ishot", "hot"), "cool": ("coolable", "iscool", "cool")} | {
     "clean": ("cleanable", "isclean", "clean")
 }

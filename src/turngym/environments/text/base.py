@@ -16,13 +16,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.errors import (
-    ConfigError,
-    EnvironmentFault,
-    TurnGymError,
-    missing_extra,
-    unknown_name,
-)
+from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, missing_extra, unknown_name
 from turngym.faults import Boundary
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of

@@ -22,30 +22,21 @@ from turngym.environments.text.textworld_worlds import Family, make_game
 from turngym.tasks.base import Task
 
 _WALK = {
-    "go": "go {direction:north|east|south|west}",
-    "look": "look",
-    "inventory": "inventory",
+    "go": "go {direction:north|east|south|west}", "look": "look", "inventory": "inventory",
     "examine": "examine {thing...}",
-}
+}  # fmt: skip
 _HANDLE = {
-    "take_from": "take {thing...} from {place...}",
-    "take": "take {thing...}",
-    "drop": "drop {thing...}",
-    "put": "put {thing...} on {place...}",
-    "insert": "insert {thing...} into {place...}",
-    "open": "open {thing...}",
-    "close": "close {thing...}",
-    "eat": "eat {thing...}",
-}
+    "take_from": "take {thing...} from {place...}", "take": "take {thing...}",
+    "drop": "drop {thing...}", "put": "put {thing...} on {place...}",
+    "insert": "insert {thing...} into {place...}", "open": "open {thing...}",
+    "close": "close {thing...}", "eat": "eat {thing...}",
+}  # fmt: skip
 _LOCKS = {"unlock": "unlock {thing...} with {key...}", "lock": "lock {thing...} with {key...}"}
 _KITCHEN = {
-    "cook": "cook {food...} with {thing...}",
-    "chop": "chop {food...} with {thing...}",
-    "slice": "slice {food...} with {thing...}",
-    "dice": "dice {food...} with {thing...}",
-    "drink": "drink {thing...}",
-    "prepare": "prepare meal",
-}
+    "cook": "cook {food...} with {thing...}", "chop": "chop {food...} with {thing...}",
+    "slice": "slice {food...} with {thing...}", "dice": "dice {food...} with {thing...}",
+    "drink": "drink {thing...}", "prepare": "prepare meal",
+}  # fmt: skip
 
 
 @dataclass

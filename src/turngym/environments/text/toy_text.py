@@ -135,10 +135,8 @@ class TaxiEnv(TableGame):
     )
     actions = ("south", "north", "east", "west", "pick up", "drop off")
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {"moves": (5, 10)},
-        "medium": {},
-        "hard": {"bare": True},
-    }
+        "easy": {"moves": (5, 10)}, "medium": {}, "hard": {"bare": True},
+    }  # fmt: skip
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -217,8 +217,5 @@ def _call(name: str, arguments: Mapping[str, Any], result: Any) -> McpCall:
         for part in result.content
     ]
     return McpCall(
-        name=name,
-        arguments=dict(arguments),
-        text="\n".join(texts),
-        is_error=bool(result.is_error),
+        name=name, arguments=dict(arguments), text="\n".join(texts), is_error=bool(result.is_error)
     )

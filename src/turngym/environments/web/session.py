@@ -42,11 +42,7 @@ class WebSession:
     """
 
     def __init__(
-        self,
-        host: BrowserHost,
-        sites: Mapping[str, Site],
-        settings: Settings,
-        storage: Any = None,
+        self, host: BrowserHost, sites: Mapping[str, Site], settings: Settings, storage: Any = None
     ) -> None:
         self.host = host
         self._sites = dict(sites)

@@ -16,13 +16,8 @@ from turngym.tasks.base import Split
 from turngym.tasks.splits import split_of
 
 GENERATORS: dict[str, ProblemGenerator] = {
-    **NOTES,
-    **FOLDERS,
-    **CALCULATOR,
-    **SHEETS,
-    **SETTINGS,
-    **ACROSS,
-}
+    **NOTES, **FOLDERS, **CALCULATOR, **SHEETS, **SETTINGS, **ACROSS,
+}  # fmt: skip
 """Kind to what makes its problems."""
 _DRAWS = 1_000
 

@@ -62,13 +62,7 @@ class Api:
     """Where a document that is JSON holds its text."""
 
 
-SEARXNG = Api(
-    path="/search",
-    fixed={"format": "json"},
-    id="url",
-    text="content",
-    document="{id}",
-)
+SEARXNG = Api(path="/search", fixed={"format": "json"}, id="url", text="content", document="{id}")
 """SearXNG with its JSON format switched on; documents are the pages themselves."""
 
 

@@ -19,12 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from turngym.environments.search.backends.base import MAX_RESULTS, QueryMemory
-from turngym.environments.search.documents import (
-    SNIPPET_SOURCE_CHARS,
-    Document,
-    Hit,
-    terms,
-)
+from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit, terms
 from turngym.errors import ConfigError
 
 DOCUMENTS_SCHEMA = """

@@ -53,13 +53,5 @@ def _read(goal: str) -> _Wish:
 
 MAIL: dict[str, Expert] = {
     f"email-inbox{suffix}": _mail
-    for suffix in (
-        "",
-        "-delete",
-        "-forward",
-        "-important",
-        "-noscroll",
-        "-reply",
-        "-star-reply",
-    )
+    for suffix in ("", "-delete", "-forward", "-important", "-noscroll", "-reply", "-star-reply")
 }

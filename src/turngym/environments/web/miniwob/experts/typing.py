@@ -112,13 +112,9 @@ def _copy(page: ExpertView) -> Move:
     source = areas[ordinal(page.goal) - 1]
     target = page.hinted("#answer-input")
     steps: list[Move] = [
-        click(source),
-        ("press", {"keys": "Control+A"}),
-        ("press", {"keys": "Control+C"}),
-        click(target),
-        ("press", {"keys": "Control+V"}),
-        click(page.named("Submit", "button")),
-    ]
+        click(source), ("press", {"keys": "Control+A"}), ("press", {"keys": "Control+C"}),
+        click(target), ("press", {"keys": "Control+V"}), click(page.named("Submit", "button")),
+    ]  # fmt: skip
     return steps[min(len(page.past), len(steps) - 1)]
 
 

@@ -99,11 +99,9 @@ def _as_other(data: Data, rng: Random) -> Problem:
         f'"{topic["subject"]}" with the message "{text}".'
     )
     sign_in = [
-        press("Sign in", "link"),
-        enter("Username:", user),
-        enter("Password:", f"{user}-secret"),
+        press("Sign in", "link"), enter("Username:", user), enter("Password:", f"{user}-secret"),
         press("Sign in", "button"),
-    ]
+    ]  # fmt: skip
     problem = _reply_to(data, topic, text, goal, [*sign_in, *_to(topic)])
     problem.wanted.tables["posts"][-1]["poster"] = user
     return Problem(goal=goal, wanted=problem.wanted, expert=problem.expert, signed_in=False)
@@ -163,12 +161,10 @@ def _poll(data: Data, rng: Random) -> Problem:
     for option in options:
         wanted.add("options", topic=subject, text=option)
     do = [
-        press("Poll", "link"),
-        enter("Poll question (optional)", question),
+        press("Poll", "link"), enter("Poll question (optional)", question),
         enter("Enter a poll option", options[0]),
-        enter("Enter a poll option", options[1], after="Delete"),
-        press("Submit", "button"),
-    ]
+        enter("Enter a poll option", options[1], after="Delete"), press("Submit", "button"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*_begin(forum, subject, text), *do))
 
 
@@ -204,11 +200,9 @@ def _edit(data: Data, rng: Random) -> Problem:
         content=text, reason=reason
     )
     do = [
-        press_above("Edit", post["content"]),
-        enter("Message", text),
-        enter("Update reason (optional)", reason),
-        press("Submit", "button"),
-    ]
+        press_above("Edit", post["content"]), enter("Message", text),
+        enter("Update reason (optional)", reason), press("Submit", "button"),
+    ]  # fmt: skip
     topic = data.one("topics", subject=post["topic"])
     return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
 
@@ -313,11 +307,9 @@ def _unfollow(data: Data, rng: Random) -> Problem:
     wanted = data.copy()
     wanted.drop("subscribers", topic=row["topic"], user=ME)
     do = [
-        press("Subscriptions", "link"),
-        press(row["topic"], "link"),
-        press("Unsubscribe", "link"),
+        press("Subscriptions", "link"), press(row["topic"], "link"), press("Unsubscribe", "link"),
         press("Yes, I'm sure", "submit"),
-    ]
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -327,11 +319,9 @@ def _signature(data: Data, rng: Random) -> Problem:
     wanted = data.copy()
     wanted.one("profiles", user=ME).update(signature=text)
     do = [
-        press("Your profile", "link"),
-        press("Edit profile", "link"),
-        enter("Signature (optional)", text),
-        press("Submit", "button"),
-    ]
+        press("Your profile", "link"), press("Edit profile", "link"),
+        enter("Signature (optional)", text), press("Submit", "button"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 

@@ -190,13 +190,9 @@ def _coupon(data: Data, rng: Random) -> Problem:
     wanted.add("vouchers", user=ME, status="Open", code=code)
     goal = f"Put one {row['product']} into the cart and use the coupon code {code}."
     do = [
-        *_category(row),
-        press("Add to cart", after=row["product"]),
-        press("View cart"),
-        press("I have a coupon code..."),
-        enter("Code", code),
-        press("Add coupon"),
-    ]
+        *_category(row), press("Add to cart", after=row["product"]), press("View cart"),
+        press("I have a coupon code..."), enter("Code", code), press("Add coupon"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -219,15 +215,10 @@ def _new_list(data: Data, rng: Random) -> Problem:
     wanted.add("wishes", user=ME, list=name, product=row["product"], quantity=1)
     goal = f'Create a wish list "{name}" and add the {row["product"]} to it.'
     do = [
-        *_account("Wish Lists"),
-        press("Create a new wish list"),
-        enter("Name", name),
-        press("Save"),
-        press("Home", "link"),
-        *_page(row),
-        press("Add to wish list"),
+        *_account("Wish Lists"), press("Create a new wish list"), enter("Name", name),
+        press("Save"), press("Home", "link"), *_page(row), press("Add to wish list"),
         press(f"Add to '{name}' wish list"),
-    ]
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -264,16 +255,10 @@ def _address(data: Data, rng: Random) -> Problem:
         "United Kingdom."
     )
     do = [
-        *_account("Address Book"),
-        press("Add a new address"),
-        enter("First name", first),
-        enter("Last name", last),
-        enter("First line of address", street),
-        enter("City", town),
-        enter("Post/Zip-code", code),
-        choose("Country", "United Kingdom"),
-        press("Save"),
-    ]
+        *_account("Address Book"), press("Add a new address"), enter("First name", first),
+        enter("Last name", last), enter("First line of address", street), enter("City", town),
+        enter("Post/Zip-code", code), choose("Country", "United Kingdom"), press("Save"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -287,12 +272,9 @@ def _moved(data: Data, rng: Random) -> Problem:
         f'instructions to "{note}".'
     )
     do = [
-        *_account("Address Book"),
-        press("Edit", after=row["town"]),
-        enter("First line of address", street),
-        enter("Instructions", note),
-        press("Save"),
-    ]
+        *_account("Address Book"), press("Edit", after=row["town"]),
+        enter("First line of address", street), enter("Instructions", note), press("Save"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -308,13 +290,9 @@ def _forget(data: Data, rng: Random) -> Problem:
         "shipping address."
     )
     do = [
-        *_account("Address Book"),
-        _menu(gone["town"]),
-        press("Delete", "link"),
-        press("Delete", "button"),
-        _menu(kept["town"]),
-        press("Set as default shipping address"),
-    ]
+        *_account("Address Book"), _menu(gone["town"]), press("Delete", "link"),
+        press("Delete", "button"), _menu(kept["town"]), press("Set as default shipping address"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -324,12 +302,9 @@ def _profile(data: Data, rng: Random) -> Problem:
     wanted.one("users", user=ME).update(first_name=first, last_name=last)
     goal = f"Change the name in your profile to {first} {last}."
     do = [
-        *_account("Profile"),
-        press("Edit profile"),
-        enter("First name", first),
-        enter("Last name", last),
-        press("Save"),
-    ]
+        *_account("Profile"), press("Edit profile"), enter("First name", first),
+        enter("Last name", last), press("Save"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -363,14 +338,10 @@ def _order(data: Data, rng: Random) -> Problem:
     )
     ship = "Ship to your default shipping address" if address["ships"] else "Ship to this address"
     do = [
-        *_category(row),
-        press("Add to cart", after=row["product"]),
-        press("View cart"),
-        press("Proceed to checkout"),
-        press(ship, after=address["town"]),
-        press("Continue", "link"),
-        press("Place order"),
-    ]
+        *_category(row), press("Add to cart", after=row["product"]), press("View cart"),
+        press("Proceed to checkout"), press(ship, after=address["town"]),
+        press("Continue", "link"), press("Place order"),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -417,14 +388,10 @@ def _as_other(data: Data, rng: Random) -> Problem:
         f"{row['product']} into the cart."
     )
     do = [
-        press("Login or register", "link"),
-        enter("Email address", f"{user}@shop.test"),
-        enter("Password", f"{user}-secret"),
-        press("Log In", "button"),
-        press("Home", "link"),
-        *_category(row),
-        press("Add to cart", after=row["product"]),
-    ]
+        press("Login or register", "link"), enter("Email address", f"{user}@shop.test"),
+        enter("Password", f"{user}-secret"), press("Log In", "button"), press("Home", "link"),
+        *_category(row), press("Add to cart", after=row["product"]),
+    ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do), signed_in=False)
 
 

@@ -148,11 +148,9 @@ def _bulk(state: State, rng: Random) -> Problem:
 def _file(state: State, rng: Random) -> Problem:
     summary = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
     fields = {
-        "summary": summary,
-        "type": rng.choice(_TYPES),
-        "priority": rng.choice(_PRIORITIES),
+        "summary": summary, "type": rng.choice(_TYPES), "priority": rng.choice(_PRIORITIES),
         "component": rng.choice(_COMPONENTS),
-    }
+    }  # fmt: skip
     goal = (
         f'File a ticket "{summary}" of type {fields["type"]} with priority {fields["priority"]} '
         f"for the component {fields['component']}; leave everything else as it is."

@@ -313,11 +313,9 @@ def _as_other(data: Data, rng: Random) -> Problem:
         f'the end of the page "{row["title"]}".'
     )
     do = [
-        press("log in", "link"),
-        enter("Username", user),
-        enter("Password", f"{user.lower()}-secret"),
-        press("Log in", "button"),
-    ]
+        press("log in", "link"), enter("Username", user),
+        enter("Password", f"{user.lower()}-secret"), press("Log in", "button"),
+    ]  # fmt: skip
     wanted = _changed(data, row["title"], text, user)
     expert = script(*do, *_edit(row["title"], text))
     return Problem(goal=goal, wanted=wanted, expert=expert, signed_in=False)
