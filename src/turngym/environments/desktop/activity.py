@@ -1,4 +1,4 @@
-"""Whether the programs of a desktop have finished what they do, as the kernel tells.
+"""Whether the programs of a desktop have finished what they do, as the kernel reports.
 
 A screen is read when nobody runs, nobody waits for a processor, and nobody sleeps with an alarm set
 for soon. That is a fact about the programs, not a guess from the clock: data that one of them sends
@@ -84,7 +84,7 @@ class Activities:
     def now(self) -> float:
         """Return seconds that passed for the programs: those without a processor hardly count.
 
-        So what hangs is told from what is slow, on a machine that has other things to do, too.
+        So what hangs differs from what is slow, on a machine that has other things to do, too.
 
         Raises:
             OSError: The desktop is gone.

@@ -48,7 +48,7 @@ class Device(Protocol):
         ...
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
-        """Press at ``start``, move to ``end`` and let go; a swipe on a phone."""
+        """Press at ``start``, move to ``end`` and release; a swipe on a phone."""
         ...
 
     def scroll(self, x: int, y: int, *, up: bool) -> str | None:

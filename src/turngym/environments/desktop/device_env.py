@@ -35,9 +35,9 @@ class DeviceOptions(TypedDict, total=False):
     """Arguments that every environment with a device has."""
 
     max_chars: int
-    """Longest list of elements in an observation; 6,000 characters unless told."""
+    """Longest list of elements in an observation; 6,000 characters by default."""
     screenshot: Screenshot
-    """``"plain"`` adds a picture to observations, ``"marks"`` one with marks drawn in."""
+    """``"plain"`` adds a picture to observations, ``"marks"`` one with marks painted in."""
     scale: float
     """Size of the picture relative to the screen; coordinates of actions are its pixels."""
     action_style: ActionStyle

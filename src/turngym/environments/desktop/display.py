@@ -141,7 +141,7 @@ class Display:
         return self._process.poll() is None
 
     def launch(self, *command: str, folder: str = HOME) -> int:
-        """Start a program inside; return its number, by which ``ended`` tells of its end.
+        """Start a program inside; return its number, by which ``ended`` reports its end.
 
         Raises:
             DisplayGone: The sandbox died.
@@ -217,7 +217,7 @@ class Display:
 def _kill(process: subprocess.Popen[bytes], first: list[int]) -> None:
     """End a sandbox, and wait until no process of it is left.
 
-    ``first`` holds its first process, whose end is told only once all others are gone.
+    ``first`` holds its first process, whose end is reported only once all others are gone.
     """
     if process.poll() is None:
         for pid in first:
@@ -241,7 +241,7 @@ def _script() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptors:
-    """What bubblewrap inherits: where it tells of its child, the filter, and a shell's file."""
+    """What bubblewrap inherits: where it reports its child, the filter, and a shell's file."""
 
     info: int
     filter: int
@@ -288,7 +288,7 @@ def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
 
 _SHELL = "/run/sh"
 """The first process: a shell whose file nobody may read, only run. So the kernel lets no program
-of the same user into it, and what it tells us is written by none but itself."""
+of the same user into it, and what it reports is written by none but itself."""
 _BUS = "unix:path=/run/user/bus"
 VARIABLES = {
     "AT_SPI_BUS_ADDRESS": _BUS, "DBUS_SESSION_BUS_ADDRESS": _BUS, "DISPLAY": ":0",
@@ -296,4 +296,4 @@ VARIABLES = {
     "GTK_MODULES": "gail:atk-bridge", "GTK_OVERLAY_SCROLLING": "0", "HOME": HOME,
     "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TZ": "UTC", "XDG_RUNTIME_DIR": "/run/user",
 }  # fmt: skip
-"""What every program inside is told. Settings are files, so that tasks can be judged on them."""
+"""Environment of every program inside. Settings are files, so that tasks can be judged on them."""

@@ -48,7 +48,7 @@ class DesktopEnv(ProblemEnv):
         self._pool: DisplayPool | None = None
 
     def open_device(self, task: Task) -> X11Device:
-        """Draw the problem, and return a desktop with its files and programs."""
+        """Sample the problem, and return a desktop with its files and programs."""
         problem = sample_problem(self.kind, Random(task.seed), task.split)
         self._begin_problem(problem)
         if self._pool is None:

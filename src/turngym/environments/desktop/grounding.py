@@ -43,9 +43,9 @@ class GroundingEnv(DeviceEnv):
             ``"distance"`` something for near misses. The score is always the hit.
         shows_tree: Name the elements with their marks; False for pointing from the picture.
         choices: None names all elements in full, and other elements are asked for in training than
-            in tests. A number names at most so many, drawn by the seed, each by its name and mark,
-            and then the goal: for very small models. Then what is held out are whole lists, of
-            elements that training knows.
+            in tests. A number names at most so many, sampled by the seed, each by its name and
+            mark, and then the goal: for very small models. Then what is held out are whole lists,
+            of elements that training knows.
         options: As ``DeviceEnv``.
 
     Action: ``click`` by mark or place, or ``box`` with the four edges.
@@ -119,8 +119,8 @@ class GroundingEnv(DeviceEnv):
         """Return a short list of the split, which its content decides, and the wanted element."""
         assert self._choices is not None
         for _ in range(_DRAWS):
-            drawn = rng.sample(elements, min(len(elements), self._choices))
-            shown = tuple(sorted(drawn, key=lambda one: one.mark))
+            sampled = rng.sample(elements, min(len(elements), self._choices))
+            shown = tuple(sorted(sampled, key=lambda one: one.mark))
             target = rng.choice(shown)
             if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
                 return shown, target
@@ -135,7 +135,7 @@ class GroundingEnv(DeviceEnv):
         return self._capture.pixels
 
     def page(self) -> str:
-        """Return the goal, and the elements where they are told."""
+        """Return the goal, and the elements where they are shown."""
         if self._choices is not None:
             lines = [f"{one.name} {one.mark}" for one in self.view.elements]
             return "\n".join([*lines, f"click {self._target.name}"])
@@ -170,7 +170,7 @@ class GroundingEnv(DeviceEnv):
         return self._score
 
     def expert_action(self) -> str:
-        """Return a click on the element, by its mark where marks are told."""
+        """Return a click on the element, by its mark where marks are shown."""
         x, y = self._target.center
         if self._shows_tree:
             return self.say("click", mark=self._target.mark)

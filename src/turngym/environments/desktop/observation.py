@@ -69,7 +69,7 @@ class View:
     notes: tuple[str, ...] = ()
     """What happened besides: programs that ended or do not answer."""
     contents: tuple[str, ...] = ()
-    """Lines on what open documents hold and their elements do not tell."""
+    """Lines on what open documents hold and their elements do not show."""
 
     def find(self, mark: int) -> Element | None:
         """Return the element with ``mark``."""

@@ -81,7 +81,7 @@ class DisplayPool(SharedResource):
             try:
                 device = self._new()
             except EnvironmentFault:
-                with self._change:  # take starts one itself, and tells why that fails
+                with self._change:  # take starts one itself, and reports why that fails
                     self._change.wait(1.0)
                 continue
             with self._change:

@@ -1,6 +1,6 @@
 """The X side of one desktop: pixels, mouse and keyboard, windows, clipboard. No other process.
 
-Input goes through the XTEST extension, which applications cannot tell from real devices.
+Input goes through the XTEST extension, which applications cannot distinguish from real devices.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Window:
     id: int
     title: str
     pid: int
-    """Inside the sandbox; 0 when it does not tell."""
+    """Inside the sandbox; 0 when it does not say."""
     x: int
     y: int
     width: int
@@ -100,7 +100,7 @@ class Screen:
             self._root = self._display.screen().root
             self._pixels = _map_pixels(root / "run/screen/Xvfb_screen0", width, height)
             self._atoms = {n: self._display.intern_atom(n) for n in _ATOMS}
-            # Pongs and the clipboard are told to us by messages to windows.
+            # Pongs and the clipboard are reported to us by messages to windows.
             self._root.change_attributes(event_mask=X.SubstructureNotifyMask)
             self._own = self._root.create_window(-10, -10, 1, 1, 0, X.CopyFromParent)
             self._read_keymap()
@@ -142,7 +142,7 @@ class Screen:
                 self._display.sync()
 
     def drag(self, start: tuple[int, int], end: tuple[int, int], *, steps: int = 12) -> None:
-        """Press at ``start``, move to ``end`` and let go."""
+        """Press at ``start``, move to ``end`` and release."""
         with self._boundary():
             self._fake(X.MotionNotify, x=start[0], y=start[1])
             self._fake(X.ButtonPress, 1)
@@ -166,7 +166,7 @@ class Screen:
             self._display.sync()
 
     def press(self, keysyms: Sequence[int]) -> None:
-        """Press the keys in order, and let go in reverse order."""
+        """Press the keys in order, and release them in reverse order."""
         with self._boundary():
             codes = [self._keycode(keysym) for keysym in keysyms]
             held = [code for code, needs_shift in codes]

@@ -82,8 +82,8 @@ class X11Device:
         notes = notes or [f"{name} does not answer." for name in silent]
         windows = self.screen.windows()
         active = next((one.title for one in windows if one.is_active), "")
-        told = {active, *(one.window for one in elements)}
-        others = tuple(one.title for one in windows if one.title not in told)
+        shown = {active, *(one.window for one in elements)}
+        others = tuple(one.title for one in windows if one.title not in shown)
         return View(
             active=active, windows=others, notes=(*self._ended(), *notes),
             elements=marked(elements, self.width, self.height),

@@ -122,8 +122,8 @@ class CorpusEnv(SearchEnv):
             Random(derive_seed(task.seed, "question")),
             k=self.limits.results,
             snippet_words=self.limits.snippet_words,
-            accept=lambda drawn: drawn.split == task.split and drawn.text not in asked,
-            draws=_MAX_DRAWS,
+            accept=lambda one: one.split == task.split and one.text not in asked,
+            tries=_MAX_DRAWS,
         )
 
     def backend(self, source: None) -> SearchBackend:
@@ -135,7 +135,7 @@ class CorpusEnv(SearchEnv):
             self._backend.close()
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
-        """Draw among the questions that there are."""
+        """Sample among the questions that there are."""
         if self._questions is None or options.get("task") is not None:
             return super()._choose_task(options)
         split: Split = options.get("split", "train")

@@ -89,7 +89,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 Advance = Callable[[int, str], None]
-"""Told how far the source is read, in its own units, and a note."""
+"""Progress callback: how far the source is read, in its own units, and a note."""
 
 _BATCH = 2_000
 _HASH_BITS = 256
@@ -125,7 +125,7 @@ def build_index(
         engines: ``"sqlite"`` and names in ``ENGINES``; ``"dense:ENCODER"`` says with what.
         skip_bad: Leave out records that cannot be read, and count them.
         fresh: Throw away what is in ``folder`` already.
-        advance: Told about progress.
+        advance: Called with the progress.
 
     Raises:
         ConfigError: A record cannot be read or its id is taken, the corpus is empty, or the folder

@@ -69,7 +69,7 @@ def sample_package_question(
     k: int,
     snippet_words: int,
     accept: Callable[[Question], bool] = lambda _: True,
-    draws: int = 3_000,
+    tries: int = 3_000,
 ) -> Question | None:
     """Return a random question that an expert can answer and that gives nothing away.
 
@@ -80,7 +80,7 @@ def sample_package_question(
         k: Results of a search.
         snippet_words: Words shown of each result.
         accept: Further demands.
-        draws: How often to try.
+        tries: How often to try.
 
     Returns:
         The question, or None when the index seems to have none.
@@ -91,7 +91,7 @@ def sample_package_question(
         k=k,
         snippet_words=snippet_words,
         accept=accept,
-        draws=draws,
+        tries=tries,
     )
 
 

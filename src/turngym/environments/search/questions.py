@@ -188,7 +188,7 @@ def sound_question(
     k: int,
     snippet_words: int,
     accept: Callable[[Question], bool],
-    draws: int,
+    tries: int,
 ) -> Question | None:
     """Return the first sampled question that an expert can answer and that gives nothing away.
 
@@ -198,9 +198,9 @@ def sound_question(
         k: Results of a search.
         snippet_words: Words shown of each.
         accept: Further demands.
-        draws: How often to try; then the answer is None.
+        tries: How often to try; then the answer is None.
     """
-    for _ in range(draws):
+    for _ in range(tries):
         question = sample()
         if (
             question is not None

@@ -106,10 +106,10 @@ def self_play_questions(
 
     Args:
         proposer: Who writes.
-        backend: The corpus; its documents are drawn by number.
+        backend: The corpus; its documents are sampled by number.
         seed: Decides the documents and every other chance.
         attempts: Documents that are shown to the proposer.
-        counts: Told what became of each.
+        counts: Counts what became of each.
     """
     if attempts < 1:
         raise ConfigError(f"self-play: attempts must be at least 1, got {attempts}")
@@ -151,7 +151,7 @@ class ClozeProposer:
     """Asks for a name or number in a sentence of an article that the given one mentions.
 
     "The article 'Kite' mentions someone or something, call it X. An article says: 'X was born in
-    ___.' What fills the gap?" The name of X is not told, so one has to read the first article. No
+    ___.' What fills the gap?" The name of X is not shown, so one has to read the first article. No
     other article that the first one mentions may have the same sentence with another filling.
     """
 
@@ -188,11 +188,11 @@ def _masked(target: Document, start: Document) -> list[_Masked]:
         is_about = target.title in sentence or sentence.startswith(_PRONOUNS)
         if len(sentence.split()) > _MAX_SENTENCE_WORDS or not is_about:
             continue
-        told = sentence.replace(target.title, "X")
-        for match in _CANDIDATE.finditer(told):
+        masked = sentence.replace(target.title, "X")
+        for match in _CANDIDATE.finditer(masked):
             if match[0] in _NO_ANSWERS or contains_answer(f"{start.title}. {start.text}", match[0]):
                 continue
-            found.append((f"{told[: match.start()]}___{told[match.end() :]}", match[0]))
+            found.append((f"{masked[: match.start()]}___{masked[match.end() :]}", match[0]))
     return found
 
 

@@ -162,8 +162,8 @@ class _Maker:
     def _name(self, kind: str) -> str:
         if self._tiny is not None:
             return next(self._tiny[kind])
-        draw: Callable[[], str] = getattr(self._names, kind)
-        return draw()
+        sample: Callable[[], str] = getattr(self._names, kind)
+        return sample()
 
     def _note(self, kind: str) -> str:
         if kind == "person":

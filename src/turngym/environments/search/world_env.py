@@ -89,8 +89,8 @@ class WorldEnv(SearchEnv):
                 rng,
                 k=self.limits.results,
                 snippet_words=self.limits.snippet_words,
-                accept=lambda drawn: drawn.split == task.split,
-                draws=_DRAWS_PER_WORLD,
+                accept=lambda one: one.split == task.split,
+                tries=_DRAWS_PER_WORLD,
             )
             if question is not None:
                 return question, spec

@@ -42,7 +42,7 @@ TINY_NAMES: dict[str, tuple[str, ...]] = {
 
 
 class Names:
-    """Draws names, each at most once.
+    """Sampler of names, each at most once.
 
     Args:
         rng: Where chance comes from.
@@ -98,9 +98,11 @@ class Names:
             for i in range(number)
         )
 
-    def _fresh(self, draw: Callable[[], str]) -> str:
+    def _fresh(self, sample: Callable[[], str]) -> str:
         while True:
-            name = " ".join(word if word == "of" else word.capitalize() for word in draw().split())
+            name = " ".join(
+                word if word == "of" else word.capitalize() for word in sample().split()
+            )
             if name.casefold() not in self._used:
                 self._used.add(name.casefold())
                 return name

@@ -93,7 +93,7 @@ def sample_question(
     k: int,
     snippet_words: int,
     accept: Callable[[Question], bool] = lambda _: True,
-    draws: int = 3_000,
+    tries: int = 3_000,
 ) -> Question | None:
     """Return a random question that an expert can answer and that gives nothing away.
 
@@ -104,7 +104,7 @@ def sample_question(
         k: Results of a search, for the proof that an expert finds its way.
         snippet_words: Words shown of each result, for the leak test.
         accept: Further demands.
-        draws: How often to try.
+        tries: How often to try.
 
     Returns:
         The question, or None when the world seems to have none.
@@ -115,7 +115,7 @@ def sample_question(
         k=k,
         snippet_words=snippet_words,
         accept=accept,
-        draws=draws,
+        tries=tries,
     )
 
 

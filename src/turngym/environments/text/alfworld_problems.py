@@ -1,7 +1,7 @@
 """Household problems in PDDL: a furnished room, things in it, and one thing to do.
 
 The domain is ALFWorld's; its official games cannot be had offline, so rooms, things and goals are
-drawn here. Every list has a fixed order, so a seed gives the same text on every machine.
+sampled here. Every list has a fixed order, so a seed gives the same text on every machine.
 
 Source: the six kinds of task are those of Shridhar et al. 2021, arXiv:2010.03768, section 3.
 """
@@ -126,7 +126,7 @@ def sample_problem(
 
     Args:
         rng: Where the chances come from.
-        kinds: Kinds of task to draw from.
+        kinds: Kinds of task to sample from.
         places: Number of pieces of furniture, at least 5.
         things: Number of things, at least 3.
     """

@@ -105,8 +105,8 @@ class BabyAIEnv(EngineGame):
             return Outcome(text=text, reward=float(state.is_done), terminated=True)
         if state.bot is not None:
             self._advise(MOVES[command])
-        told = "" if _place(state.world) != before else f"You {command}: nothing changes. "
-        return Outcome(text=told + self.describe())
+        effect = "" if _place(state.world) != before else f"You {command}: nothing changes. "
+        return Outcome(text=effect + self.describe())
 
     def describe(self) -> str:
         world = self.state.world
@@ -141,7 +141,7 @@ class BabyAIEnv(EngineGame):
         return next((text for text, number in MOVES.items() if number == state.advice), "turn left")
 
     def _advise(self, taken: int | None) -> None:
-        """Tell the bot which move was made, and note the next. A lost bot starts anew."""
+        """Report to the bot which move was made, and note the next. A lost bot starts anew."""
         state = self.state
         state.advice = _replan(state.bot, taken)
         if state.advice is None:

@@ -145,7 +145,7 @@ class EngineGame(GradedGame):
         """Return the expert's next command, in any letter case."""
 
     def refusal(self, command: str) -> str:
-        """Return what the agent is told when ``command`` is not possible now."""
+        """Return what is shown when ``command`` is not possible now."""
         return f"You cannot {command} now."
 
     def begin(self, task: Task) -> Outcome:

@@ -56,7 +56,7 @@ class GymnasiumEnv(TurnEnv):
     """A Gymnasium environment with named actions; made by ``from_gymnasium``.
 
     A task is a seed of the inner environment, so training and test tasks differ by their seeds
-    only; a subclass may draw again until ``accepts`` agrees.
+    only; a subclass may sample again until ``accepts`` agrees.
 
     Action: one of the names. Where the inner ``info`` has an ``action_mask``, a masked action is
     refused without a step.
@@ -153,7 +153,7 @@ class GymnasiumEnv(TurnEnv):
         """Change or replace ``self.inner`` before it is reset with ``seed``."""
 
     def accepts(self, task: Task) -> bool:
-        """Return True when the start that was drawn may stand for ``task``."""
+        """Return True when the sampled start may stand for ``task``."""
         return True
 
     def opening_info(self) -> Info:

@@ -30,7 +30,7 @@ OPTIONS = (
 )
 """Without a limit the Java process takes about 4 GB; with this one 0.4 GB.
 
-ScienceWorld lists things in the order of hash sets whose hashes are drawn at random, so texts
+ScienceWorld lists things in the order of hash sets whose hashes are random, so texts
 differ from run to run. With a constant hash the order is that of insertion, at 1.3 times the cost
 of a step.
 """
@@ -51,7 +51,7 @@ class ScienceWorldEnv(EngineGame):
     Observation: what the simulator says.
     Reward: the change of ScienceWorld's score, whose whole is 1; all points are lost at once by
     focusing on the wrong thing.
-    Start: a task and a variation drawn from the task's seed. Training and test tasks are
+    Start: a task and a variation sampled from the task's seed. Training and test tasks are
     ScienceWorld's own training and test variations.
     End: terminated when the task is completed or lost; the registered turn limit truncates.
     """

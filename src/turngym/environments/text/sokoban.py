@@ -58,18 +58,18 @@ class SokobanEnv(TextGame):
         super().__init__(**kwargs)
         aim = "Push every box onto a goal. You cannot pull. A box that is stuck loses the game."
         legend = "# wall, @ you, $ box, . goal, * box on goal, + you on goal."
-        told = (
+        compass = (
             "You are told which way the nearest spot lies from which the box must be pushed, or, "
             "on the spot, which way to push; and which ways are free of walls and boxes."
         )
-        self.rules = f"{aim} {legend if self.settings['view'] == 'grid' else told}"
+        self.rules = f"{aim} {legend if self.settings['view'] == 'grid' else compass}"
         self._route: dict[SokobanState, str] = {}
 
     def new_game(self, rng: np.random.Generator) -> SokobanState:
         self._route = {}
-        draw = _by_chance if self.settings["boxes"] == 1 else _by_pulling
+        sample = _by_chance if self.settings["boxes"] == 1 else _by_pulling
         while True:
-            state = draw(self.settings, rng)
+            state = sample(self.settings, rng)
             if state is not None:
                 return state
 

@@ -1,6 +1,6 @@
 """Sokoban rooms, their shortest solutions, and levels made by playing backwards.
 
-Cells are numbers ``row * width + column``; the border is wall, so a step never leaves the room.
+Cells are numbers ``row * width + column``; the edge is wall, so a step never leaves the room.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Room:
 
 
 def empty_room(width: int, height: int, inner_walls: Iterable[int] = ()) -> Room:
-    """Return a room of ``width`` times ``height`` cells, border included, without goals."""
-    border = {
+    """Return a room of ``width`` times ``height`` cells, edge included, without goals."""
+    edge = {
         row * width + column
         for row in range(height)
         for column in range(width)
         if row in (0, height - 1) or column in (0, width - 1)
     }
-    return Room(width, height, frozenset(border | set(inner_walls)), frozenset())
+    return Room(width, height, frozenset(edge | set(inner_walls)), frozenset())
 
 
 @lru_cache(maxsize=512)
@@ -187,7 +187,7 @@ def _moves(room: Room, parents: dict[Node, Node], node: Node) -> tuple[str, ...]
 
 
 def _walk(room: Room, boxes: Boxes, start: int, end: int) -> list[str]:
-    """Return the moves of a shortest walk, told from its end."""
+    """Return the moves of a shortest walk, found from its end."""
     reached = walks(room, boxes, start)
     moves: list[str] = []
     while end != start:

@@ -1,6 +1,6 @@
 """Single-player games of TextArena, each with random state of its own.
 
-TextArena seeds and draws from the global ``random`` module; here every call of the engine runs in
+TextArena seeds and samples from the global ``random`` module; here every call of the engine runs in
 ``OwnRandom``, so neither the program nor a sibling environment is disturbed, and none disturbs it.
 
 Source: Guertler et al. 2025, arXiv:2504.11442.
@@ -150,8 +150,8 @@ class TextArenaEnv(TurnEnv):
         game: An id of TextArena.
         options: More arguments of the game, for example ``{"num_disks": 4}``.
         name: First part of task ids; by default ``textarena-<game>``.
-        split_by_content: Draw until the problem itself belongs to the split, so that none is in
-            both. False for games with one problem only, or whose problem is drawn during the
+        split_by_content: Sample until the problem itself belongs to the split, so that none is in
+            both. False for games with one problem only, or whose problem is sampled during the
             game; then training and test tasks differ by their seeds.
         action_style: ``"commands"`` for plain text, ``"tools"`` for JSON tool calls.
         render_mode: ``"ansi"`` or None.
@@ -205,7 +205,7 @@ class TextArenaEnv(TurnEnv):
             ended = state.engine.state.game_info[0]
             refused = ended["invalid_move"] or state.engine.state.error_count > errors
             is_legal = self._legal is not None and text in self._legal
-            told = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
+            said = "\n".join(part for part in (self._hear(), ended.get("reason")) if part)
             if is_over:
                 state.reward = float((state.engine.state.rewards or {}).get(0, 0.0))
                 if ended["invalid_move"]:  # some games pay for what was reached before it
@@ -213,10 +213,10 @@ class TextArenaEnv(TurnEnv):
             else:
                 self._note_legal()
         return Outcome(
-            text=told,
+            text=said,
             reward=state.reward,
             terminated=bool(is_over),
-            invalid_action=told[:200] if refused and not is_legal else None,
+            invalid_action=said[:200] if refused and not is_legal else None,
         )
 
     def score(self) -> float:
@@ -252,7 +252,7 @@ class TextArenaEnv(TurnEnv):
             self.state.engine.reset(num_players=1, seed=seed % (1 << 31))
 
     def _make_engine(self, own_random: OwnRandom) -> Any:
-        """Return the engine without TextArena's wrappers; importing it draws random numbers too."""
+        """Return the engine without TextArena's wrappers; importing it uses random numbers too."""
         with own_random.installed():
             import textarena
 

@@ -92,18 +92,18 @@ class TextWorldEnv(EngineGame):
         progression, before = self.state.progression, self.score()
         progression.update(progression.valid_actions[self._possible[command]])
         self._look_around()
-        told = self.told(command)
+        said = self.feedback(command)
         if progression.completed:
-            told += "\nYou won."
+            said += "\nYou won."
         elif progression.failed:
-            told += "\nYou lost."
+            said += "\nYou lost."
         return Outcome(
-            text=f"{told}\n{self.view.describe()}",
+            text=f"{said}\n{self.view.describe()}",
             reward=self.score() - before,
             terminated=bool(progression.done),
         )
 
-    def told(self, command: str) -> str:
+    def feedback(self, command: str) -> str:
         """Return what is said about the command itself."""
         verb, _, thing = command.partition(" ")
         if verb == "examine":
@@ -230,13 +230,13 @@ class CookingEnv(TextWorldEnv):
     def objective(self) -> str:
         return "Cook the meal of the cookbook's recipe and eat it."
 
-    def told(self, command: str) -> str:
+    def feedback(self, command: str) -> str:
         """Return the recipe for one who examines the cookbook."""
         if command == "examine cookbook":
             self.state.has_read = True
             lines = [line.strip() for line in self.game.metadata["recipe"].splitlines()]
             return "\n".join(line for line in lines if line)
-        return super().told(command)
+        return super().feedback(command)
 
     def is_allowed(self, command: str) -> bool:
         """Refuse to prepare the meal too early, as the compiled game does."""

@@ -33,7 +33,7 @@ _GENERATOR = threading.Lock()
 def make_game(family: Family, settings: Settings, seed: int, split: Split) -> Any:
     """Return the ``textworld.Game`` number ``seed`` of a family that belongs to ``split``.
 
-    Two splits never share a problem: coin games are told apart by their map from the start,
+    Two splits never share a problem: coin games differ by their map from the start,
     treasure games by their floor plan, cooking games by the preparations that a recipe asks for
     (TextWorld's own splits).
 
@@ -46,10 +46,10 @@ def make_game(family: Family, settings: Settings, seed: int, split: Split) -> An
     Raises:
         ConfigError: No game of that split was found in 1000 draws.
     """
-    draw = _GENERATORS[family]
+    sample = _GENERATORS[family]
     with _shortcuts():
         for number in range(_DRAWS):
-            game = draw(dict(settings), derive_seed(seed, "game", number) % (1 << 32), split)
+            game = sample(dict(settings), derive_seed(seed, "game", number) % (1 << 32), split)
             if game is not None:
                 return _without_tracking(game)
     raise ConfigError(f"textworld {family}: no game of split {split!r} in {_DRAWS} draws")
@@ -168,7 +168,7 @@ def _map_from_start(game: Any) -> str:
 
 
 def _floor_plan(options: Any, mode: str) -> str:
-    """Return the edges of the map that ``make_game`` will draw first, shifted to the origin."""
+    """Return the edges of the map that ``make_game`` will make first, shifted to the origin."""
     from textworld.generator import make_map
 
     doors = None if mode == "easy" else ["open"]

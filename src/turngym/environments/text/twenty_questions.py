@@ -39,12 +39,12 @@ class QuestionGame(TextGame):
     Subclasses give the table by ``facts`` and, in ``difficulties``: ``candidates`` (how many
     things), and optionally ``things`` and ``questions`` (the part of the table that is used),
     ``rarest`` (traits of fewer things are no questions) and ``open_book`` (show the candidates'
-    traits and, after each answer, who is left and which traits still tell them apart).
+    traits and, after each answer, who is left and by which traits they still differ).
 
     Action: ``ask <trait>`` or ``guess <thing>``.
     Observation: at the start the candidates, then one answer a turn.
     Reward: 1 for guessing the secret, else 0.
-    Start: random candidates that the questions can tell apart, and a secret among them, which
+    Start: random candidates that the questions can separate, and a secret among them, which
     ``info["ground_truth"]`` holds.
     End: terminated by any guess at a thing of the table.
     """
@@ -82,7 +82,7 @@ class QuestionGame(TextGame):
         raise NotImplementedError
 
     def new_game(self, rng: np.random.Generator) -> QuestionState:
-        """Draw candidates with different answers, and the secret."""
+        """Sample candidates with different answers, and the secret."""
         pool = list(self._facts)
         by_traits: dict[frozenset[str], str] = {}
         for place in rng.permutation(len(pool)):

@@ -18,7 +18,7 @@ _TYPED_CHARS = 120
 async def act(session: WebSession, action: Action) -> str | None:
     """Carry out ``action``; return why it could not be, or None.
 
-    What an action sets off may close tabs or open others; ``look`` tells.
+    What an action sets off may close tabs or open others; ``look`` shows.
 
     Raises:
         BrowserGone: The browser died.

@@ -70,7 +70,7 @@ class WebEnv(ScreenEnv):
         settings: How pages are shown and waited for.
         max_chars: Longest page in an observation; see ``page_text`` for what is left out.
         screenshot: ``"plain"`` adds a picture of the view to observations, ``"marks"`` one with
-            the marks drawn in.
+            the marks painted in.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
         keep: Folder in which every turn leaves its page as text, its picture when there is one,
             and with ``settings.trace`` every episode a Playwright trace.
@@ -87,7 +87,7 @@ class WebEnv(ScreenEnv):
     episode_type: ClassVar[type[WebEpisode]] = WebEpisode
     episode: WebEpisode
     shows_address: ClassVar[bool] = True
-    """Show title and address of the page, which tell nothing where there is but one."""
+    """Show title and address of the page, useless where there is but one."""
     rules = (
         "You use a web browser to reach the goal. Elements that can be acted on have a number in "
         "brackets, which is how actions name them."
@@ -279,7 +279,7 @@ class WebEnv(ScreenEnv):
             if problem is not None:
                 return Outcome(text=f"{problem}\n{self.page()}", invalid_action=problem)
             await self._look()
-            # A page may take until now to tell that the goal is reached.
+            # A page may take until now to show that the goal is reached.
             end = await self.judge(action)
             return Outcome(text=self.page()) if end is None else end
 

@@ -201,7 +201,7 @@ class BrowserHost(SharedResource):
 
 
 async def _started_playwright() -> Playwright:
-    """Start Playwright; the draws that it takes from the global generator are put back."""
+    """Start Playwright; the state of the global random generator is put back."""
     from playwright.async_api import async_playwright
 
     state = random.getstate()

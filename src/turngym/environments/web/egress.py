@@ -116,7 +116,7 @@ class EgressProxy:
 
     @property
     def address(self) -> str:
-        """What the browser is told to use as its proxy."""
+        """Address that the browser uses as its proxy."""
         assert self._server is not None, "the proxy is not open"
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 

@@ -41,7 +41,7 @@ class Element:
 
     @property
     def is_shape(self) -> bool:
-        """A part of a drawing, which is told by its place."""
+        """A part of a drawing, which is known by its place."""
         return self.role in SHAPE_ROLES
 
     @property

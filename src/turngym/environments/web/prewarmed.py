@@ -102,7 +102,7 @@ class Prewarming:
         """Return it once it is there, None when it is of no use any more."""
         try:
             fresh = await self._making
-        except Exception:  # noqa: BLE001 - whatever it was, the next attempt will tell
+        except Exception:  # noqa: BLE001 - whatever it was, the next attempt will show it
             await self._proxy.close()
             return None
         if fresh.is_usable:

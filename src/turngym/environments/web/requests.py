@@ -1,7 +1,7 @@
-"""The requests that a page has under way, as the browser tells them in the order of the page.
+"""The requests that a page has under way, as the browser reports them in the order of the page.
 
 The proxy sees a request when it arrives, which on a busy machine may be long after the page made
-it. Here it counts from the line of the page that made it: the browser tells both over one
+it. Here it counts from the line of the page that made it: the browser reports both over one
 connection, so whatever the page asked for before it answered us is known when its answer is.
 """
 

@@ -38,7 +38,7 @@ class WebSession:
         host: The browser.
         sites: Host name to what answers for it.
         settings: How pages are shown and waited for.
-        storage: Cookies and local storage to begin with, as Playwright tells them.
+        storage: Cookies and local storage to begin with, as Playwright gives them.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class WebSession:
         try:
             async with asyncio.timeout(_DOWNLOAD_S):
                 await download.save_as(target)
-        except Exception:  # noqa: BLE001 - whatever stops it, the agent is told
+        except Exception:  # noqa: BLE001 - whatever stops it, a note says so
             with suppress(Exception):
                 await download.cancel()
             self.notes.append(f"The download of {name} was stopped.")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 WORLD = "turngym"
 _SCRIPT = files(__package__).joinpath("page.js").read_text(encoding="utf-8")
 _ANSWER_S = 5.0
-"""How long a page may keep the main thread busy before its tab is given up."""
+"""How long a page may keep the main thread busy before its tab is closed as unresponsive."""
 _LOAD_MS = 4_000
 """How long a document may take to arrive before it is shown as it is."""
 _LEAVE_S = 0.25
@@ -38,7 +38,7 @@ _GONE = ("context with specified id", "context was destroyed", "Inspected target
 
 
 class TabLost(Exception):
-    """The page crashed or does not answer; the message says what the agent is told."""
+    """The page crashed or does not answer; the message is shown to the agent."""
 
 
 class ContextLost(Exception):
@@ -69,7 +69,7 @@ class Tab:
         """Where in the browser's history of the tab its own begins."""
         self.is_crashed = False
         self.lost_because = ""
-        """What the agent is told instead when this tab is lost."""
+        """Shown to the agent instead when this tab is lost."""
 
     async def open(self) -> None:
         """Enter the page: from now on every document gets the second world at its start."""
@@ -94,7 +94,7 @@ class Tab:
 
     @property
     def document(self) -> object:
-        """What tells this document from the next one."""
+        """Identity of the open document."""
         return self._world
 
     async def visited(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class Tab:
     async def _asked(self, method: str) -> dict[str, Any]:
         """Return the browser's answer on the page; while one page gives way to another, ask again.
 
-        A document that has arrived becomes the active one a moment later, of which nothing tells.
+        A document that has arrived becomes the active one a moment later, without any event.
         """
         from playwright.async_api import Error
 

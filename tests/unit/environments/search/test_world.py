@@ -186,7 +186,7 @@ def test_further_demands_are_met(rich):
 
 
 def test_a_world_without_such_a_question_gives_none(rich):
-    assert draw(rich, "2hop", 0, accept=lambda _: False, draws=50) is None
+    assert draw(rich, "2hop", 0, accept=lambda _: False, tries=50) is None
 
 
 def test_an_environment_whose_worlds_are_too_small_says_so(monkeypatch):

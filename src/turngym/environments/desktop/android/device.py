@@ -44,7 +44,7 @@ _TROUBLE = {
     "Application Not Responding: ": "does not answer.",
     "Application Error: ": "has crashed.",
 }
-"""How the system calls the dialogs that it shows about programs, and what the agent is told."""
+"""How the system calls the dialogs that it shows about programs, and what is shown to the agent."""
 
 
 class AndroidDevice:
@@ -265,7 +265,7 @@ class AndroidDevice:
         said = self._wire.ask("wm", "size")
         found = re.findall(r"size: (\d+)x(\d+)", said)
         if not found:
-            raise EnvironmentFault(f"android: {self._wire.serial} tells no screen size: {said!r}")
+            raise EnvironmentFault(f"android: {self._wire.serial} reports no screen size: {said!r}")
         width, height = map(int, found[-1])  # an override comes after the physical size
         return width, height
 

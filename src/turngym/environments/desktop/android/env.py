@@ -42,7 +42,7 @@ class AndroidEnv(ProblemEnv):
     Args:
         make_problem: Makes a problem from a random generator that the task seeds.
         serial: As ``adb devices`` lists it.
-        size: Width and height of its screen in pixels, as ``adb shell wm size`` tells them.
+        size: Width and height of its screen in pixels, as ``adb shell wm size`` reports them.
         host: Where the adb server runs.
         port: Its port.
         options: As ``DeviceEnv``.

@@ -202,7 +202,7 @@ class WebPhone:
         self._in_tab(lambda tab: tab.touch(path, hold_s=hold_s))
 
     def _in_tab(self, work: Any) -> Any:  # a function of the tab that gives a coroutine
-        """Do something in the page; what a lost page does not take, the next look tells."""
+        """Do something in the page; what a lost page does not take, the next look reports."""
 
         async def guarded() -> Any:
             tab: Tab = self._session.tab

@@ -59,7 +59,7 @@ class PhoneEnv(ProblemEnv):
         self._scrolls = 0
 
     def open_device(self, task: Task) -> WebPhone:
-        """Draw the problem, and return a phone that shows its home screen."""
+        """Sample the problem, and return a phone that shows its home screen."""
         problem = sample_problem(self.kind, Random(task.seed), task.split)
         self._begin_problem(problem)
         self._done_steps = self._scrolls = 0

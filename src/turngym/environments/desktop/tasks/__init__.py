@@ -1,4 +1,4 @@
-"""Every kind of task on a desktop, and how problems are drawn."""
+"""Task types on a desktop, and how their problems are sampled."""
 
 from __future__ import annotations
 

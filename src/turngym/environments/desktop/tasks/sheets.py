@@ -92,14 +92,14 @@ def _stock(rng: Random) -> list[Row]:
 
 def _fill(rng: Random) -> Problem:
     table = _stock(rng)[: rng.randint(3, 4)]
-    told = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
+    listed = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
     script = tuple(
         step
         for r, row in enumerate(table)
         for c, value in enumerate(row)
         for step in _write(r, c, str(value))
     )
-    goal = f"Fill the rows of the sheet in {{file}}, from A1 on, with: {told}."
+    goal = f"Fill the rows of the sheet in {{file}}, from A1 on, with: {listed}."
     return _problem(rng, goal, [], table, script)
 
 

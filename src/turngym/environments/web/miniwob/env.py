@@ -46,7 +46,7 @@ _INIT = """(() => {
   });
 })();"""
 
-# Draws problems from the seed until one falls into the split, which its content decides; a task
+# Samples problems from the seed until one falls into the split, which its content decides; a task
 # with a single problem has it in both.
 _START = """new Promise((resolve) => {{
   const digest = (text) => {{
@@ -93,7 +93,7 @@ class MiniWobEnv(WebEnv):
     """One task of MiniWoB++ (Liu et al. 2018, arXiv:1802.08802).
 
     Args:
-        task: Which, for example ``"click-button"``; of several each episode draws one.
+        task: Which, for example ``"click-button"``; of several each episode samples one.
         time_limit: None lifts the task's limit of ten seconds or so, which is meant for quick
             policies, and pays the raw reward. ``"own"`` keeps it, and with it the reward that
             falls as time passes; a number is another limit in seconds. Then an episode is no
@@ -190,7 +190,7 @@ class MiniWobEnv(WebEnv):
         return max(0.0, min(1.0, self.episode.raw_reward or 0.0))
 
     def instance_key(self) -> str:
-        """Return a digest of the problem that was drawn."""
+        """Return a digest of the sampled problem."""
         return f"{self.episode.task} {self.episode.key}"
 
     def expert_action(self) -> str:

@@ -34,7 +34,7 @@ class SiteState:
 
     content: bytes
     storage: Any
-    """Cookies and local storage, as Playwright tells them."""
+    """Cookies and local storage, as Playwright gives them."""
     addresses: tuple[str, ...]
     """Of the pages in the tab's history, the one that is open last; empty when there is more to
     the browser than that, and only playing the episode again leads here."""
@@ -87,11 +87,11 @@ class SiteEnv(WebEnv):
     program: ClassVar[Program]
     generators: ClassVar[Mapping[str, ProblemGenerator]]
     looks: ClassVar[Settings] = Settings()
-    """How its pages are shown unless told otherwise."""
+    """How its pages are shown by default."""
     start: ClassVar[str] = "/"
     """Path of the first page."""
     signed_in: ClassVar[Any] = None
-    """Cookies of the user that the agent acts for, as Playwright tells them."""
+    """Cookies of the user that the agent acts for, as Playwright gives them."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class SiteEnv(WebEnv):
         return self.episode.score
 
     def instance_key(self) -> str:
-        """Return the goal, which holds all that was drawn."""
+        """Return the goal, which holds all that was sampled."""
         return self.goal
 
     def expert_action(self) -> str:

@@ -36,7 +36,7 @@ class Problem:
 
 
 ProblemGenerator = Callable[[Any, Random], Problem]
-"""Draws a problem for the application as it is."""
+"""Samples a problem for the application as it is."""
 
 
 def script(*stages: Stage) -> Expert:

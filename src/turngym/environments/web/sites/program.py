@@ -216,7 +216,7 @@ class Slot:
                 str(program.folder / "server.py"),
                 str(folder / "data"),
                 str(folder / "socket"),
-                stdin=asyncio.subprocess.PIPE,  # its end tells the server that we are gone
+                stdin=asyncio.subprocess.PIPE,  # its end shows the server that we are gone
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 env=_environment(),

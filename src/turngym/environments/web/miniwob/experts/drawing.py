@@ -1,4 +1,4 @@
-"""Experts of tasks with shapes, which are told by their places."""
+"""Experts of tasks with shapes, which are known by their places."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _MENU = ".btn-secondary"
 
 
 def _product(data: Data, rng: Random, *, sold_out: bool = False, fresh: bool = True) -> Row:
-    """Draw a product that is there, or sold out, and not in the cart yet."""
+    """Sample a product that is there, or sold out, and not in the cart yet."""
     in_cart = {row["product"] for row in data.all("basket", user=ME, status="Open")}
     return rng.choice(
         [
