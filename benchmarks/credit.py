@@ -36,7 +36,7 @@ from harness import (
 )
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.credit.branches import (
+from turngym.trainers.credit.sources.branches import (
     Branch,
     Tree,
     TreeScores,
@@ -46,8 +46,8 @@ from turngym.trainers.credit.branches import (
 from turngym.trainers.loop import train
 from turngym.trainers.runs.checkpoints import find_model
 from turngym.trainers.runs.needs import check_needs
-from turngym.trainers.settings.credit import needs_of
-from turngym.trainers.settings.train import AlgoConfig, TrainConfig
+from turngym.trainers.settings.algo import AlgoConfig, needs_of
+from turngym.trainers.settings.train import TrainConfig
 
 TURNS = (5, 10, 20)
 EPISODES = 16

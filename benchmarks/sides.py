@@ -108,11 +108,11 @@ class TurngymSide:
 
     def run(self) -> list[tuple[float, float]]:
         """Return seconds of each update, with and without its rollout."""
-        from turngym.trainers.credit.group.group_relative import GroupRelativeCredit
-        from turngym.trainers.settings.train import AlgoConfig
+        from turngym.trainers.credit.base import build_credit
+        from turngym.trainers.settings.algo import AlgoConfig
         from turngym.types import TrajectoryGroup
 
-        credit = GroupRelativeCredit(AlgoConfig(), None)
+        credit = build_credit(AlgoConfig(), None)
 
         spent = []
         for number in range(UPDATES):

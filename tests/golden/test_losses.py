@@ -64,7 +64,7 @@ def numbers(overrides: list[str]) -> list[dict[str, float]]:
         reference=models.model() if config.regularizer.kl_coefficient else None,
     )
     samples = random_samples(models.model(), count=8, seed=3)
-    reverse = config.algo.updates_last_turn_first
+    reverse = config.algo.advantage.updates_last_turn_first
     update = partial(update_last_turn_first, learner) if reverse else learner.update
     updates = [update(samples) for _ in range(3)]
     return [{n: u[f"train/{n}"] for n in NAMES if f"train/{n}" in u} for u in updates]

@@ -13,7 +13,7 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.config import load_config
 from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.settings.train import AlgoConfig
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 

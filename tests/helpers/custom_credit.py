@@ -10,31 +10,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turngym.trainers.credit.base import Credit, CreditContext
-from turngym.trainers.credit.channels import Channel
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.train import AlgoConfig
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 NUMBER = 7
 
 
-def early(turns: Turns, *, bonus: float = 1.0) -> FloatArray:
+def early(turns: TurnBatch, *, bonus: float = 1.0) -> FloatArray:
     """Pay a bonus on the first turn."""
     return np.where(turns.turn_N == 0, bonus, 0.0)
 
 
-def only_last(turns: Turns) -> Channel:
+def only_last(turns: TurnBatch) -> RewardComponent:
     """Speak on last turns only."""
-    return Channel(values_N=turns.is_last_N * 2.0, has_value_N=turns.is_last_N)
+    return RewardComponent(values_N=turns.is_last_N * 2.0, has_value_N=turns.is_last_N)
 
 
-def summed(turns: Turns, channels: Mapping[str, Channel], *, weight: float = 1.0) -> FloatArray:
-    """Return the sum of all channels."""
+def summed(
+    turns: TurnBatch, components: Mapping[str, RewardComponent], *, weight: float = 1.0
+) -> FloatArray:
+    """Return the sum of all components."""
     total_N = np.zeros(len(turns.turn_N))
-    for channel in channels.values():
-        total_N += channel.values_N
+    for component in components.values():
+        total_N += component.values_N
     return weight * total_N
 
 
@@ -50,20 +50,20 @@ class Meeting:
 meeting = Meeting()
 
 
-def waiting(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
-    """Return the sum of all channels once an environment has stepped, the first time."""
+def waiting(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
+    """Return the sum of all components once an environment has stepped, the first time."""
     if not meeting.met:
         meeting.credit_began.set()
         meeting.met.append(meeting.stepped.wait(60))
-    return summed(turns, channels)
+    return summed(turns, components)
 
 
-def too_short(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
+def too_short(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
     """Return one value too few."""
     return np.zeros(len(turns.turn_N) - 1)
 
 
-def not_finite(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
+def not_finite(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
     """Return no number on the last turn of all."""
     values_N = np.zeros(len(turns.turn_N))
     values_N[-1] = np.nan
@@ -71,7 +71,7 @@ def not_finite(turns: Turns, channels: Mapping[str, Channel]) -> FloatArray:
 
 
 class Counting:
-    """A channel that learns how often it was asked."""
+    """A component that learns how often it was asked."""
 
     def __init__(self, context: CreditContext | None, *, start: int = 0) -> None:
         self.asked = start
@@ -81,11 +81,15 @@ class Counting:
         """Only after the first batch."""
         return self.asked > 0
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Mapping[str, RewardComponent]:
         """Return the count on every turn."""
         self.asked += 1
         values_N = np.full(len(turns.turn_N), float(self.asked))
-        return {"custom": Channel(values_N=values_N, has_value_N=np.ones(len(values_N), np.bool_))}
+        return {
+            "custom": RewardComponent(
+                values_N=values_N, has_value_N=np.ones(len(values_N), np.bool_)
+            )
+        }
 
     def metrics(self) -> Mapping[str, float]:
         """Return the count."""

@@ -11,8 +11,7 @@ import numpy as np
 from helpers import models
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
-from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import CreditContext, TurnBatch
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
 Said = tuple[str, str]
@@ -77,9 +76,9 @@ def random_told(rng: np.random.Generator, *, turns: int, **settings: Any) -> Tra
     return told([(text(), text()) for _ in range(turns)], **settings)
 
 
-def batch(*groups: Sequence[Trajectory]) -> Turns:
+def batch(*groups: Sequence[Trajectory]) -> TurnBatch:
     """Return the turns of some groups of attempts."""
-    return Turns.of(
+    return TurnBatch.of(
         [TrajectoryGroup(group_id=str(n), trajectories=tuple(g)) for n, g in enumerate(groups)]
     )
 

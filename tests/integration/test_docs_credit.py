@@ -12,7 +12,7 @@ from helpers.cli import TINY_RUN
 from turngym.cli.main import main
 from turngym.config import load_config, toml_files
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.algo import needs_of
 from turngym.trainers.settings.train import TrainConfig
 
 ROOT = Path(__file__).parents[2]
@@ -92,10 +92,10 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
 ) -> None:
     import numpy as np
 
+    from helpers.credit import components_of
     from helpers.trajectories import episode, turn
     from turngym.plugins import import_attribute
-    from turngym.trainers.credit.channels import pure_channels
-    from turngym.trainers.credit.turns import Turns
+    from turngym.trainers.credit.base import TurnBatch
     from turngym.trainers.settings.rewards import EnvReward
     from turngym.types import TrajectoryGroup
 
@@ -109,9 +109,9 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
     group = TrajectoryGroup(
         group_id="g", trajectories=(episode(there, attempt=0), episode(lost, attempt=1))
     )
-    turns = Turns.of([group])
+    turns = TurnBatch.of([group])
     function = import_attribute("function", "my_credit:no_circles")
-    values_N = function(turns, pure_channels(EnvReward(), turns), weight=3.0)
+    values_N = function(turns, components_of(EnvReward(), turns), weight=3.0)
     mean = 4 / 6
     expected = [3 * (1 - mean), 3 * (1 - mean), 0, 3 * (1 - mean), -3 * mean, 0]
     assert np.allclose(values_N, expected)

@@ -26,7 +26,7 @@ from turngym.config import load_config, to_toml
 from turngym.errors import CheckpointError, ConfigError, Interrupted, RecordError, TrainingError
 from turngym.records import read_trajectories
 from turngym.trainers.credit.critics import archer
-from turngym.trainers.credit.critics.fresh_actions import draw_actions
+from turngym.trainers.credit.critics.on_policy_actions import sample_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
@@ -210,9 +210,9 @@ def test_a_run_that_was_asked_to_stop_while_credit_samples_ends_the_same(
         calls.append(1)
         if len(calls) == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        return await draw_actions(*args, **kwargs)
+        return await sample_actions(*args, **kwargs)
 
-    monkeypatch.setattr(archer, "draw_actions", draw)
+    monkeypatch.setattr(archer, "sample_actions", draw)
     with pytest.raises(Interrupted, match="interrupted and saved"):
         train(config, tmp_path / "stopped")
     assert len(calls) == 2

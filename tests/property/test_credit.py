@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.credit import algo, credit_of
+from helpers.credit import algo, components_of, credit_of, token_advantages
 from helpers.trajectories import episode, group, turn
-from turngym.trainers.credit.channels import PURE, Channel, gated, pure_channels
-from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import RewardComponent, TurnBatch
+from turngym.trainers.credit.group.group_relative import turn_advantages
+from turngym.trainers.credit.sources.reward_sources import gated
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
-from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import TrajectoryGroup
 
 NAMES = sorted(
@@ -72,21 +72,23 @@ def together(rows: Any) -> TrajectoryGroup:
     return group(*[episode(row, attempt=i) for i, row in enumerate(rows)])
 
 
-def channels_of(method: AlgoConfig, batch: Turns) -> dict[str, Channel]:
-    """Return the channels of a batch, with numbers made up from a turn for those of a model."""
-    found: dict[str, Channel] = {}
+def channels_of(method: AlgoConfig, batch: TurnBatch) -> dict[str, RewardComponent]:
+    """Return the components of a batch, with numbers made up from a turn for those of a model."""
+    found: dict[str, RewardComponent] = {}
     for config in method.rewards:
-        if isinstance(config, PURE):
-            found |= pure_channels(config, batch)
+        if not config.asks_model:
+            found |= components_of(config, batch)
         else:
             rest = ~batch.is_last_N
             made = np.sin(3 * batch.reward_N + batch.turn_N)
-            found[config.type] = Channel(values_N=np.where(rest, made, 0.0), has_value_N=rest)
+            found[config.type] = RewardComponent(
+                values_N=np.where(rest, made, 0.0), has_value_N=rest
+            )
     return gated(found, batch, method.gate)
 
 
 def rows_of(method: AlgoConfig, *groups: TrajectoryGroup) -> list[Any]:
-    batch = Turns.of(groups)
+    batch = TurnBatch.of(groups)
     assert isinstance(method.advantage, GroupRelative)
     return batch.split(turn_advantages(batch, channels_of(method, batch), method.advantage))
 
@@ -102,9 +104,9 @@ def assert_close(found: list[Any], wanted: list[Any]) -> None:
 
 @given(attempts, attempts, methods)
 def test_every_drawn_token_has_one_finite_advantage(one: Any, other: Any, method: Any) -> None:
-    batch = Turns.of([together(one), together(other)])
-    channels = channels_of(method, batch)
-    found = group_advantages(batch, channels, method.advantage)
+    batch = TurnBatch.of([together(one), together(other)])
+    components = channels_of(method, batch)
+    found = token_advantages(batch, components, method.advantage)
     assert [row.shape for row in found] == [(t.num_sampled_tokens,) for t in batch.episodes]
     assert all(np.isfinite(row).all() for row in found)
 
@@ -235,9 +237,11 @@ def test_with_one_turn_igpo_is_grpo_with_the_population_spread(
     outcomes: list[float], gamma: float
 ) -> None:
     """The only turn is the last one, which has no information gain."""
-    batch = Turns.of([together([[r] for r in outcomes])])
-    nowhere = Channel(values_N=np.zeros(len(outcomes)), has_value_N=np.zeros(len(outcomes), bool))
-    everywhere = Channel(values_N=batch.reward_N, has_value_N=np.ones(len(outcomes), bool))
+    batch = TurnBatch.of([together([[r] for r in outcomes])])
+    nowhere = RewardComponent(
+        values_N=np.zeros(len(outcomes)), has_value_N=np.zeros(len(outcomes), bool)
+    )
+    everywhere = RewardComponent(values_N=batch.reward_N, has_value_N=np.ones(len(outcomes), bool))
     igpo = Term(
         rewards=("info_gain", "outcome"),
         order="normalize_first",
@@ -247,10 +251,10 @@ def test_with_one_turn_igpo_is_grpo_with_the_population_spread(
         unit="turn",
         scale="population_std",
     )
-    channels = {"env": everywhere, "info_gain": nowhere, "outcome": everywhere}
-    found = turn_advantages(batch, channels, GroupRelative(terms=(igpo,)))
+    components = {"env": everywhere, "info_gain": nowhere, "outcome": everywhere}
+    found = turn_advantages(batch, components, GroupRelative(terms=(igpo,)))
     grpo = Term(scale="population_std")
-    wanted = turn_advantages(batch, channels, GroupRelative(terms=(grpo,)))
+    wanted = turn_advantages(batch, components, GroupRelative(terms=(grpo,)))
     np.testing.assert_allclose(found, wanted, atol=1e-12)
 
 
@@ -264,7 +268,7 @@ def test_a_gate_that_all_pass_changes_nothing(rows: Any, name: str) -> None:
 @given(st.lists(turns, min_size=1, max_size=5))
 def test_potential_rewards_telescope(row: Any) -> None:
     """Summed they are minus the first potential: no way of walking about earns anything."""
-    batch = Turns.of([group(episode(row))])
+    batch = TurnBatch.of([group(episode(row))])
     [config] = [c for c in ALL["potential"].rewards if c.type == "potential"]
-    paid = pure_channels(config, batch)["potential"].values_N
+    paid = components_of(config, batch)["potential"].values_N
     assert math.isclose(paid.sum(), -(row[0].potential or 0.0), abs_tol=1e-9)

@@ -12,6 +12,7 @@ from turngym.errors import TrainingError
 from turngym.types import Trajectory, Turn
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,12 +13,11 @@ from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError
 from turngym.reports.runs import learning_curve
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
-from turngym.trainers.credit.methods import build_credit
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, build_credit
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.needs import check_needs
-from turngym.trainers.settings.credit import needs_of
+from turngym.trainers.settings.algo import needs_of
 from turngym.trainers.settings.train import TrainConfig
 
 HERE = "helpers.custom_credit"
@@ -144,7 +143,7 @@ def test_what_a_function_needs_is_asked_of_the_environment() -> None:
 
 
 def test_channels_that_a_function_reads_must_be_there() -> None:
-    with pytest.raises(ConfigError, match="reads the reward channel 'outcome'"):
+    with pytest.raises(ConfigError, match="reads the reward 'outcome'"):
         config(advantage=own("summed", rewards=["outcome"]))
 
 

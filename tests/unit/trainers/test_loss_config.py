@@ -147,8 +147,8 @@ def test_methods_that_judge_turns_take_ratios_of_turns() -> None:
     assert turn_ppo.loss == LossConfig(ratio_level="turn", aggregation="turn_mean")
     assert seeupo.loss.ratio_level == "sequence_geo"
     assert seeupo.loss.aggregation == "seq_mean_token_mean"
-    assert seeupo.updates_last_turn_first
-    assert not turn_ppo.updates_last_turn_first
+    assert seeupo.advantage.updates_last_turn_first
+    assert not turn_ppo.advantage.updates_last_turn_first
 
 
 def test_dppo_is_a_choice_of_parts() -> None:

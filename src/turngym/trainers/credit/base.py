@@ -1,12 +1,21 @@
-"""What a credit method is given and what it gives back."""
+"""The contract of turn credit: a batch of turns in, reward components and advantages out.
+
+Axis letters: B episode, N turn of any episode (in episode order, then turn order), T turn of one
+episode.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from turngym.trainers.samples import FloatArray, TrainingSample
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.errors import TrainingError
+from turngym.trainers.samples import FloatArray, IntArray, TrainingSample
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -15,6 +24,9 @@ if TYPE_CHECKING:
 
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
+    from turngym.trainers.settings.algo import AlgoConfig
+
+ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +37,180 @@ class CreditContext:
     """The policy that is trained, in evaluation mode; to score, never to step."""
     renderer: Renderer
     engine: TrainableEngine
-    """Samples fresh actions with the newest published weights. It belongs to the event loop."""
+    """Samples actions with the newest published weights. It belongs to the event loop."""
     sampling: Sampling
-    """How the episodes were drawn."""
+    """How the episodes were sampled."""
     seed: int
     """Root of the method's place in the seed tree."""
     max_tokens: int = 16384
     """Tokens in memory at once when something is scored or trained, padding included."""
     total_updates: int = 1
     """Planned number of updates of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnBatch:
+    """The turns of B usable episodes, N in all, laid out flat. Turns are counted, never guessed."""
+
+    episodes: tuple[Trajectory, ...]
+    """The B episodes; none of them is an error or has no turn."""
+    group_B: IntArray
+    """Number of the group of each episode; members of one group stand together."""
+    episode_N: IntArray
+    """Which episode a turn belongs to."""
+    turn_N: IntArray
+    """0-based place of a turn in its episode."""
+    tokens_N: IntArray
+    """Tokens that were sampled in a turn."""
+    reward_N: FloatArray
+    """Reward of the environment."""
+    invalid_N: NDArray[np.bool_]
+    """The action could not be carried out."""
+
+    @classmethod
+    def of(cls, groups: Sequence[TrajectoryGroup]) -> TurnBatch:
+        """Return the turns of all usable episodes of ``groups``; empty episodes are left out.
+
+        Raises:
+            TrainingError: A reward is not finite.
+        """
+        pairs = [(n, t) for n, group in enumerate(groups) for t in group.usable if t.turns]
+        episodes = tuple(t for _, t in pairs)
+        turns = [turn for t in episodes for turn in t.turns]
+        lengths = [len(t.turns) for t in episodes]
+        reward_N = np.array([turn.reward for turn in turns], dtype=np.float64)
+        found = cls(
+            episodes=episodes,
+            group_B=np.array([n for n, _ in pairs], dtype=np.int64),
+            episode_N=np.repeat(np.arange(len(episodes)), lengths),
+            turn_N=np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, np.int64)]),
+            tokens_N=np.array([turn.num_sampled_tokens for turn in turns], dtype=np.int64),
+            reward_N=reward_N,
+            invalid_N=np.array([turn.invalid_action is not None for turn in turns], dtype=np.bool_),
+        )
+        found.check_finite(reward_N, "reward")
+        return found
+
+    @property
+    def group_N(self) -> IntArray:
+        """Number of the group of each turn."""
+        return self.group_B[self.episode_N]
+
+    @property
+    def length_B(self) -> IntArray:
+        """Number of turns T of each episode."""
+        return np.bincount(self.episode_N, minlength=len(self.episodes))
+
+    @property
+    def start_B(self) -> IntArray:
+        """Number of the first turn of each episode, among the N."""
+        return np.cumsum(self.length_B) - self.length_B
+
+    @property
+    def is_last_N(self) -> NDArray[np.bool_]:
+        """True on the last turn of each episode."""
+        return np.equal(self.turn_N, self.length_B[self.episode_N] - 1)
+
+    @property
+    def truncated_B(self) -> NDArray[np.bool_]:
+        """True where a limit ended the episode, so that the last state still has a value."""
+        return np.array([t.stop_reason.is_truncated for t in self.episodes], dtype=np.bool_)
+
+    @property
+    def outcome_B(self) -> FloatArray:
+        """Undiscounted sum of the environment's rewards."""
+        sums_B = np.bincount(self.episode_N, self.reward_N, minlength=len(self.episodes))
+        return sums_B.astype(np.float64)
+
+    def split(self, values_N: NDArray[np.generic]) -> list[FloatArray]:
+        """Return ``values_N`` as one array [T] per episode."""
+        cuts = np.cumsum(self.length_B)[:-1]
+        return [np.asarray(part, dtype=np.float64) for part in np.split(values_N, cuts)]
+
+    def check_finite(self, values_N: FloatArray, what: str) -> None:
+        """Raise when a value is NaN or infinite.
+
+        Args:
+            values_N: One value per turn.
+            what: What the values are, for the message.
+
+        Raises:
+            TrainingError: Names the task, the attempt and the turn.
+        """
+        bad = np.flatnonzero(~np.isfinite(values_N))
+        if bad.size:
+            episode = self.episodes[int(self.episode_N[bad[0]])]
+            raise TrainingError(
+                f"{episode.task_id}, attempt {episode.attempt}, turn {int(self.turn_N[bad[0]])}: "
+                f"{what} is {values_N[bad[0]]}; nothing was trained on it. "
+                "Look at the environment's rewards and the policy's log-probs"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RewardComponent:
+    """One source's rewards for N turns.
+
+    A turn without a value takes part in no comparison, while a turn whose value is 0 does.
+    """
+
+    values_N: FloatArray
+    has_value_N: NDArray[np.bool_]
+    """False where the source has no value for the turn; ``values_N`` is 0 there."""
+
+
+Components = Mapping[str, RewardComponent]
+"""Reward components by name."""
+
+
+class RewardSource(Protocol):
+    """Computes one reward component of a batch, or several. May learn from it."""
+
+    @property
+    def is_ready(self) -> bool:
+        """False while it still has to learn before its rewards may be used."""
+        ...
+
+    def read(self, turns: TurnBatch) -> Components:
+        """Return components by name. Called once per update.
+
+        Raises:
+            TrainingError: A value is not finite.
+        """
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return ``credit/*`` about the last batch."""
+        ...
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return what was learned and collected."""
+        ...
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        ...
+
+
+class StatelessSource(Generic[ConfigT]):
+    """What reward sources share that learn nothing; a subclass writes ``read``."""
+
+    is_ready = True
+
+    def __init__(self, config: ConfigT, context: CreditContext | None = None) -> None:
+        self._config = config
+        self._metrics: dict[str, float] = {}
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what the last ``read`` noted."""
+        return self._metrics
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return nothing: nothing is learned."""
+        return {}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +225,16 @@ class Credit:
     """One array [T] per trajectory: the mean advantage of the tokens of each turn."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Groups that are not trained on, by reason: ``too_small``, ``zero_spread``, ``filtered``,
-    or ``warmup`` while a reward channel still has to learn."""
+    or ``warmup`` while a reward source still has to learn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``credit/*``."""
 
 
 class CreditMethod(Protocol):
-    """Decides what every sampled token of a batch is worth. May learn from the batch itself.
+    """Assigns an advantage to every sampled token of a batch. May learn from the batch itself.
 
     A class attribute ``in_thread = True`` says that ``assign`` may run in a thread, with an event
-    loop of its own, while episodes go on; then it uses the engine through ``draw_actions`` alone.
+    loop of its own, while episodes go on; then it uses the engine through ``sample_actions`` alone.
     """
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
@@ -73,5 +250,16 @@ class CreditMethod(Protocol):
         ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned; the next ``assign`` goes on to the bit."""
+        """Restore what ``state`` returned; the next ``assign`` goes on to the bit."""
         ...
+
+
+def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:
+    """Return the credit method that the settings of the advantage name as their ``builder``.
+
+    Args:
+        algo: The settings.
+        context: What the method and its reward sources may use; None where none asks a model.
+    """
+    method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
+    return method

@@ -13,17 +13,25 @@ import numpy as np
 
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
-from turngym.trainers.credit.channels import Channel, Channels, ChannelSource
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import (
+    Components,
+    Credit,
+    CreditContext,
+    CreditMethod,
+    RewardComponent,
+    RewardSource,
+    StatelessSource,
+    TurnBatch,
+)
+from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, per_token, to_samples
-from turngym.trainers.settings.custom import CustomAdvantage, CustomReward
+from turngym.trainers.settings.credit_parts import CustomAdvantage, CustomReward
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.trainers.settings.algo import AlgoConfig
 
 
 def import_functions(algo: AlgoConfig) -> None:
@@ -52,60 +60,53 @@ def imported(config: CustomReward | CustomAdvantage) -> Any:  # of the user's ow
     return found
 
 
-def custom_source(config: CustomReward, context: CreditContext) -> ChannelSource:
-    """Return the channel of a function, or the user's own source.
+def custom_source(config: CustomReward, context: CreditContext) -> RewardSource:
+    """Return the reward source of a function, or the user's own.
 
     Args:
         config: Names it.
         context: What a class may use.
     """
     found = imported(config)
-    is_function = not inspect.isclass(found)
+    is_function = not inspect.isclass(found)  # asked apart: mypy would narrow Any to object
     if is_function:
         return _FunctionSource(config, found)
-    source: ChannelSource = found(context, **config.settings)
+    source: RewardSource = found(context, **config.settings)
     return source
 
 
-def custom_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:
+def custom_credit(
+    config: CustomAdvantage, algo: AlgoConfig, context: CreditContext | None
+) -> CreditMethod:
     """Return the method of a function, or the user's own.
 
     Args:
-        algo: Its ``advantage`` names it.
-        context: What a class and the reward channels may use.
+        config: Names it.
+        algo: Reward sources and gate.
+        context: What a class and the reward sources may use.
     """
-    assert isinstance(algo.advantage, CustomAdvantage)
-    found = imported(algo.advantage)
+    found = imported(config)
     is_function = not inspect.isclass(found)
     if is_function:
-        return _FunctionCredit(algo, algo.advantage, found, context)
-    method: CreditMethod = found(algo, context, **algo.advantage.settings)
+        return _FunctionCredit(config, algo, found, context)
+    method: CreditMethod = found(algo, context, **config.settings)
     return method
 
 
-class _FunctionSource:
-    """The one channel ``custom``, from a function; learns nothing."""
-
-    is_ready = True
+class _FunctionSource(StatelessSource[CustomReward]):
+    """The one component ``custom``, from a function; learns nothing."""
 
     def __init__(self, config: CustomReward, function: Any) -> None:
-        self._config, self._function = config, function
+        super().__init__(config)
+        self._function = function
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Components:
         found = self._function(turns, **self._config.settings)
-        if isinstance(found, Channel):
+        if isinstance(found, RewardComponent):
             return {"custom": found}
         values_N = _one_per_turn(found, turns, self._config)
-        return {"custom": Channel(values_N=values_N, has_value_N=np.ones(len(values_N), np.bool_))}
-
-    def metrics(self) -> Mapping[str, float]:
-        return {}
-
-    def state(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        return None
+        has_value_N = np.ones(len(values_N), np.bool_)
+        return {"custom": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
 
 class _FunctionCredit:
@@ -115,23 +116,23 @@ class _FunctionCredit:
 
     def __init__(
         self,
-        algo: AlgoConfig,
         config: CustomAdvantage,
+        algo: AlgoConfig,
         function: Any,
         context: CreditContext | None,
     ) -> None:
         self._config, self._function = config, function
-        self._channels = Channels(algo.rewards, algo.gate, context)
+        self._sources = RewardSources(algo.rewards, algo.gate, context)
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
-        is_ready, turns = self._channels.is_ready, Turns.of(groups)
+        is_ready, turns = self._sources.is_ready, TurnBatch.of(groups)
         if not turns.episodes:
             return Credit(samples=(), dropped={"too_small": len(groups)})
-        channels = self._channels.read(turns)
-        metrics = self._channels.metrics()
+        components = self._sources.read(turns)
+        metrics = self._sources.metrics()
         if not is_ready:
             return Credit(samples=(), dropped={"warmup": len(groups)}, metrics=metrics)
-        found = self._function(turns, channels, **self._config.settings)
+        found = self._function(turns, components, **self._config.settings)
         values_N = _one_per_turn(found, turns, self._config)
         turns.check_finite(values_N, f"advantage of {self._config.function!r}")
         advantages = turns.split(values_N)
@@ -151,14 +152,14 @@ class _FunctionCredit:
         )
 
     def state(self) -> Mapping[str, Tensor]:
-        return self._channels.state()
+        return self._sources.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        self._channels.load_state(tensors)
+        self._sources.load_state(tensors)
 
 
 def _one_per_turn(
-    found: Any, turns: Turns, config: CustomReward | CustomAdvantage
+    found: Any, turns: TurnBatch, config: CustomReward | CustomAdvantage
 ) -> FloatArray:  # whatever the user's function returned
     values = np.asarray(found, dtype=np.float64)
     if values.shape != turns.turn_N.shape:

@@ -9,8 +9,8 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.trainers.credit.custom import import_functions
-from turngym.trainers.settings.credit import needs_of
-from turngym.trainers.settings.custom import Need
+from turngym.trainers.settings.algo import needs_of
+from turngym.trainers.settings.credit_parts import Need
 from turngym.trainers.settings.train import EnvConfig, TrainConfig
 
 _MEANING: dict[Need, str] = {

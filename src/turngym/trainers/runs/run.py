@@ -20,8 +20,7 @@ from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
 from turngym.seeding import derive_seed
 from turngym.trainers.beside import beside
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
-from turngym.trainers.credit.methods import build_credit
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, build_credit
 from turngym.trainers.metrics import (
     JsonLinesLogger,
     MetricsLogger,
@@ -197,7 +196,7 @@ class Run:
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
         assert self.learner is not None
-        if self.config.algo.updates_last_turn_first:
+        if self.config.algo.advantage.updates_last_turn_first:
             metrics = update_last_turn_first(self.learner, samples)
         else:
             metrics = self.learner.update(samples)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from turngym.config import StrictModel
+from turngym.trainers.settings.credit_parts import AdvantageSettings, Need
 from turngym.trainers.settings.group import BatchScale
 
 
@@ -23,7 +24,7 @@ class TokenValues(StrictModel):
     grad_clip: float = Field(default=1.0, gt=0)
 
 
-class Gae(StrictModel):
+class Gae(AdvantageSettings):
     """Generalised advantage estimation over tokens, over turns, or over both.
 
     Observation tokens are skipped. A truncated episode bootstraps from the value of its last state,
@@ -34,12 +35,15 @@ class Gae(StrictModel):
         arXiv:2512.17008. ``bilevel``: RAGEN, arXiv:2504.20073.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.gae:GaeCredit"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
     type: Literal["gae"]
     level: Literal["token", "turn", "bilevel"] = "turn"
     """``token``: each drawn token is a step. ``turn``: each turn is, its value is read before the
     action. ``bilevel``: over turns first, then over the tokens inside each turn."""
     rewards: tuple[str, ...] = ("env",)
-    """Channels, by ``type``, that are added up."""
+    """Reward sources, by ``type``, that are added up."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per step of the level; inside a turn for ``bilevel``."""
     lam: float = Field(default=0.95, ge=0, le=1)
@@ -48,6 +52,11 @@ class Gae(StrictModel):
     """``bilevel``: discount per turn."""
     batch: BatchScale | None = BatchScale(unit="turn")
     critic: TokenValues = TokenValues()
+
+    @property
+    def components(self) -> frozenset[str]:
+        """The rewards that are named."""
+        return frozenset(self.rewards)
 
 
 class UtteranceCritic(StrictModel):
@@ -95,13 +104,16 @@ class UtteranceCritic(StrictModel):
     """Bootstrap from the smaller twin. False, as in the paper: each head from its own twin."""
 
 
-class Archer(StrictModel):
+class Archer(AdvantageSettings):
     """Hierarchical actor-critic: an off-policy critic of whole utterances tells what each is worth.
 
     Source:
         ArCHer: Zhou et al. 2024, arXiv:2402.19446. ``offline``: OfflineArcher, expectile values and
         advantage-weighted regression on the actions that were played.
     """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.archer:ArcherCredit"
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
@@ -125,7 +137,7 @@ class Archer(StrictModel):
     """``offline``: no action weighs more."""
 
 
-class BestOfN(StrictModel):
+class BestOfN(AdvantageSettings):
     """Imitate the best of N actions under an off-policy critic: fresh ones, and the one played.
 
     An action that was cut off before its end token, or that is empty, has advantage 0. Whether an
@@ -135,6 +147,9 @@ class BestOfN(StrictModel):
         Digi-Q, arXiv:2502.15760: its policy extraction. Its critic stands on frozen features of a
         vision model, ours on an encoder that is trained with it.
     """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.best_of_n:BestOfNCredit"
+    needs: ClassVar[frozenset[Need]] = frozenset()
 
     type: Literal["best_of_n"]
     critic: UtteranceCritic = UtteranceCritic()
@@ -146,6 +161,3 @@ class BestOfN(StrictModel):
     """Imitate only when the best advantage, cut to [0, 1], is more than this."""
     twins: Literal["max", "min"] = "max"
     """How the twins are joined when actions are ranked; ``max`` is optimistic on purpose."""
-
-
-CriticCredit = Annotated[Gae | Archer | BestOfN, Field(discriminator="type")]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
+from turngym.trainers.settings.credit_parts import AdvantageSettings, Need
 
 
 class Term(StrictModel):
     """One comparison: of which rewards, accumulated how, among whom, on which scale."""
 
     rewards: tuple[str, ...] = Field(default=("env",), min_length=1)
-    """Channels, by ``type``; several are added up. ``parts`` stands for every named part."""
+    """Reward sources, by ``type``; several are added up. ``parts`` stands for every named part."""
     immediate: tuple[str, ...] = ()
     """Channels that count for their own turn alone: added to its return as they are (GiGPO's
     penalty for an invalid action)."""
@@ -149,8 +150,12 @@ class GroupFilter(StrictModel):
     """Of the episodes' returns, or of the first turn's return of the first term (UI-S1)."""
 
 
-class GroupRelative(StrictModel):
+class GroupRelative(AdvantageSettings):
     """Compares what attempts at the same task earned; learns nothing of its own."""
+
+    builder: ClassVar[str] = "turngym.trainers.credit.group.group_relative:GroupRelativeCredit"
+    keeps_groups: ClassVar[bool] = True
+    knows_partial_episodes: ClassVar[bool] = True
 
     type: Literal["group_relative"] = "group_relative"
     terms: tuple[Term, ...] = Field(default=(Term(),), min_length=1)
@@ -183,3 +188,31 @@ class GroupRelative(StrictModel):
                 "group_by='task' and unit='episode'"
             )
         return self
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the environment must give."""
+        by_state = any(term.group_by in ("state", "history") for term in self.terms)
+        segmented = any(term.returns == "segmented" for term in self.terms)
+        found: frozenset[Need] = frozenset({"anchor"}) if by_state else frozenset()
+        return found | {"expert_match"} if segmented else found
+
+    @property
+    def components(self) -> frozenset[str]:
+        """The rewards of all terms."""
+        return frozenset(name for t in self.terms for name in (*t.rewards, *t.immediate))
+
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether any term subtracts something."""
+        return any(term.centre != "none" for term in self.terms)
+
+    @property
+    def is_per_episode(self) -> bool:
+        """Whether all terms are constant over an episode."""
+        return all(term.is_constant for term in self.terms)
+
+    @property
+    def updates_last_turn_first(self) -> bool:
+        """Whether ``turn_order`` is ``reverse``."""
+        return self.turn_order == "reverse"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,7 +28,21 @@ OldPolicyName = Literal["proximal", "estimated", "behaviour", "current"]
 KlEstimator = Literal["k1", "k2", "k3", "k1_plus", "k3_plus", "k3_unbiased"]
 
 
-class PpoClip(StrictModel):
+class SurrogateSettings(StrictModel):
+    """Base of the settings of a surrogate, with what other settings depend on."""
+
+    has_ratio: ClassVar[bool] = True
+    """Whether it reads an importance ratio."""
+    has_trust_region: ClassVar[bool] = True
+    """Whether it bounds by itself how far several steps on one batch lead."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether it looks at a whole mini-batch before any gradient."""
+        return False
+
+
+class PpoClip(SurrogateSettings):
     """Stop pushing a token once its ratio leaves a band in the direction it is pushed."""
 
     type: Literal["ppo_clip"] = "ppo_clip"
@@ -53,21 +67,31 @@ class PpoClip(StrictModel):
             )
         return self
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether its bounds follow the mini-batch."""
+        return self.bounds.type != "fixed"
 
-class PolicyGradient(StrictModel):
+
+class PolicyGradient(SurrogateSettings):
     """REINFORCE: log-prob times advantage, without a ratio and without a trust region."""
+
+    has_ratio: ClassVar[bool] = False
+    has_trust_region: ClassVar[bool] = False
 
     type: Literal["pg"]
     tau: float = Field(default=0.0, ge=0)
     """The loss is divided by ``1 + tau`` (OPMD)."""
 
 
-class TaperedWeight(StrictModel):
+class TaperedWeight(SurrogateSettings):
     """REINFORCE with weight 1 where the advantage is positive, and a bounded ratio elsewhere.
 
     What is praised is imitated, whoever drew it; what is blamed counts less the less likely it has
     become (TOPR).
     """
+
+    has_trust_region: ClassVar[bool] = False
 
     type: Literal["is_taper"]
     low: float = Field(default=0.0, ge=0, lt=1)
@@ -76,19 +100,24 @@ class TaperedWeight(StrictModel):
     """Largest weight of what is pushed down."""
 
 
-class Balance(StrictModel):
+class Balance(SurrogateSettings):
     """Trajectory balance: match log-ratios to the reference with rewards, over a group (TBA).
 
     No ratio to who drew the tokens is needed. The policy that reinforcement started from is the
     reference.
     """
 
+    has_ratio: ClassVar[bool] = False
+    has_trust_region: ClassVar[bool] = False
+
     type: Literal["balance"]
     beta: float = Field(default=0.1, gt=0)
     """How much a unit of log-ratio to the reference costs, in units of reward."""
 
 
-class _Band(StrictModel):
+class _Band(SurrogateSettings):
+    has_trust_region: ClassVar[bool] = False
+
     low: float = Field(default=0.0, ge=0, lt=1)
     """Lower end of the band of ratios; the ratio itself, not its distance from 1."""
     high: float = Field(default=5.0, gt=1)
@@ -110,7 +139,7 @@ class ZeroedWeight(_Band):
     type: Literal["is_zero"]
 
 
-class SoftGate(StrictModel):
+class SoftGate(SurrogateSettings):
     """Fade the push out smoothly as the ratio leaves 1, without a border."""
 
     type: Literal["soft_gate"]
@@ -120,7 +149,7 @@ class SoftGate(StrictModel):
     """The same where the advantage is negative."""
 
 
-class LogClipGeo(StrictModel):
+class LogClipGeo(SurrogateSettings):
     """Clip each token's log-ratio in the direction it is pushed, then take the geometric mean.
 
     ``ratio_level`` says over what: ``sequence_geo`` or ``turn``.
@@ -133,7 +162,7 @@ class LogClipGeo(StrictModel):
     """Log-ratios above ``clip_high`` get no gradient when the advantage is positive."""
 
 
-class DivergenceMask(StrictModel):
+class DivergenceMask(SurrogateSettings):
     """Weigh by the ratio, and leave out tokens whose probability has moved too far, in points."""
 
     type: Literal["div_mask"]
@@ -143,7 +172,7 @@ class DivergenceMask(StrictModel):
     """With a positive advantage: largest rise of the probability above the anchor's."""
 
 
-class Squared(StrictModel):
+class Squared(SurrogateSettings):
     """REINFORCE with the squared log-ratio as a leash to the anchor."""
 
     type: Literal["squared"]
@@ -165,10 +194,6 @@ Surrogate = Annotated[
     Field(discriminator="type"),
 ]
 
-UNBOUNDED = ("pg", "is_clip", "is_zero", "is_taper", "balance")
-"""Surrogates without a trust region of their own."""
-NO_RATIO = ("pg", "balance")
-"""Surrogates that read no ratio."""
 _MEASURED = ("behaviour", "estimated")
 """Anchors that are not the policy at the start of the update."""
 
@@ -208,7 +233,7 @@ class LossConfig(StrictModel):
     @model_validator(mode="after")
     def _level_fits_the_surrogate(self) -> Self:
         kind, level = self.surrogate.type, self.ratio_level
-        if kind in NO_RATIO and (level != "token" or self.old_policy in _MEASURED):
+        if not self.surrogate.has_ratio and (level != "token" or self.old_policy in _MEASURED):
             raise ValueError(
                 f"surrogate.type={kind!r} has no ratio: leave ratio_level and old_policy out, "
                 "or use 'is_clip'"
@@ -240,8 +265,8 @@ class LossConfig(StrictModel):
                 "correction.reject with pair='current_behaviour'"
             )
         if anchor == "estimated":
-            adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
-            if not correction.is_local or self.ratio_level != "token" or adaptive:
+            whole_batch = self.surrogate.is_adaptive or not correction.is_local
+            if whole_batch or self.ratio_level != "token":
                 raise ValueError(
                     "old_policy='estimated' spares a forward pass that ratios, corrections or "
                     "bounds over more than one token need again: use old_policy='proximal'"
@@ -260,8 +285,7 @@ class LossConfig(StrictModel):
     @property
     def needs_current_scores(self) -> bool:
         """Whether a step looks at its whole mini-batch before it computes any gradient."""
-        adaptive = isinstance(self.surrogate, PpoClip) and self.surrogate.bounds.type != "fixed"
-        return adaptive or not self.correction.is_local
+        return self.surrogate.is_adaptive or not self.correction.is_local
 
     @model_validator(mode="after")
     def _sequences_weigh_alike(self) -> Self:

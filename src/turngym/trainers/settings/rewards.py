@@ -1,44 +1,56 @@
-"""Settings of reward channels: what a turn earned."""
+"""Settings of reward sources: what a turn earned."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from turngym.config import StrictModel
-from turngym.trainers.settings.custom import CustomReward
+from turngym.trainers.settings.credit_parts import CustomReward, Need, RewardSettings
 
 
-class EnvReward(StrictModel):
+class EnvReward(RewardSettings):
     """What the environment paid for each turn."""
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:EnvSource"
+    asks_model: ClassVar[bool] = False
 
     type: Literal["env"] = "env"
     part: str | None = None
     """Only this named part of the reward; None for all of it."""
 
 
-class OutcomeReward(StrictModel):
+class OutcomeReward(RewardSettings):
     """The whole return of an episode, on its last turn alone; other turns have no value."""
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:OutcomeSource"
+    asks_model: ClassVar[bool] = False
 
     type: Literal["outcome"]
 
 
-class RewardParts(StrictModel):
-    """Each named part of the environment's reward as a channel of its own, summed per episode."""
+class RewardParts(RewardSettings):
+    """Each named part of the environment's reward as a component of its own, summed per episode."""
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:PartsSource"
+    asks_model: ClassVar[bool] = False
 
     type: Literal["parts"]
 
 
-class InvalidPenalty(StrictModel):
+class InvalidPenalty(RewardSettings):
     """Minus ``penalty`` on a turn whose action could not be carried out."""
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:InvalidSource"
+    asks_model: ClassVar[bool] = False
 
     type: Literal["invalid"]
     penalty: float = Field(default=0.1, ge=0)
     """In units of reward."""
 
 
-class PotentialShaping(StrictModel):
+class PotentialShaping(RewardSettings):
     """``gamma * potential(next state) - potential(state)``; leaves the best policy as it is.
 
     Needs an environment that gives ``info["potential"]``. A terminal state has potential 0.
@@ -47,12 +59,16 @@ class PotentialShaping(StrictModel):
         Ng, Harada and Russell 1999, ICML.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:PotentialSource"
+    needs: ClassVar[frozenset[Need]] = frozenset({"potential"})
+    asks_model: ClassVar[bool] = False
+
     type: Literal["potential"]
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per turn; the best policy stays the best when returns have the same."""
 
 
-class InfoGain(StrictModel):
+class InfoGain(RewardSettings):
     """How much a turn raised the policy's own likelihood of the true answer.
 
     Needs an environment that gives ``info["ground_truth"]`` and ``info["answer"]``, the action that
@@ -62,6 +78,9 @@ class InfoGain(StrictModel):
         IGPO, arXiv:2510.14967.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.info_gain:InfoGainSource"
+    needs: ClassVar[frozenset[Need]] = frozenset({"ground_truth"})
+
     type: Literal["info_gain"]
     form: Literal["prob_diff", "log_prob_diff"] = "log_prob_diff"
     """Growth of the geometric-mean probability of the answer's tokens, or of its logarithm."""
@@ -69,7 +88,7 @@ class InfoGain(StrictModel):
     """Ablation: the values of a batch are dealt out anew among its turns."""
 
 
-class FeedbackGain(StrictModel):
+class FeedbackGain(RewardSettings):
     """How much the answer to a turn changed what the policy did next.
 
     Mean log-ratio of the next action with the real feedback and with a placeholder in its place.
@@ -78,17 +97,21 @@ class FeedbackGain(StrictModel):
         InfoPO, arXiv:2603.00656.
     """
 
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.feedback_gain:FeedbackGainSource"
+
     type: Literal["feedback_gain"]
     placeholder: str = "No information found."
     """Cut to the length of the feedback in tokens, or filled up with its last token."""
 
 
-class Progress(StrictModel):
+class Progress(RewardSettings):
     """Contributions of a learned estimator that sum to its prediction of the outcome.
 
     Source:
         SPA-RL, arXiv:2505.20732.
     """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.progress:ProgressSource"
 
     type: Literal["progress"]
     contribution_weight: float = 1.0
@@ -105,14 +128,14 @@ class Progress(StrictModel):
     steps_per_update: int = Field(default=8, ge=1)
     """Optimizer steps of the estimator per batch of episodes."""
     batch_episodes: int = Field(default=32, ge=1)
-    """Episodes per optimizer step, drawn from the buffer."""
+    """Episodes per optimizer step, sampled from the buffer."""
     buffer_episodes: int = Field(default=1024, ge=1)
     """Newest finished episodes that it learns from."""
     warmup_updates: int = Field(default=1, ge=0)
     """Updates in which only the estimator learns; with 0 the first contributions are all 0."""
 
 
-class Privileged(StrictModel):
+class Privileged(RewardSettings):
     """Advantages of a model that sees the true answer, learned from better and worse attempts.
 
     Needs an environment that gives ``info["ground_truth"]``.
@@ -120,6 +143,9 @@ class Privileged(StrictModel):
     Source:
         SWEET-RL, arXiv:2503.15478: the critic of its first stage.
     """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.privileged:PrivilegedSource"
+    needs: ClassVar[frozenset[Need]] = frozenset({"ground_truth"})
 
     type: Literal["privileged"]
     beta: float = Field(default=0.1, gt=0)
@@ -131,7 +157,7 @@ class Privileged(StrictModel):
     steps_per_update: int = Field(default=4, ge=1)
     """Optimizer steps of the critic per batch of episodes."""
     batch_pairs: int = Field(default=16, ge=1)
-    """Pairs per optimizer step, drawn from the buffer."""
+    """Pairs per optimizer step, sampled from the buffer."""
     buffer_pairs: int = Field(default=512, ge=1)
     """Newest pairs of a better and a worse attempt that it learns from."""
     warmup_updates: int = Field(default=1, ge=0)
@@ -139,7 +165,7 @@ class Privileged(StrictModel):
 
 
 class OutcomeGate(StrictModel):
-    """Pay the other channels only in episodes whose outcome passed.
+    """Pay the other rewards only in episodes whose outcome passed.
 
     Source:
         G-RA, arXiv:2508.10548.

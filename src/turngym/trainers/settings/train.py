@@ -17,11 +17,9 @@ from turngym.agents.engine.config import (
     TinyModelConfig,
 )
 from turngym.config import StrictModel, toml_files
-from turngym.trainers.settings.credit import AdvantageConfig, used_channels
-from turngym.trainers.settings.group import GroupRelative
-from turngym.trainers.settings.loss import UNBOUNDED, LossConfig, RegularizerConfig
+from turngym.trainers.settings.algo import AlgoConfig
+from turngym.trainers.settings.loss import RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
-from turngym.trainers.settings.rewards import EnvReward, OutcomeGate, RewardConfig
 from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
 
 
@@ -48,70 +46,6 @@ class TrainedAgentConfig(PartsConfig):
     instructions: bool = False
     """Begin with the environment's instructions. A small model that is trained on one environment
     does without."""
-
-
-class AlgoConfig(StrictModel):
-    """Turn credit and loss. ``algo=NAME`` takes a preset; ``docs/methods.md`` lists them."""
-
-    preset_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "presets"
-
-    name: str = "custom"
-    """For reports."""
-    rewards: tuple[RewardConfig, ...] = Field(default=(EnvReward(),), min_length=1)
-    """Channels: what turns earn. ``advantage`` says which of them count."""
-    gate: OutcomeGate | None = None
-    """Pay all channels but the environment's own reward only where the outcome passed."""
-    advantage: AdvantageConfig = GroupRelative()
-    loss: LossConfig = LossConfig()
-
-    @model_validator(mode="after")
-    def _channels_fit(self) -> Self:
-        names = [channel.type for channel in self.rewards]
-        if len(set(names)) != len(names):
-            raise ValueError(f"rewards: a channel is there twice: {', '.join(sorted(names))}")
-        used = used_channels(self.advantage)
-        if missing := sorted(used - set(names)):
-            raise ValueError(
-                f"advantage reads the reward channel {missing[0]!r}, which is not in rewards; "
-                f"there are: {', '.join(names)}"
-            )
-        if idle := sorted(set(names) - used - {"env"}):
-            raise ValueError(f"the reward channel {idle[0]!r} is computed but never read")
-        return self
-
-    @model_validator(mode="after")
-    def _loss_fits_the_credit(self) -> Self:
-        advantage, loss = self.advantage, self.loss
-        if loss.aggregation == "prompt_mean" and not isinstance(advantage, GroupRelative):
-            raise ValueError(
-                "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "
-                f"{advantage.type!r}; use 'seq_mean_token_mean'"
-            )
-        if self.updates_last_turn_first and loss.old_policy in ("behaviour", "estimated"):
-            raise ValueError(
-                "advantage.turn_order='reverse' measures each turn from the policy that the later "
-                f"turns left: wanted loss.old_policy='proximal', got {loss.old_policy!r}"
-            )
-        if self.updates_last_turn_first and loss.correction.is_active:
-            raise ValueError(
-                "advantage.turn_order='reverse' takes a step for every turn, and loss.correction "
-                "would weigh each by the steps before it: leave loss.correction out"
-            )
-        if loss.surrogate.type == "balance" and not _compares_episodes(advantage):
-            raise ValueError(
-                "loss.surrogate.type='balance' needs one number per attempt within a group: wanted "
-                "advantage.type='group_relative' with returns='outcome' and group_by='task'"
-            )
-        return self
-
-    @property
-    def updates_last_turn_first(self) -> bool:
-        """Whether one update goes turn by turn, from the last to the first."""
-        return isinstance(self.advantage, GroupRelative) and self.advantage.turn_order == "reverse"
-
-
-def _compares_episodes(advantage: AdvantageConfig) -> bool:
-    return isinstance(advantage, GroupRelative) and all(t.is_constant for t in advantage.terms)
 
 
 class RolloutConfig(StrictModel):
@@ -219,9 +153,9 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         loss, steps = self.algo.loss, self.learner.steps_per_batch
-        kind = loss.surrogate.type
+        kind, bounded = loss.surrogate.type, loss.surrogate.has_trust_region
         leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
-        if kind in UNBOUNDED and steps > 1 and (not leashed or kind == "balance"):
+        if not bounded and steps > 1 and (not leashed or kind == "balance"):
             raise ValueError(
                 f"algo.loss.surrogate.type={kind!r} has no trust region, but learner.num_epochs "
                 f"and num_minibatches make {steps} optimizer steps per batch; make it one, use "
@@ -233,11 +167,7 @@ class TrainConfig(StrictModel):
                 f"num_minibatches make {steps} optimizer steps per batch; make it one, or use "
                 "'proximal'"
             )
-        advantage = self.algo.advantage
-        compares = isinstance(advantage, GroupRelative) and any(
-            term.centre != "none" for term in advantage.terms
-        )
-        if self.rollout.group_size < 2 and compares:
+        if self.rollout.group_size < 2 and self.algo.advantage.compares_attempts:
             raise ValueError(
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
                 "make it at least 2, or use a method with a critic"
@@ -268,8 +198,9 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 "selection learns about tasks, which must come back: set env.num_train_tasks"
             )
-        grouped = isinstance(algo.advantage, GroupRelative)
-        if not grouped and (chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)):
+        if not algo.advantage.keeps_groups and (
+            chosen.keep_attempts or not isinstance(chosen.condition, NoCondition)
+        ):
             raise ValueError(
                 "selection.keep_attempts and selection.condition need "
                 f"advantage.type='group_relative', got {algo.advantage.type!r}"
@@ -302,7 +233,7 @@ class TrainConfig(StrictModel):
         rollout, loss = self.rollout, self.algo.loss
         if rollout.mode == "sync":
             return self
-        if self.algo.updates_last_turn_first:
+        if self.algo.advantage.updates_last_turn_first:
             raise ValueError(
                 "advantage.turn_order='reverse' knows nothing of older weights: wanted "
                 "rollout.mode='sync'"
@@ -315,9 +246,9 @@ class TrainConfig(StrictModel):
                 "set algo.loss.correction.weight"
             )
         heads = rollout.stale == "mask_stale" and rollout.admission != "in_order"
-        if heads and not isinstance(self.algo.advantage, GroupRelative):
+        if heads and not self.algo.advantage.knows_partial_episodes:
             raise ValueError(
-                "rollout.stale='mask_stale' leaves turns that nobody is trained on, which "
+                "rollout.stale='mask_stale' leaves turns that are not trained on, which "
                 f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
                 "rollout.stale='drop' or rollout.admission='in_order'"
             )

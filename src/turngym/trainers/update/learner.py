@@ -34,7 +34,7 @@ from turngym.trainers.losses.ratios import (
 )
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.loss import NO_RATIO, LossConfig, PpoClip, RegularizerConfig
+from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
 from turngym.trainers.update.optimizer import Optimizer
@@ -199,7 +199,7 @@ class Learner:
             self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
         )
         corrects = self._loss.correction.is_active
-        if self._loss.surrogate.type in NO_RATIO and not unbiased_kl and not corrects:
+        if not self._loss.surrogate.has_ratio and not unbiased_kl and not corrects:
             return None  # no ratio, so nobody would read them
         return self.logprobs(samples)
 

@@ -21,8 +21,9 @@ from turngym.errors import ConfigError
 from turngym.trainers.beside import beside
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.archer import ArcherCredit, less_baseline
-from turngym.trainers.credit.critics.fresh_actions import action_sample, draw_actions
+from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
 from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.settings.critics import Archer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score
 
@@ -39,7 +40,9 @@ CRITIC = {
 def method(*, max_sessions: int = 64, **settings: Any) -> ArcherCredit:
     critic = {**CRITIC, **settings.pop("critic", {})}
     advantage = {"type": "archer", "actor_turns": 6, "critic": critic, **settings}
-    return ArcherCredit(algo(advantage), context(max_sessions=max_sessions))
+    settings = algo(advantage)
+    assert isinstance(settings.advantage, Archer)
+    return ArcherCredit(settings.advantage, settings, context(max_sessions=max_sessions))
 
 
 def sample(advantage: float, logprobs: list[float]) -> Any:
@@ -127,15 +130,15 @@ async def test_without_replay_only_the_newest_batch_is_there() -> None:
 
 async def test_actions_do_not_depend_on_how_many_are_drawn_at_once() -> None:
     states = [np.array([1, 5, 2]), np.array([1, 6, 2, 9, 9]), np.array([7]), np.array([1, 5, 2])]
-    many = await draw_actions(context(), states, seed=9)
-    few = await draw_actions(context(max_sessions=2), states, seed=9)
+    many = await sample_actions(context(), states, seed=9)
+    few = await sample_actions(context(max_sessions=2), states, seed=9)
     assert [g.token_ids for g in many] == [g.token_ids for g in few]
-    alone = await draw_actions(context(), states[:1], seed=9)
+    alone = await sample_actions(context(), states[:1], seed=9)
     shared, home = context(), asyncio.get_running_loop()
 
     async def there() -> list[Generation]:
         assert asyncio.get_running_loop() is not home
-        return await draw_actions(shared, states, seed=9)
+        return await sample_actions(shared, states, seed=9)
 
     assert await beside(there) == many
     assert alone[0].token_ids == many[0].token_ids

@@ -15,12 +15,13 @@ from helpers.told import batch, context
 from helpers.trajectories import episode, turn
 from turngym.config import load_config
 from turngym.rollouts.collect import collect, group_specs
-from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.critics.lambda_returns import gae, on_last_token
+from turngym.trainers.credit.base import RewardComponent, TurnBatch
+from turngym.trainers.credit.critics.gae import gae, on_last_token
 from turngym.trainers.credit.group.group_relative import turn_advantages
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.sources.reward_sources import RewardSources
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import GroupRelative
-from turngym.trainers.settings.train import AlgoConfig, TrainConfig
+from turngym.trainers.settings.train import TrainConfig
 from turngym.types import TrajectoryGroup
 
 ENV = "text/twentyquestions"
@@ -31,7 +32,7 @@ def preset(name: str) -> AlgoConfig:
     return load_config(TrainConfig, [f"env.id={ENV}", f"algo={name}"]).algo
 
 
-def fixture(*returns: float) -> Turns:
+def fixture(*returns: float) -> TurnBatch:
     """Return two attempts of three turns with drawn tokens as in ``LENGTHS``."""
     attempts = []
     for attempt, (total, lengths) in enumerate(zip(returns, LENGTHS, strict=True)):
@@ -41,18 +42,18 @@ def fixture(*returns: float) -> Turns:
     return batch(attempts)
 
 
-def channel(values: list[float], *, has_value: list[bool]) -> Channel:
-    return Channel(values_N=np.array(values), has_value_N=np.array(has_value))
+def component(values: list[float], *, has_value: list[bool]) -> RewardComponent:
+    return RewardComponent(values_N=np.array(values), has_value_N=np.array(has_value))
 
 
 def test_igpo_worked_example() -> None:
     advantage = preset("igpo").advantage
     assert isinstance(advantage, GroupRelative)
-    channels = {
-        "outcome": channel([0, 0, 1, 0, 0, 0], has_value=[False, False, True] * 2),
-        "info_gain": channel([0.5, 0.5, 0, -0.1, 0.4, 0], has_value=[True, True, False] * 2),
+    components = {
+        "outcome": component([0, 0, 1, 0, 0, 0], has_value=[False, False, True] * 2),
+        "info_gain": component([0.5, 0.5, 0, -0.1, 0.4, 0], has_value=[True, True, False] * 2),
     }
-    found = turn_advantages(fixture(1, 0), channels, advantage)
+    found = turn_advantages(fixture(1, 0), components, advantage)
     np.testing.assert_allclose(found, [2.4070, 1.7035, 1.0, -2.4070, -0.6985, -1.0], atol=5e-4)
 
 
@@ -67,11 +68,11 @@ def test_infopo_worked_example(returns: tuple[float, float], wanted: list[float]
     advantage = preset("infopo").advantage
     assert isinstance(advantage, GroupRelative)
     turns = fixture(*returns)
-    channels = {
-        "env": channel(turns.reward_N.tolist(), has_value=[True] * 6),
-        "feedback_gain": channel([1.0, 0.3, 0, -0.1, 0.4, 0], has_value=[True, True, False] * 2),
+    components = {
+        "env": component(turns.reward_N.tolist(), has_value=[True] * 6),
+        "feedback_gain": component([1.0, 0.3, 0, -0.1, 0.4, 0], has_value=[True, True, False] * 2),
     }
-    found = turn_advantages(turns, channels, advantage)
+    found = turn_advantages(turns, components, advantage)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
@@ -88,18 +89,18 @@ def test_sweet_ranks_turns_and_keeps_the_outcome() -> None:
     assert isinstance(advantage, GroupRelative)
     turns = fixture(1, 0)
     scores = [0.3, -0.1, 0.05, 0.2, 0.0, -0.2]
-    channels = {
-        "env": channel(turns.reward_N.tolist(), has_value=[True] * 6),
-        "privileged": channel(scores, has_value=[True] * 6),
+    components = {
+        "env": component(turns.reward_N.tolist(), has_value=[True] * 6),
+        "privileged": component(scores, has_value=[True] * 6),
     }
-    found = turn_advantages(turns, channels, advantage)
+    found = turn_advantages(turns, components, advantage)
     outcome = np.repeat([1, -1], 3) * 0.7071
     wanted = outcome + (np.array(scores) - np.mean(scores)) / np.std(scores, ddof=1)
     np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
-def played() -> Turns:
+def played() -> TurnBatch:
     """Return three groups of real episodes of an untrained model."""
     acting = models.policy(max_new_tokens=4)
     env = turngym.make(ENV)
@@ -108,11 +109,11 @@ def played() -> Turns:
         specs = group_specs(ENV, env.unwrapped.task("train", number), seed=1, group_size=3)
         made = asyncio.run(collect(lambda: turngym.make(ENV), acting, specs, concurrency=3))
         groups.append(TrajectoryGroup(group_id=str(number), trajectories=tuple(made)))
-    return Turns.of(groups)
+    return TurnBatch.of(groups)
 
 
 @pytest.mark.parametrize("name", ["igpo", "infopo", "spa", "sweet"])
-def test_real_episodes_have_values_wherever_they_should(played: Turns, name: str) -> None:
+def test_real_episodes_have_values_wherever_they_should(played: TurnBatch, name: str) -> None:
     algo = preset(name)
     shorter = {"steps_per_update": 1, "warmup_updates": 0}
     rewards = [
@@ -120,9 +121,9 @@ def test_real_episodes_have_values_wherever_they_should(played: Turns, name: str
         for one in algo.rewards
     ]
     given = context(models.model(context=1024), max_tokens=8192)
-    channels = Channels(rewards, algo.gate, given)
-    assert channels.is_ready
-    found = channels.read(played)
+    components = RewardSources(rewards, algo.gate, given)
+    assert components.is_ready
+    found = components.read(played)
     own = found[
         {"igpo": "info_gain", "infopo": "feedback_gain", "spa": "progress"}.get(name, "privileged")
     ]
@@ -131,7 +132,7 @@ def test_real_episodes_have_values_wherever_they_should(played: Turns, name: str
     )
     np.testing.assert_array_equal(own.has_value_N, expected)
     assert np.isfinite(own.values_N).all()
-    fallbacks = [v for key, v in channels.metrics().items() if key.endswith("_fallbacks")]
+    fallbacks = [v for key, v in components.metrics().items() if key.endswith("_fallbacks")]
     assert not any(fallbacks)
     if name in ("igpo", "infopo"):
         assert own.values_N.any()

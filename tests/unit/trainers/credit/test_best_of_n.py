@@ -12,7 +12,8 @@ import torch
 from helpers.critics import algo, context, matching_game
 from turngym.agents.engine.protocol import Sampling
 from turngym.trainers.credit.critics.best_of_n import BestOfNCredit, choose_best
-from turngym.trainers.credit.critics.utterance_critic import Judgement
+from turngym.trainers.credit.critics.utterance_critic import CriticValues
+from turngym.trainers.settings.critics import BestOfN
 
 CRITIC = {
     "hidden": 16,
@@ -23,7 +24,7 @@ CRITIC = {
     "value_actions": "replayed",
 }
 VALID = np.array([[True, True, True, False]])
-JUDGED = Judgement(
+JUDGED = CriticValues(
     q_2K=np.array([[0.50, 0.62, 0.40, 0.90], [0.45, 0.58, 0.66, 0.20]]),
     v_2K=np.array([[0.40] * 4, [0.48] * 4]),
 )
@@ -33,7 +34,9 @@ def method(*, stop: tuple[str, ...] = (), **settings: Any) -> BestOfNCredit:
     critic = {**CRITIC, **settings.pop("critic", {})}
     advantage = {"type": "best_of_n", "actor_turns": 6, "candidates": 3, "critic": critic}
     given = replace(context(), sampling=Sampling(max_new_tokens=12, stop=stop))
-    return BestOfNCredit(algo({**advantage, **settings}), given)
+    made = algo({**advantage, **settings})
+    assert isinstance(made.advantage, BestOfN)
+    return BestOfNCredit(made.advantage, made, given)
 
 
 def humble(made: BestOfNCredit) -> BestOfNCredit:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers.told import sharpened
-from turngym.trainers.credit.branches import (
+from turngym.trainers.credit.sources.branches import (
     Branch,
     Tree,
     score_trees,

@@ -13,9 +13,9 @@ from helpers import models
 from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.branches import Branch, Tree, TreeScores, score_trees_apart
 from turngym.trainers.credit.layout import Layout
 from turngym.trainers.credit.sources import feedback_gain
+from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScores, score_trees_apart
 from turngym.trainers.credit.sources.feedback_gain import (
     FeedbackGainSource,
     FeedbackLocator,
@@ -89,7 +89,7 @@ def test_feedback_is_found_without_the_template(template: str, said: str, cut: A
 def test_gains_are_those_of_plain_forward_passes() -> None:
     model, given = sharpened(), context(sharpened())
     episode = told(SAID)
-    channel = FeedbackGainSource(CONFIG, given).read(batch([episode]))["feedback_gain"]
+    component = FeedbackGainSource(CONFIG, given).read(batch([episode]))["feedback_gain"]
     tokenizer = given.renderer.tokenizer
     placeholder = tokenizer.encode(CONFIG.placeholder)
     wanted = []
@@ -109,9 +109,9 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
             start = len(before) + len(shown)
             means.append(np.mean([table[start + i - 1, t].item() for i, t in enumerate(action)]))
         wanted.append(means[0] - means[1])
-    np.testing.assert_allclose(channel.values_N, [*wanted, 0], atol=1e-5)
+    np.testing.assert_allclose(component.values_N, [*wanted, 0], atol=1e-5)
     assert np.abs(wanted).min() > 1e-3
-    assert channel.has_value_N.tolist() == [True, True, False]
+    assert component.has_value_N.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
@@ -159,8 +159,8 @@ def test_turns_without_usable_feedback_have_no_value() -> None:
     ]
     turns = batch([replace(case, policy_seed=n) for n, case in enumerate(cases)])
     source = FeedbackGainSource(CONFIG, context())
-    channel = source.read(turns)["feedback_gain"]
-    assert channel.has_value_N.reshape(6, 3).tolist() == [
+    component = source.read(turns)["feedback_gain"]
+    assert component.has_value_N.reshape(6, 3).tolist() == [
         [True, True, False],
         [False, True, False],  # nothing was said: no fallback
         [False, True, False],
@@ -168,7 +168,7 @@ def test_turns_without_usable_feedback_have_no_value() -> None:
         [False, False, False],
         [False, False, False],
     ]
-    assert not channel.values_N[~channel.has_value_N].any()
+    assert not component.values_N[~component.has_value_N].any()
     assert source.metrics()["credit/feedback_gain_fallbacks"] == 1 + 1 + 2 + 2
 
 

@@ -15,6 +15,7 @@ from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.gae import GaeCredit
+from turngym.trainers.settings.critics import Gae
 from turngym.types import Message, StopReason
 
 LEVELS = ["token", "turn", "bilevel"]
@@ -23,7 +24,9 @@ LEVELS = ["token", "turn", "bilevel"]
 def method(level: str = "turn", *, warmup: int = 0, **settings: Any) -> GaeCredit:
     critic = {"warmup_updates": warmup, "minibatches": 2}
     advantage = {"type": "gae", "level": level, "critic": critic, **settings}
-    return GaeCredit(algo(advantage), context())
+    settings = algo(advantage)
+    assert isinstance(settings.advantage, Gae)
+    return GaeCredit(settings.advantage, settings, context())
 
 
 def with_constant_value(made: GaeCredit, value: float) -> GaeCredit:

@@ -12,11 +12,10 @@ from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import TrainingError
+from turngym.trainers.credit.base import build_credit
 from turngym.trainers.credit.group.group_relative import GroupRelativeCredit
-from turngym.trainers.credit.methods import build_credit
-from turngym.trainers.settings.credit import used_channels
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.rewards import InfoGain
-from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import Trajectory, TrajectoryGroup
 
 GRPO = algo("grpo")
@@ -131,8 +130,8 @@ def test_metrics_say_how_much_there_is_to_learn() -> None:
         algo("gigpo"), group(attempt(0, 1.0), attempt(1, 0.0)), group([0.0], [0.0])
     ).metrics
     assert found["credit/groups_with_signal"] == 0.5
-    assert found["credit/pool_size"] == pytest.approx(4 / 3)
-    assert found["credit/pool_singletons"] == 0.5
+    assert found["credit/state_group_size"] == pytest.approx(4 / 3)
+    assert found["credit/state_groups_of_one"] == 0.5
     assert found["credit/advantage_mean"] == pytest.approx(0.0)
     assert found["credit/advantage_std"] > 0
     # Invalid on one turn of two in the failed attempt, never elsewhere.
@@ -142,7 +141,7 @@ def test_metrics_say_how_much_there_is_to_learn() -> None:
 
 
 class Learning:
-    """A reward channel that is ready after its first batch."""
+    """A reward component that is ready after its first batch."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -168,8 +167,8 @@ class Learning:
 
 
 def test_nothing_is_trained_while_a_channel_still_has_to_learn() -> None:
-    method = GroupRelativeCredit(GRPO, None)
-    method._channels._sources["learning"] = Learning()
+    method = build_credit(GRPO, None)
+    method._sources._sources["learning"] = Learning()
     groups = [group([1.0], [0.0])]
     first, second = (asyncio.run(method.assign(groups)) for _ in range(2))
     assert (first.samples, first.dropped) == ((), {"warmup": 1})
@@ -177,8 +176,8 @@ def test_nothing_is_trained_while_a_channel_still_has_to_learn() -> None:
     assert (len(second.samples), second.dropped) == (2, {})
     state = method.state()
     assert set(state) == {"learning/batches"}
-    fresh = GroupRelativeCredit(GRPO, None)
-    fresh._channels._sources["learning"] = Learning()
+    fresh = build_credit(GRPO, None)
+    fresh._sources._sources["learning"] = Learning()
     fresh.load_state(state)
     assert len(asyncio.run(fresh.assign(groups)).samples) == 2
 
@@ -193,32 +192,32 @@ def test_a_gate_that_fades_goes_on_where_a_checkpoint_left_it() -> None:
     rewards = [{"type": "env"}, {"type": "invalid"}]
     method = load_config(AlgoConfig, [{"rewards": rewards, "advantage": advantage}])
     groups = [group(episode([turn(invalid=True), turn()]), [1.0])]
-    whole = GroupRelativeCredit(method, None)
+    whole = build_credit(method, None)
     credits = [asyncio.run(whole.assign(groups)) for _ in range(3)]
     assert len({tuple(c.advantages[0]) for c in credits}) == 3
-    half = GroupRelativeCredit(method, None)
+    half = build_credit(method, None)
     for _ in range(2):
         asyncio.run(half.assign(groups))
-    resumed = GroupRelativeCredit(method, None)
+    resumed = build_credit(method, None)
     resumed.load_state(half.state())
     again = asyncio.run(resumed.assign(groups))
     assert rows(again) == rows(credits[2])
 
 
 def test_most_methods_have_nothing_to_keep() -> None:
-    assert GroupRelativeCredit(GRPO, None).state() == {}
+    assert build_credit(GRPO, None).state() == {}
 
 
-def test_a_channel_that_asks_a_model_needs_one() -> None:
+def test_a_reward_source_that_asks_a_model_needs_one() -> None:
     asking = GRPO.model_copy(update={"rewards": (InfoGain(type="info_gain"),)})
     with pytest.raises(ValueError, match="'info_gain' needs a CreditContext"):
-        GroupRelativeCredit(asking, None)
+        build_credit(asking, None)
 
 
 def test_settings_choose_this_method() -> None:
     context: Any = None
     assert isinstance(build_credit(GRPO, context), GroupRelativeCredit)
-    assert used_channels(algo("gigpo").advantage) == {"env", "invalid"}
+    assert algo("gigpo").advantage.components == {"env", "invalid"}
 
 
 def test_rewards_that_cannot_be_divided_by_are_named() -> None:

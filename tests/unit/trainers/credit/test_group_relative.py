@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.credit import Rows, algo, assert_rows, channels_of, rows_of
+from helpers.credit import Rows, algo, assert_rows, components_by_hand, rows_of, token_advantages
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.credit.group.group_relative import group_advantages
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.group import GroupRelative
-from turngym.trainers.settings.train import AlgoConfig
 from turngym.types import StopReason, TrajectoryGroup
 
 
@@ -59,11 +58,11 @@ def test_presets_give_the_published_values_for_graded_rewards(
 
 
 def test_an_outcome_is_credited_to_every_turn_and_token_alike() -> None:
-    turns = Turns.of([group([0.0, 0.0, 1.0], [0.0])])
-    channels = channels_of({"env": [[0.0, 0.0, 1.0], [0.0]]})
+    turns = TurnBatch.of([group([0.0, 0.0, 1.0], [0.0])])
+    components = components_by_hand({"env": [[0.0, 0.0, 1.0], [0.0]]})
     config = algo("dr_grpo").advantage
     assert isinstance(config, GroupRelative)
-    found = group_advantages(turns, channels, config)
+    found = token_advantages(turns, components, config)
     assert [row.tolist() for row in found] == [[0.5] * 6, [-0.5] * 2]
 
 

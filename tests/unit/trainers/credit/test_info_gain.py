@@ -13,8 +13,8 @@ from helpers import models
 from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.branches import score_trees_apart
 from turngym.trainers.credit.sources import info_gain
+from turngym.trainers.credit.sources.branches import score_trees_apart
 from turngym.trainers.credit.sources.info_gain import (
     InfoGainSource,
     information_gains,
@@ -56,10 +56,10 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
         logprobs = [table[len(ids) + i - 1, answer[i]].item() for i in counted]
         beliefs.append(np.mean(logprobs))
         ids += turn.spans[1].token_ids
-    channel = InfoGainSource(CONFIG, given).read(batch([episode]))["info_gain"]
-    np.testing.assert_allclose(channel.values_N, [*np.diff(beliefs), 0], atol=1e-5)
-    assert np.abs(channel.values_N[:2]).min() > 1e-3
-    assert channel.has_value_N.tolist() == [True, True, False]
+    component = InfoGainSource(CONFIG, given).read(batch([episode]))["info_gain"]
+    np.testing.assert_allclose(component.values_N, [*np.diff(beliefs), 0], atol=1e-5)
+    assert np.abs(component.values_N[:2]).min() > 1e-3
+    assert component.has_value_N.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
@@ -133,9 +133,9 @@ def test_what_cannot_be_scored_is_counted_and_left_out() -> None:
     ]
     turns = batch([replace(case, policy_seed=n) for n, case in enumerate(cases)])
     source = InfoGainSource(CONFIG, context())
-    channel = source.read(turns)["info_gain"]
-    assert channel.has_value_N.tolist() == [True, True, False] + [False] * 15
-    assert not channel.values_N[3:].any()
+    component = source.read(turns)["info_gain"]
+    assert component.has_value_N.tolist() == [True, True, False] + [False] * 15
+    assert not component.values_N[3:].any()
     assert source.metrics()["credit/info_gain_fallbacks"] == 5
 
 
@@ -147,9 +147,9 @@ def test_answers_that_do_not_fit_and_broken_weights_are_counted() -> None:
     broken = sharpened()
     torch.nn.init.constant_(broken.get_input_embeddings().weight, float("nan"))
     source = InfoGainSource(CONFIG, context(broken))
-    channel = source.read(batch([told(SAID, truth="key", answer="go key")]))["info_gain"]
-    assert np.isfinite(channel.values_N).all()
-    assert not channel.has_value_N.any()
+    component = source.read(batch([told(SAID, truth="key", answer="go key")]))["info_gain"]
+    assert np.isfinite(component.values_N).all()
+    assert not component.has_value_N.any()
     assert source.metrics()["credit/info_gain_fallbacks"] == 1
 
 

@@ -13,18 +13,18 @@ import torch
 from helpers import models
 from helpers.told import batch, context, sharpened, told
 from turngym.agents.engine.models import add_lora
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.sources.learned import ExampleBuffer, Row, episode_rows
 from turngym.trainers.credit.sources.privileged import (
     PrivilegedCritic,
     PrivilegedSource,
     best_and_worse,
-    pair_lesson,
+    pair_example,
     pair_weights,
     ranking_loss,
     truth_prefix,
     turn_means,
 )
-from turngym.trainers.credit.sources.ring import Ring, Row, episode_rows
-from turngym.trainers.credit.turns import Turns
 from turngym.trainers.settings.rewards import Privileged
 
 CONFIG = Privileged(type="privileged", lr=1e-3, steps_per_update=3, batch_pairs=4, buffer_pairs=16)
@@ -46,7 +46,7 @@ def row(turn_ids: list[int]) -> Row:
     [("token_mean", (0.3, -0.05), 0.675800), ("turn_sum", (0.8, -0.1), 0.649159)],
 )
 def test_worked_example(objective: Any, totals: tuple[float, float], loss: float) -> None:
-    pair = pair_lesson([row([-1, 0, 0, -1, 1, -1, 2, 2])], [row([-1, 0, -1, 1, 1, 2])])
+    pair = pair_example([row([-1, 0, 0, -1, 1, -1, 2, 2])], [row([-1, 0, -1, 1, 1, 2])])
     weights = pair_weights(pair, objective)
     drawn = [w[r.turn_ids_L >= 0] for w, r in zip(weights, pair.rows, strict=True)]
     sides = (drawn[0] @ BETTER, drawn[1] @ WORSE)
@@ -62,7 +62,7 @@ def test_worked_example_advantages() -> None:
     )
 
 
-def games(rng: np.random.Generator, tasks: int = 12) -> Turns:
+def games(rng: np.random.Generator, tasks: int = 12) -> TurnBatch:
     """Return pairs of attempts; the one that says the truth in one of its turns wins."""
     found = []
     for task in range(tasks):
@@ -93,10 +93,10 @@ def test_the_critic_learns_which_turn_served_the_truth() -> None:
     for update in range(3):
         assert source.is_ready == (update >= 2)
         turns = games(rng)
-        channel = source.read(turns)["privileged"]
-        assert channel.has_value_N.all() == channel.has_value_N.any() == (update >= 2)
+        component = source.read(turns)["privileged"]
+        assert component.has_value_N.all() == component.has_value_N.any() == (update >= 2)
     serves = np.array([t.action.content == e.ground_truth for e in turns.episodes for t in e.turns])
-    assert channel.values_N[serves].mean() > channel.values_N[~serves].mean() + 1
+    assert component.values_N[serves].mean() > component.values_N[~serves].mean() + 1
     metrics = source.metrics()
     assert metrics["credit/privileged_ranked_right"] > 0.9
     assert metrics["credit/privileged_loss"] < 0.3
@@ -130,9 +130,9 @@ def test_advantages_are_mean_log_ratios_behind_the_truth() -> None:
 
 def test_the_first_advantages_are_zero() -> None:
     source = PrivilegedSource(CONFIG.model_copy(update={"warmup_updates": 0}), context())
-    channel = source.read(games(np.random.default_rng(3)))["privileged"]
-    assert channel.has_value_N.all()
-    assert not channel.values_N.any()
+    component = source.read(games(np.random.default_rng(3)))["privileged"]
+    assert component.has_value_N.all()
+    assert not component.values_N.any()
 
 
 def test_memory_budget_changes_nothing() -> None:
@@ -141,9 +141,9 @@ def test_memory_budget_changes_nothing() -> None:
     for max_tokens in (1, 10_000):
         critic = PrivilegedCritic(models.model(), CONFIG, seed=1, max_tokens=max_tokens)
         rows = [critic.with_reference(episode_rows(episode)) for episode in turns.episodes]
-        ring = Ring(8)
-        ring.add([pair_lesson(rows[0], rows[1]), pair_lesson(rows[2], rows[3])])
-        losses.append([critic.step(ring) for _ in range(3)])
+        buffer = ExampleBuffer(8)
+        buffer.add([pair_example(rows[0], rows[1]), pair_example(rows[2], rows[3])])
+        losses.append([critic.step(buffer) for _ in range(3)])
     assert losses[0][0] == pytest.approx(np.log(2), abs=1e-6)
     assert losses[0][2] < losses[0][0]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
@@ -159,8 +159,8 @@ def test_episodes_without_a_truth_or_without_room_are_counted() -> None:
         ]
     )
     source = PrivilegedSource(CONFIG.model_copy(update={"warmup_updates": 0}), context())
-    channel = source.read(turns)["privileged"]
-    assert channel.has_value_N.tolist() == [True, True, False, False, False, False]
+    component = source.read(turns)["privileged"]
+    assert component.has_value_N.tolist() == [True, True, False, False, False, False]
     metrics = source.metrics()
     assert metrics["credit/privileged_fallbacks"] == 2
     assert metrics["credit/privileged_pairs"] == 0

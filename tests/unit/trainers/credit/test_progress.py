@@ -11,7 +11,15 @@ import torch
 
 from helpers import models
 from helpers.told import batch, context, sharpened, told
-from turngym.trainers.credit.group.returns import rewards_to_go
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.group.terms import rewards_to_go
+from turngym.trainers.credit.sources.learned import (
+    ExampleBuffer,
+    Row,
+    TrainingExample,
+    episode_rows,
+    packed,
+)
 from turngym.trainers.credit.sources.progress import (
     ProgressEstimator,
     ProgressSource,
@@ -19,8 +27,6 @@ from turngym.trainers.credit.sources.progress import (
     progress_rewards,
     squared_error,
 )
-from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed
-from turngym.trainers.credit.turns import Turns
 from turngym.trainers.settings.rewards import Progress
 from turngym.types import StopReason, TrajectoryGroup
 
@@ -30,7 +36,7 @@ CONFIG = Progress(
 CONTRIBUTIONS = np.array([0.2, 0.3, 0.4, 0.1, -0.2, 0.2])
 
 
-def fixture() -> Turns:
+def fixture() -> TurnBatch:
     """Return the two attempts of the worked example: three turns each, returns 1 and 0."""
     said = [("exits", "go"), ("got", "key"), ("door", "go")]
     return batch(
@@ -75,7 +81,7 @@ def games(rng: np.random.Generator, count: int) -> list[Any]:
     return found
 
 
-def groups(rng: np.random.Generator) -> Turns:
+def groups(rng: np.random.Generator) -> TurnBatch:
     return batch(games(rng, 24))
 
 
@@ -94,12 +100,12 @@ def test_credit_finds_the_turn_that_decides(body: Any) -> None:
     for update in range(4):
         assert source.is_ready == (update >= 3)
         turns = groups(rng)
-        channel = source.read(turns)["progress"]
-        assert channel.has_value_N.all() == (update >= 3)
+        component = source.read(turns)["progress"]
+        assert component.has_value_N.all() == (update >= 3)
     says_key = np.array(
         [turn.action.content == "key" for episode in turns.episodes for turn in episode.turns]
     )
-    assert channel.values_N[says_key].mean() > channel.values_N[~says_key].mean() + 0.3
+    assert component.values_N[says_key].mean() > component.values_N[~says_key].mean() + 0.3
     metrics = source.metrics()
     assert metrics["credit/progress_correlation"] > 0.8
     assert metrics["credit/progress_loss"] < 0.1
@@ -109,16 +115,16 @@ def test_credit_finds_the_turn_that_decides(body: Any) -> None:
 def test_a_batch_is_judged_before_it_is_learned_from() -> None:
     """The head starts at 0, so the first contributions are 0 whatever the outcomes."""
     config = CONFIG.model_copy(update={"warmup_updates": 0})
-    channel = ProgressSource(config, context()).read(fixture())["progress"]
-    np.testing.assert_array_equal(channel.values_N, [0.5, 0.5, 0.5, 0.5, 0, 0.5])
+    component = ProgressSource(config, context()).read(fixture())["progress"]
+    np.testing.assert_array_equal(component.values_N, [0.5, 0.5, 0.5, 0.5, 0, 0.5])
 
 
 def test_the_constant_ablation_shares_the_outcome_out() -> None:
     config = CONFIG.model_copy(update={"constant": True, "grounding_weight": 0.0})
     source = ProgressSource(config, context())
     assert source.is_ready
-    channel = source.read(fixture())["progress"]
-    np.testing.assert_allclose(channel.values_N, [1 / 3] * 3 + [0] * 3)
+    component = source.read(fixture())["progress"]
+    np.testing.assert_allclose(component.values_N, [1 / 3] * 3 + [0] * 3)
 
 
 def test_a_resumed_run_goes_on_to_the_bit() -> None:
@@ -161,16 +167,17 @@ def test_the_policy_and_global_random_state_are_left_alone() -> None:
 
 
 def test_memory_budget_changes_nothing() -> None:
-    lessons = [
-        Lesson(rows=episode_rows(e), outcome=1.0) for e in games(np.random.default_rng(2), 6)
+    examples = [
+        TrainingExample(rows=episode_rows(e), outcome=1.0)
+        for e in games(np.random.default_rng(2), 6)
     ]
     results = []
     for max_tokens in (1, 10_000):
         estimator = ProgressEstimator(models.model(), CONFIG, seed=1, max_tokens=max_tokens)
-        ring = Ring(8)
-        ring.add(lessons)
-        losses = [estimator.step(ring) for _ in range(2)]
-        results.append((losses, np.concatenate(estimator.contributions(lessons))))
+        buffer = ExampleBuffer(8)
+        buffer.add(examples)
+        losses = [estimator.step(buffer) for _ in range(2)]
+        results.append((losses, np.concatenate(estimator.contributions(examples))))
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-4)
     np.testing.assert_allclose(results[0][1], results[1][1], atol=1e-4)
 
@@ -181,7 +188,7 @@ def test_rewritten_history_is_one_row_each_but_one_episode() -> None:
     rewritten = replace(episode, turns=turns)
     rows = episode_rows(rewritten)
     assert [row.turn_ids_L.max() for row in rows] == [1, 2]
-    given = Turns.of([TrajectoryGroup(group_id="one", trajectories=(rewritten,))])
+    given = TurnBatch.of([TrajectoryGroup(group_id="one", trajectories=(rewritten,))])
     config = CONFIG.model_copy(update={"warmup_updates": 0})
     assert ProgressSource(config, context()).read(given)["progress"].values_N.shape == (3,)
 
@@ -192,10 +199,10 @@ def test_last_tokens_are_found_between_actions_that_touch() -> None:
     assert np.flatnonzero(last_tokens(row)).tolist() == [2, 3, 7]
 
 
-def test_packs_keep_lessons_whole_and_within_the_budget() -> None:
-    def lesson(*lengths: int) -> Lesson:
+def test_packs_keep_examples_whole_and_within_the_budget() -> None:
+    def example(*lengths: int) -> TrainingExample:
         none = np.zeros
-        return Lesson(
+        return TrainingExample(
             rows=tuple(
                 Row(
                     token_ids_L=none(n, int),
@@ -206,16 +213,16 @@ def test_packs_keep_lessons_whole_and_within_the_budget() -> None:
             )
         )
 
-    lessons = [lesson(3), lesson(10, 2), lesson(4), lesson(9), lesson(2)]
-    packs = list(packed(lessons, max_tokens=30))
+    examples = [example(3), example(10, 2), example(4), example(9), example(2)]
+    packs = list(packed(examples, max_tokens=30))
     assert sorted(i for pack in packs for i in pack) == [0, 1, 2, 3, 4]
     assert packs == [[1, 3], [2, 0, 4]]
-    assert list(packed(lessons, max_tokens=1)) == [[1], [3], [2], [0], [4]]
+    assert list(packed(examples, max_tokens=1)) == [[1], [3], [2], [0], [4]]
 
 
-def test_the_ring_forgets_the_oldest() -> None:
-    ring = Ring(3)
+def test_the_buffer_forgets_the_oldest() -> None:
+    buffer = ExampleBuffer(3)
     rows = episode_rows(told([("exits", "go")]))
-    ring.add([Lesson(rows=rows, outcome=float(n)) for n in range(5)])
-    drawn = ring.draw(9, np.random.default_rng(0))
-    assert sorted(lesson.outcome for lesson in drawn) == [2.0, 3.0, 4.0]
+    buffer.add([TrainingExample(rows=rows, outcome=float(n)) for n in range(5)])
+    drawn = buffer.sample(9, np.random.default_rng(0))
+    assert sorted(example.outcome for example in drawn) == [2.0, 3.0, 4.0]

@@ -12,19 +12,19 @@ from helpers import models
 from helpers.trajectories import episode, group, turn
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
-from turngym.trainers.credit.critics.replay import PlayedTurn, TurnRing, played_turns
-from turngym.trainers.credit.final_state import final_prompt
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
+from turngym.trainers.credit.layout import final_prompt
 from turngym.types import Message, StopReason, Trajectory
 
 RENDERER = Renderer(models.tokenizer())
 SEEN = (Message(role="user", content="go east"),)
 
 
-def played(*episodes: Trajectory, gamma: float = 0.5, context: int = 256) -> list[PlayedTurn]:
+def played(*episodes: Trajectory, gamma: float = 0.5, context: int = 256) -> list[Transition]:
     attempts = [replace(e, attempt=i, policy_seed=i) for i, e in enumerate(episodes)]
-    turns = Turns.of([group(*attempts)])
-    return played_turns(turns, turns.reward_N, RENDERER, gamma=gamma, context=context)
+    turns = TurnBatch.of([group(*attempts)])
+    return transitions(turns, turns.reward_N, RENDERER, gamma=gamma, context=context)
 
 
 def test_a_turn_knows_what_was_seen_said_and_seen_next() -> None:
@@ -79,20 +79,20 @@ def test_the_last_state_is_shown_as_the_policy_would_have_seen_it() -> None:
 
 def test_the_newest_turns_stay_and_are_drawn_evenly() -> None:
     rows = played(*(episode([turn(float(n), prompt=(1,), drawn=(2,))]) for n in range(8)))
-    ring = TurnRing(5)
-    ring.add(rows)
-    assert len(ring) == 5
-    assert sorted(ring[slot].reward for slot in range(5)) == [3.0, 4.0, 5.0, 6.0, 7.0]
-    drawn = ring.sample(20_000, np.random.default_rng(0))
+    buffer = ReplayBuffer(5)
+    buffer.add(rows)
+    assert len(buffer) == 5
+    assert sorted(buffer[slot].reward for slot in range(5)) == [3.0, 4.0, 5.0, 6.0, 7.0]
+    drawn = buffer.sample(20_000, np.random.default_rng(0))
     counts = np.bincount([int(row.reward) for row in drawn], minlength=8)
     assert counts[:3].tolist() == [0, 0, 0]
     assert counts[3:] == pytest.approx(4000, rel=0.06)  # four standard deviations
 
 
 def test_rewards_are_float32_even_when_whole_numbers_come_first() -> None:
-    ring = TurnRing(8)
-    ring.add(played(episode([1, 0.25]), gamma=1.0))
-    tensors = ring.state()
+    buffer = ReplayBuffer(8)
+    buffer.add(played(episode([1, 0.25]), gamma=1.0))
+    tensors = buffer.state()
     assert tensors["reward"].dtype == torch.float32
     assert tensors["reward"].tolist() == [1.0, 0.25]
     assert tensors["mc_return"].tolist() == [1.25, 0.25]
@@ -104,15 +104,15 @@ def test_a_ring_comes_back_to_the_bit_and_goes_on_alike() -> None:
         replace(episode([0.7], stop=StopReason.TRUNCATED_TURNS), final_observation=SEEN),
         episode([0.9, 0.8]),
     )
-    ring, again = TurnRing(4), TurnRing(4)
-    ring.add(rows[:4])
-    tensors = ring.state()
+    buffer, again = ReplayBuffer(4), ReplayBuffer(4)
+    buffer.add(rows[:4])
+    tensors = buffer.state()
     again.load_state(tensors)
-    for one in (ring, again):
+    for one in (buffer, again):
         one.add(rows[4:])
     assert len(again) == 4
     for slot in range(4):
-        a, b = ring[slot], again[slot]
+        a, b = buffer[slot], again[slot]
         for name in ("state", "action", "next_state", "logprobs_A", "versions_A"):
             assert np.array_equal(getattr(a, name), getattr(b, name))
         assert (a.reward, a.mc_return, a.is_end(bootstrap_truncated=True)) == (
@@ -120,25 +120,25 @@ def test_a_ring_comes_back_to_the_bit_and_goes_on_alike() -> None:
             b.mc_return,
             b.is_end(bootstrap_truncated=True),
         )
-    assert all(torch.equal(t, again.state()[name]) for name, t in ring.state().items())
+    assert all(torch.equal(t, again.state()[name]) for name, t in buffer.state().items())
 
 
 def test_each_text_is_saved_once() -> None:
-    ring = TurnRing(10)
-    ring.add(played(episode([0.0] * 5)))
-    assert ring.state()["ids"].numel() == 5 * 4
+    buffer = ReplayBuffer(10)
+    buffer.add(played(episode([0.0] * 5)))
+    assert buffer.state()["ids"].numel() == 5 * 4
 
 
 def test_a_smaller_ring_refuses_what_a_larger_one_saved() -> None:
-    ring = TurnRing(4)
-    ring.add(played(episode([0.0] * 3)))
+    buffer = ReplayBuffer(4)
+    buffer.add(played(episode([0.0] * 3)))
     with pytest.raises(CheckpointError, match="3 turns were saved, and buffer_turns is 2"):
-        TurnRing(2).load_state(ring.state())
+        ReplayBuffer(2).load_state(buffer.state())
 
 
 def test_an_empty_ring_is_saved_and_has_nothing_to_draw() -> None:
-    ring, again = TurnRing(4), TurnRing(4)
-    again.load_state(ring.state())
+    buffer, again = ReplayBuffer(4), ReplayBuffer(4)
+    again.load_state(buffer.state())
     assert len(again) == 0
     with pytest.raises(ValueError, match="nothing was played yet"):
         again.sample(1, np.random.default_rng(0))

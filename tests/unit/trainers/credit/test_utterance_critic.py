@@ -14,18 +14,18 @@ from helpers import models
 from helpers.critics import matching_game
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.critics.replay import PlayedTurn, played_turns
-from turngym.trainers.credit.critics.replayed_critic import correlation
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.critics.replay import Transition, transitions
 from turngym.trainers.credit.critics.utterance_critic import (
     CriticLearner,
-    Judgement,
+    CriticValues,
+    correlation,
     critic_loss,
     expectile_loss,
     polyak,
     q_targets,
 )
 from turngym.trainers.credit.critics.utterance_encoder import new_encoder, rectangles, seeded
-from turngym.trainers.credit.turns import Turns
 from turngym.trainers.settings.critics import UtteranceCritic
 
 REWARD = torch.tensor([0.0, 0.0, 1.0])
@@ -47,10 +47,10 @@ def learner(**settings: Any) -> CriticLearner:
     )
 
 
-def rows(seed: int, *, episodes: int = 64) -> list[PlayedTurn]:
-    turns = Turns.of(matching_game(seed, episodes=episodes))
+def rows(seed: int, *, episodes: int = 64) -> list[Transition]:
+    turns = TurnBatch.of(matching_game(seed, episodes=episodes))
     renderer = Renderer(models.tokenizer())
-    return played_turns(turns, turns.reward_N, renderer, gamma=0.5, context=256)
+    return transitions(turns, turns.reward_N, renderer, gamma=0.5, context=256)
 
 
 def test_each_twin_bootstraps_from_its_own_target() -> None:
@@ -76,7 +76,7 @@ def test_the_loss_sums_the_mean_squares_of_four_heads() -> None:
 
 
 def test_the_advantage_takes_the_smaller_twins_or_the_larger() -> None:
-    judged = Judgement(
+    judged = CriticValues(
         q_2K=np.array([[0.52, 0.58, 0.95], [0.46, 0.66, 0.85]]),
         v_2K=np.array([[0.45, 0.55, 0.7], [0.5, 0.5, 0.75]]),
     )
@@ -177,7 +177,7 @@ def test_q_learns_which_action_fits_which_state(interaction: bool) -> None:
         said = [np.array([rng.integers(10, 13), 3]) for _ in others]
         loss = made.step([played[k] for k in chosen], [played[k].state for k in others], said)
         assert np.isfinite(loss)
-    judged = made.judge([row.state for row in unseen], [row.action for row in unseen])
+    judged = made.values([row.state for row in unseen], [row.action for row in unseen])
     returns = np.array([row.mc_return for row in unseen])
     assert correlation(judged.q_2K.mean(axis=0), returns) > 0.6
 
@@ -189,7 +189,7 @@ def test_a_high_expectile_values_the_best_action() -> None:
         for _ in range(40):
             made.step(played)
     states, actions = [row.state for row in played], [row.action for row in played]
-    assert high.judge(states, actions).v_2K.mean() > low.judge(states, actions).v_2K.mean() + 0.3
+    assert high.values(states, actions).v_2K.mean() > low.values(states, actions).v_2K.mean() + 0.3
 
 
 def test_a_resumed_critic_goes_on_to_the_bit() -> None:
@@ -218,7 +218,7 @@ def test_a_pretrained_encoder_reads_text_and_is_trained(tmp_path: Path) -> None:
     made.step(played)
     changed = made.online.encoder.state_dict()
     assert any(not torch.equal(tensor, before[name]) for name, tensor in changed.items())
-    judged = made.judge([row.state for row in played], [row.action for row in played])
+    judged = made.values([row.state for row in played], [row.action for row in played])
     assert judged.q_2K.shape == judged.v_2K.shape == (2, len(played))
     assert judged.q_2K.std() > 0
 

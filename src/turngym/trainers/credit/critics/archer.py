@@ -1,4 +1,4 @@
-"""ArCHer: an off-policy critic of utterances tells a policy gradient what each is worth."""
+"""ArCHer: policy gradient with advantages from an off-policy critic of whole utterances."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext
-from turngym.trainers.credit.critics.fresh_actions import action_sample, draw_actions
-from turngym.trainers.credit.critics.replay import PlayedTurn
-from turngym.trainers.credit.critics.replayed_critic import ReplayedCritic
+from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
+from turngym.trainers.credit.critics.replay import Transition
+from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.utterance_encoder import Ids
 from turngym.trainers.credit.critics.values import ValueModel
-from turngym.trainers.credit.sources.learned import below
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.critics import Archer
+from turngym.trainers.tensors import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from turngym.agents.engine.protocol import Generation
-    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.trainers.settings.algo import AlgoConfig
     from turngym.types import TrajectoryGroup
 
 
@@ -31,15 +31,15 @@ class ArcherCredit:
     """Online: fresh actions at replayed states. Offline: the actions that were played, weighted.
 
     Args:
-        algo: Settings whose ``advantage`` is ``Archer``.
+        config: Mode, critic and replay.
+        algo: Reward sources and gate.
         context: What may be used.
     """
 
     in_thread = True
 
-    def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
-        assert isinstance(algo.advantage, Archer)
-        config = self._config = algo.advantage
+    def __init__(self, config: Archer, algo: AlgoConfig, context: CreditContext) -> None:
+        self._config = config
         self._context = context
         self._critic = ReplayedCritic(
             config.critic,
@@ -61,20 +61,20 @@ class ArcherCredit:
         turns, is_warm = critic.add(groups), critic.is_warm
         rows = critic.sample("actor_states", config.actor_turns)
         states: list[Ids] = [row.state for row in rows]
-        drawn: list[Generation] = []
+        sampled: list[Generation] = []
         if config.critic.value_actions == "on_policy" or (is_warm and config.mode == "online"):
             seed = derive_seed(self._context.seed, "actor_actions", critic.updates)
-            drawn = await draw_actions(self._context, states, seed=seed)
-        fresh: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in drawn]
+            sampled = await sample_actions(self._context, states, seed=seed)
+        fresh: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in sampled]
         critic.train(states, fresh)
         samples: list[TrainingSample] = []
         metrics: dict[str, float] = {}
         if is_warm and rows:
             if config.mode == "online":
-                advantages = critic.judge(states, fresh).advantage()
-                samples = self._fresh_samples(states, drawn, advantages)
+                advantages = critic.values(states, fresh).advantage()
+                samples = self._fresh_samples(states, sampled, advantages)
             else:
-                advantages = critic.judge_played(rows).advantage()
+                advantages = critic.replayed_values(rows).advantage()
                 samples = self._played_samples(rows, advantages)
             metrics["credit/advantage_mean"] = float(advantages.mean())
             metrics["credit/advantage_std"] = float(advantages.std())
@@ -84,17 +84,17 @@ class ArcherCredit:
         return critic.report(turns, samples, metrics)
 
     def _fresh_samples(
-        self, states: Sequence[Ids], drawn: Sequence[Generation], advantages: FloatArray
+        self, states: Sequence[Ids], sampled: Sequence[Generation], advantages: FloatArray
     ) -> list[TrainingSample]:
         if self._config.normalize:
             advantages = _normalized(advantages)
         return [
             action_sample(s, g.token_ids, g.logprobs, g.versions, float(a), index=k)
-            for k, (s, g, a) in enumerate(zip(states, drawn, advantages, strict=True))
+            for k, (s, g, a) in enumerate(zip(states, sampled, advantages, strict=True))
         ]
 
     def _played_samples(
-        self, rows: Sequence[PlayedTurn], advantages: FloatArray
+        self, rows: Sequence[Transition], advantages: FloatArray
     ) -> list[TrainingSample]:
         """Return samples weighted by ``exp(advantage * inverse temperature)``, at most the bound.
 
@@ -121,11 +121,9 @@ class ArcherCredit:
         return less_baseline(samples, values), loss
 
     def state(self) -> dict[str, Tensor]:
-        """Return the ring, the critic, the baseline and the number of updates."""
-        tensors = self._critic.state()
-        if self._baseline is not None:
-            tensors |= {f"baseline/{name}": t for name, t in self._baseline.state().items()}
-        return tensors
+        """Return the buffer, the critic, the baseline and the number of updates."""
+        baseline = {} if self._baseline is None else self._baseline.state()
+        return self._critic.state() | joined({"baseline": baseline})
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""

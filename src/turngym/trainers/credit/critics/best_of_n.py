@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext
-from turngym.trainers.credit.critics.fresh_actions import action_sample, draw_actions
-from turngym.trainers.credit.critics.replay import PlayedTurn
-from turngym.trainers.credit.critics.replayed_critic import ReplayedCritic
+from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
+from turngym.trainers.credit.critics.replay import Transition
+from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.utterance_encoder import Ids
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.critics import BestOfN
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from turngym.agents.engine.protocol import Generation
-    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.trainers.settings.algo import AlgoConfig
     from turngym.types import TrajectoryGroup
 
 
@@ -52,15 +52,15 @@ class BestOfNCredit:
     """Trains the critic on replayed turns, draws candidates and returns the winners as samples.
 
     Args:
-        algo: Settings whose ``advantage`` is ``BestOfN``.
+        config: Candidates and critic.
+        algo: Reward sources and gate.
         context: What may be used.
     """
 
     in_thread = True
 
-    def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
-        assert isinstance(algo.advantage, BestOfN)
-        self._config = algo.advantage
+    def __init__(self, config: BestOfN, algo: AlgoConfig, context: CreditContext) -> None:
+        self._config = config
         self._context = context
         self._critic = ReplayedCritic(self._config.critic, algo, context)
 
@@ -74,20 +74,20 @@ class BestOfNCredit:
             fresh_per_state = max(1, fresh_per_state)
         states: list[Ids] = [row.state for row in rows for _ in range(fresh_per_state)]
         seed = derive_seed(self._context.seed, "candidates", critic.updates)
-        drawn = await draw_actions(self._context, states, seed=seed)
-        critic.train(states, [np.array(g.token_ids, dtype=np.int32) for g in drawn])
+        sampled = await sample_actions(self._context, states, seed=seed)
+        critic.train(states, [np.array(g.token_ids, dtype=np.int32) for g in sampled])
         samples: list[TrainingSample] = []
         metrics: dict[str, float] = {}
         if is_warm and rows:
-            samples, metrics = self._winners(rows, drawn)
+            samples, metrics = self._winners(rows, sampled)
         return critic.report(turns, samples, metrics)
 
     def _winners(
-        self, rows: Sequence[PlayedTurn], drawn: Sequence[Generation]
+        self, rows: Sequence[Transition], sampled: Sequence[Generation]
     ) -> tuple[list[TrainingSample], dict[str, float]]:
         """Return samples of the best candidates that are good enough, and numbers about them."""
         count = self._config.candidates
-        fresh = [drawn[k * (count - 1) : (k + 1) * (count - 1)] for k in range(len(rows))]
+        fresh = [sampled[k * (count - 1) : (k + 1) * (count - 1)] for k in range(len(rows))]
         states, actions, valid = [], [], []
         for row, generations in zip(rows, fresh, strict=True):
             state = row.state
@@ -97,9 +97,9 @@ class BestOfNCredit:
                 not row.is_invalid,
                 *(g.finish != "length" and len(g.token_ids) > 1 for g in generations),
             ]
-        judged = self._critic.judge(states, actions).advantage(self._config.twins)
+        values = self._critic.values(states, actions).advantage(self._config.twins)
         shape = (len(rows), count)
-        advantages_KN = judged.reshape(shape)
+        advantages_KN = values.reshape(shape)
         best_K, is_good_K = choose_best(
             advantages_KN, np.array(valid, dtype=np.bool_).reshape(shape), self._config.threshold
         )
@@ -115,7 +115,7 @@ class BestOfNCredit:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Return the ring, the critic and the number of updates."""
+        """Return the buffer, the critic and the number of updates."""
         return self._critic.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -124,7 +124,7 @@ class BestOfNCredit:
 
 
 def _imitation(
-    row: PlayedTurn, fresh: Sequence[Generation], best: int, *, index: int
+    row: Transition, fresh: Sequence[Generation], best: int, *, index: int
 ) -> TrainingSample:
     """Return a sample that makes candidate ``best`` more likely."""
     if best == 0:

@@ -1,4 +1,8 @@
-"""Generalised advantage estimation with a learned value: over tokens, over turns, or over both."""
+"""Generalised advantage estimation with a learned value: over tokens, over turns, or over both.
+
+Axis letters: L token, M sampled token of one episode, T turn of one episode, N turn of any episode,
+S step (turn or sampled token).
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,20 @@ import numpy as np
 import torch
 
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext
-from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.critics.lambda_returns import bilevel_gae, gae, on_last_token
-from turngym.trainers.credit.critics.values import Ids, Mask, ValueModel
-from turngym.trainers.credit.final_state import final_prompt
+from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.critics.values import Mask, ValueModel
 from turngym.trainers.credit.group.combine import scale_batch
-from turngym.trainers.credit.sources.learned import below
-from turngym.trainers.credit.turns import Turns
-from turngym.trainers.samples import FloatArray, per_token, to_samples
+from turngym.trainers.credit.layout import final_prompt
+from turngym.trainers.credit.sources.reward_sources import RewardSources
+from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.critics import Gae
 from turngym.trainers.settings.group import BatchScale
+from turngym.trainers.tensors import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.trainers.settings.algo import AlgoConfig
     from turngym.types import TrajectoryGroup
 
 
@@ -34,7 +36,7 @@ class _Text:
     """One segment of an episode, and where its values are."""
 
     episode: int
-    token_ids: Ids
+    token_ids: IntArray
     steps_L: Mask
     """Tokens whose state has a value that counts: drawn tokens, or the first of each turn."""
     is_cut: bool
@@ -58,17 +60,17 @@ class GaeCredit:
     """Judges a batch with the critic as it is, then trains the critic on the batch.
 
     Args:
-        algo: Settings whose ``advantage`` is ``Gae``.
+        config: Level, discounts and critic.
+        algo: Reward sources and gate.
         context: What may be used.
     """
 
     in_thread = True
 
-    def __init__(self, algo: AlgoConfig, context: CreditContext) -> None:
-        assert isinstance(algo.advantage, Gae)
-        self._config = algo.advantage
+    def __init__(self, config: Gae, algo: AlgoConfig, context: CreditContext) -> None:
+        self._config = config
         self._context = context
-        self._channels = Channels(algo.rewards, algo.gate, context)
+        self._sources = RewardSources(algo.rewards, algo.gate, context)
         self._values = ValueModel(
             context.model,
             self._config.critic,
@@ -80,11 +82,11 @@ class GaeCredit:
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return what ``groups`` teach; no samples while the critic warms up."""
-        is_ready = self._channels.is_ready
-        turns = Turns.of(groups)
-        rewards_N = total_reward(self._channels.read(turns), self._config.rewards, turns)
+        is_ready = self._sources.is_ready
+        turns = TurnBatch.of(groups)
+        rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
         if not is_ready or not turns.episodes:
-            return Credit(samples=(), metrics=self._channels.metrics())
+            return Credit(samples=(), metrics=self._sources.metrics())
         estimates, metrics = self._judge_and_learn(turns, rewards_N)
         is_warm = self._updates >= self._config.critic.warmup_updates
         self._updates += 1
@@ -96,11 +98,11 @@ class GaeCredit:
             samples=tuple(samples) if is_warm else (),
             trajectories=turns.episodes,
             advantages=tuple(turn_means(turns, advantages)),
-            metrics=metrics | self._channels.metrics(),
+            metrics=metrics | self._sources.metrics(),
         )
 
     def _judge_and_learn(
-        self, turns: Turns, rewards_N: FloatArray
+        self, turns: TurnBatch, rewards_N: FloatArray
     ) -> tuple[list[_Estimate], dict[str, float]]:
         texts = [text for b in range(len(turns.episodes)) for text in self._texts(turns, b)]
         values = self._read(texts)
@@ -121,7 +123,7 @@ class GaeCredit:
         before = np.concatenate([e.values_S for e in estimates])
         return estimates, {"credit/critic_loss": loss} | _fit_metrics(before, targets)
 
-    def _texts(self, turns: Turns, b: int) -> list[_Text]:
+    def _texts(self, turns: TurnBatch, b: int) -> list[_Text]:
         """Return the segments of episode ``b``; a cut-off one is closed by the last state."""
         episode = turns.episodes[b]
         zeros = np.zeros(episode.num_sampled_tokens)
@@ -132,7 +134,9 @@ class GaeCredit:
             steps_L = sample.loss_mask
             if self._config.level == "turn":
                 first_L = np.zeros(steps_L.shape, dtype=np.bool_)
-                first_L[[int(np.argmax(sample.turn_ids == t)) for t in _drawn(sample.turn_ids)]] = 1
+                first_L[
+                    [int(np.argmax(sample.turn_ids == t)) for t in _turns_of(sample.turn_ids)]
+                ] = 1
                 steps_L = first_L
             token_ids = sample.token_ids
             if is_cut:
@@ -151,7 +155,7 @@ class GaeCredit:
         return self._values.read([text.token_ids for text in texts], masks)
 
     def _advantages(
-        self, rewards_T: FloatArray, values_S: FloatArray, turns: Turns, b: int, last: float
+        self, rewards_T: FloatArray, values_S: FloatArray, turns: TurnBatch, b: int, last: float
     ) -> FloatArray:
         config = self._config
         lengths_T = turns.tokens_N[turns.episode_N == b]
@@ -169,34 +173,35 @@ class GaeCredit:
         rewards_S = on_last_token(rewards_T, lengths_T) if token_wise else rewards_T
         return gae(rewards_S, values_S, last, gamma=config.gamma, lam=config.lam)
 
-    def _over_tokens(self, turns: Turns, b: int, advantages_S: FloatArray) -> FloatArray:
+    def _over_tokens(self, turns: TurnBatch, b: int, advantages_S: FloatArray) -> FloatArray:
         is_turn = self._config.level == "turn"
         return per_token(turns.episodes[b], advantages_S) if is_turn else advantages_S
 
     def state(self) -> dict[str, Tensor]:
-        """Return the critic, what the channels learned, and the number of updates."""
-        tensors = {f"values/{name}": t for name, t in self._values.state().items()}
-        tensors |= {f"channels/{name}": t for name, t in self._channels.state().items()}
+        """Return the critic, what the reward sources learned, and the number of updates."""
+        tensors = joined({"values": self._values.state(), "rewards": self._sources.state()})
         return tensors | {"updates": torch.tensor([self._updates])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""
         self._values.load_state(below(tensors, "values"))
-        self._channels.load_state(below(tensors, "channels"))
+        self._sources.load_state(below(tensors, "rewards"))
         self._updates = int(tensors["updates"].item())
 
 
-def total_reward(channels: Mapping[str, Channel], names: Sequence[str], turns: Turns) -> FloatArray:
-    """Return the sum of the named channels per turn, shape [N]; ``"parts"`` names all parts."""
+def total_reward(
+    components: Mapping[str, RewardComponent], names: Sequence[str], turns: TurnBatch
+) -> FloatArray:
+    """Return the sum of the named rewards per turn, shape [N]; ``"parts"`` names all parts."""
     total_N = np.zeros(turns.reward_N.shape)
-    for name, channel in channels.items():
+    for name, component in components.items():
         if name.partition("/")[0] in names:
-            total_N = total_N + channel.values_N
+            total_N = total_N + component.values_N
     return total_N
 
 
 def scale_tokens(
-    advantages: Sequence[FloatArray], turns: Turns, config: BatchScale | None
+    advantages: Sequence[FloatArray], turns: TurnBatch, config: BatchScale | None
 ) -> list[FloatArray]:
     """Return advantages of drawn tokens on the scale of the batch, one array [M] per episode.
 
@@ -214,7 +219,7 @@ def scale_tokens(
     return list(np.split(scale_batch(flat, counts, config), np.cumsum(sizes)[:-1]))
 
 
-def turn_means(turns: Turns, advantages: Sequence[FloatArray]) -> list[FloatArray]:
+def turn_means(turns: TurnBatch, advantages: Sequence[FloatArray]) -> list[FloatArray]:
     """Return the mean over each turn's tokens, one array [T] per episode."""
     if not advantages:
         return []
@@ -223,7 +228,7 @@ def turn_means(turns: Turns, advantages: Sequence[FloatArray]) -> list[FloatArra
     return turns.split(sums_N / turns.tokens_N)
 
 
-def _drawn(turn_ids: Ids) -> list[int]:
+def _turns_of(turn_ids: IntArray) -> list[int]:
     return [int(turn) for turn in np.unique(turn_ids) if turn >= 0]
 
 
@@ -237,3 +242,86 @@ def _fit_metrics(values: FloatArray, targets: FloatArray) -> dict[str, float]:
         "credit/advantage_mean": float((targets - values).mean()),
         "credit/advantage_std": float((targets - values).std()),
     }
+
+
+def gae(
+    rewards_S: FloatArray, values_S: FloatArray, last_value: float, *, gamma: float, lam: float
+) -> FloatArray:
+    """Return the advantages of S steps.
+
+    ``delta[s] = r[s] + gamma V[s+1] - V[s]`` and ``A[s] = delta[s] + gamma lam A[s+1]``. What the
+    critic is trained on, the lambda-return of a step, is its advantage plus its value.
+
+    Args:
+        rewards_S: Reward of each step.
+        values_S: Value of the state before each step.
+        last_value: Value of the state after the last step: 0 where the episode terminated, what
+            the critic says where a limit cut it off.
+        gamma: Discount per step.
+        lam: 0 trusts the critic after one step, 1 waits for the end.
+
+    Raises:
+        ValueError: The arrays have different lengths.
+
+    Source:
+        Schulman et al. 2016, arXiv:1506.02438, equation 16.
+    """
+    if rewards_S.shape != values_S.shape:
+        raise ValueError(f"gae: rewards {rewards_S.shape}, values {values_S.shape}: wanted as many")
+    advantages_S = np.zeros(rewards_S.shape, dtype=np.float64)
+    next_value, running = last_value, 0.0
+    for s in range(rewards_S.size - 1, -1, -1):
+        delta = rewards_S[s] + gamma * next_value - values_S[s]
+        running = delta + gamma * lam * running
+        advantages_S[s] = running
+        next_value = values_S[s]
+    return advantages_S
+
+
+def bilevel_gae(
+    rewards_T: FloatArray,
+    values_M: FloatArray,
+    lengths_T: IntArray,
+    last_value: float,
+    *,
+    gamma: float,
+    lam: float,
+    turn_gamma: float,
+) -> FloatArray:
+    """Return token advantages that are estimated over turns first, then inside each turn.
+
+    The value of a turn is the one before its last token. Estimation over turns gives ``A``; inside
+    a turn, which counts as an end, the last token is paid ``A + V`` and the others nothing.
+
+    Args:
+        rewards_T: Reward of each turn. A turn without reward is a turn all the same.
+        values_M: Value before each drawn token.
+        lengths_T: Drawn tokens of each turn, at least 1; sums to M.
+        last_value: Value of the state after the last turn.
+        gamma: Discount per token inside a turn.
+        lam: As in ``gae``, on both levels.
+        turn_gamma: Discount per turn.
+
+    Returns:
+        Advantages, shape [M].
+
+    Source:
+        RAGEN, arXiv:2504.20073. Its code takes tokens with a reward for the ends of turns, which
+        loses turns that earned nothing; we count them.
+    """
+    ends_T = np.cumsum(lengths_T)
+    values_T = values_M[ends_T - 1]
+    paid_T = values_T + gae(rewards_T, values_T, last_value, gamma=turn_gamma, lam=lam)
+    parts = []
+    for paid, end, length in zip(paid_T, ends_T, lengths_T, strict=True):
+        rewards = np.zeros(int(length), dtype=np.float64)
+        rewards[-1] = paid
+        parts.append(gae(rewards, values_M[end - length : end], 0.0, gamma=gamma, lam=lam))
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def on_last_token(values_T: FloatArray, lengths_T: IntArray) -> FloatArray:
+    """Return each turn's value on the last of its drawn tokens, 0 on the others, shape [M]."""
+    values_M = np.zeros(int(lengths_T.sum()), dtype=np.float64)
+    values_M[np.cumsum(lengths_T) - 1] = values_T
+    return values_M

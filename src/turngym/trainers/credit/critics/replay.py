@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
-from turngym.trainers.credit.final_state import final_prompt
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.layout import final_prompt
 from turngym.trainers.samples import FloatArray, to_samples
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _PLACES = ("state_end", "action_end", "next_end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlayedTurn:
+class Transition:
     """One transition: what the policy saw, what it said, what it got and what it saw next."""
 
     text_L: Ids
@@ -74,9 +74,9 @@ class PlayedTurn:
         return self.next_text_L[: self.next_end]
 
 
-def played_turns(
-    turns: Turns, reward_N: FloatArray, renderer: Renderer, *, gamma: float, context: int
-) -> list[PlayedTurn]:
+def transitions(
+    turns: TurnBatch, reward_N: FloatArray, renderer: Renderer, *, gamma: float, context: int
+) -> list[Transition]:
     """Return the transitions of a batch, in episode order, then turn order.
 
     The last state of an episode that a limit cut off is what the policy would have been shown next,
@@ -92,7 +92,7 @@ def played_turns(
     Raises:
         TrainingError: A turn has no sampled tokens.
     """
-    found: list[PlayedTurn] = []
+    found: list[Transition] = []
     rewards = turns.split(reward_N) if turns.episodes else []
     for b, rewards_T in enumerate(rewards):
         more = final_prompt(turns.episodes[b], renderer, context=context)
@@ -101,8 +101,8 @@ def played_turns(
 
 
 def _episode(
-    turns: Turns, b: int, rewards_T: FloatArray, more: tuple[int, ...], gamma: float
-) -> list[PlayedTurn]:
+    turns: TurnBatch, b: int, rewards_T: FloatArray, more: tuple[int, ...], gamma: float
+) -> list[Transition]:
     episode, is_cut = turns.episodes[b], bool(turns.truncated_B[b])
     samples = to_samples(episode, np.zeros(episode.num_sampled_tokens), index=b)
     texts = [sample.token_ids.astype(np.int32) for sample in samples]
@@ -115,14 +115,14 @@ def _episode(
     ]
     after = [(segment, start) for segment, start, _ in places[1:]]
     after.append((len(texts) - 1, texts[-1].size if is_cut else 0))
-    found: list[PlayedTurn] = []
+    found: list[Transition] = []
     to_go = 0.0
     for t in range(len(places) - 1, -1, -1):
         (segment, start, end), (next_segment, next_end) = places[t], after[t]
         to_go = float(rewards_T[t]) + gamma * to_go
         is_last = t == len(places) - 1
         found.append(
-            PlayedTurn(
+            Transition(
                 text_L=texts[segment],
                 state_end=start,
                 action_end=end,
@@ -140,7 +140,7 @@ def _episode(
     return found[::-1]
 
 
-class TurnRing:
+class ReplayBuffer:
     """The newest turns, up to a capacity; older ones are overwritten.
 
     Args:
@@ -149,18 +149,18 @@ class TurnRing:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._rows: list[PlayedTurn] = []
+        self._rows: list[Transition] = []
         self._next = 0
-        """Slot that is written next, once the ring is full."""
+        """Slot that is written next, once the buffer is full."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, slot: int) -> PlayedTurn:
+    def __getitem__(self, slot: int) -> Transition:
         return self._rows[slot]
 
-    def add(self, turns: Sequence[PlayedTurn]) -> None:
-        """Append turns, over the oldest ones when the ring is full."""
+    def add(self, turns: Sequence[Transition]) -> None:
+        """Append turns, over the oldest ones when the buffer is full."""
         for turn in turns:
             if len(self._rows) < self.capacity:
                 self._rows.append(turn)
@@ -173,11 +173,11 @@ class TurnRing:
         self._rows.clear()
         self._next = 0
 
-    def sample(self, count: int, rng: np.random.Generator) -> list[PlayedTurn]:
+    def sample(self, count: int, rng: np.random.Generator) -> list[Transition]:
         """Return ``count`` turns, each drawn uniformly among all that are there, with replacement.
 
         Raises:
-            ValueError: The ring is empty.
+            ValueError: The buffer is empty.
         """
         if not self._rows:
             raise ValueError("replay: nothing was played yet")
@@ -215,7 +215,7 @@ class TurnRing:
         """Take over what ``state`` returned.
 
         Raises:
-            CheckpointError: It holds more turns than this ring.
+            CheckpointError: It holds more turns than this buffer.
         """
         size = len(tensors["text"])
         if size > self.capacity:
@@ -228,7 +228,7 @@ class TurnRing:
         cuts = np.cumsum(arrays["action_end"] - arrays["state_end"])[:-1]
         logprobs, versions = (np.split(arrays[name], cuts) for name in ("logprobs", "versions"))
         self._rows = [
-            PlayedTurn(
+            Transition(
                 text_L=texts[int(arrays["text"][k])],
                 next_text_L=texts[int(arrays["next_text"][k])],
                 logprobs_A=logprobs[k],

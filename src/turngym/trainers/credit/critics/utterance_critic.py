@@ -1,4 +1,4 @@
-"""A critic of whole utterances: twin Q and twin V on one encoder, learned off-policy.
+"""An off-policy critic of whole utterances, twin Q and twin V on one encoder, and its replay.
 
 Axis letters: K row of a batch; 2 for the twins; H width.
 """
@@ -8,23 +8,30 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from turngym.trainers.credit.critics.replay import PlayedTurn
-from turngym.trainers.credit.critics.utterance_encoder import Encoder, Ids, seeded
-from turngym.trainers.credit.sources.learned import below
-from turngym.trainers.samples import FloatArray
+from turngym.seeding import derive_seed, generator
+from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch
+from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
+from turngym.trainers.credit.critics.utterance_encoder import Encoder, Ids, new_encoder, seeded
+from turngym.trainers.credit.sources.reward_sources import RewardSources
+from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from turngym.trainers.settings.algo import AlgoConfig
+    from turngym.types import TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class CriticValues:
     """What the critic says of K actions, without gradient. Shapes [2, K], one row per twin."""
 
     q_2K: FloatArray
@@ -113,7 +120,7 @@ class CriticLearner:
 
     def step(
         self,
-        rows: Sequence[PlayedTurn],
+        rows: Sequence[Transition],
         states: Sequence[Ids] | None = None,
         actions: Sequence[Ids] | None = None,
     ) -> float:
@@ -147,7 +154,7 @@ class CriticLearner:
 
     @torch.no_grad()
     def _targets(
-        self, rows: Sequence[PlayedTurn], states: Sequence[Ids], actions: Sequence[Ids] | None
+        self, rows: Sequence[Transition], states: Sequence[Ids], actions: Sequence[Ids] | None
     ) -> tuple[Tensor, Tensor]:
         """Return what both Q and both V heads are regressed on."""
         target, config = self.target, self._config
@@ -169,7 +176,7 @@ class CriticLearner:
         return yq_2K, yv_2J
 
     @torch.no_grad()
-    def judge(self, states: Sequence[Ids], actions: Sequence[Ids]) -> Judgement:
+    def values(self, states: Sequence[Ids], actions: Sequence[Ids]) -> CriticValues:
         """Return Q and V of the online critic for actions at states, one state per action.
 
         Args:
@@ -178,21 +185,20 @@ class CriticLearner:
             actions: As tokens, the end token included.
         """
         if not states:
-            return Judgement(q_2K=np.zeros((2, 0)), v_2K=np.zeros((2, 0)))
+            return CriticValues(q_2K=np.zeros((2, 0)), v_2K=np.zeros((2, 0)))
         distinct = {id(state): state for state in states}
         place = {key: n for n, key in enumerate(distinct)}
         vectors = self.online.encoder(list(distinct.values()))
         vectors = vectors[torch.tensor([place[id(state)] for state in states])]
         q_2K = self.online.q(vectors, self.online.encoder(actions))
         v_2K = self.online.v(vectors)
-        return Judgement(q_2K=q_2K.cpu().double().numpy(), v_2K=v_2K.cpu().double().numpy())
+        return CriticValues(q_2K=q_2K.cpu().double().numpy(), v_2K=v_2K.cpu().double().numpy())
 
     def state(self) -> dict[str, Tensor]:
         """Return both nets, moments and the number of steps."""
-        tensors = {f"online/{name}": t for name, t in self.online.state_dict().items()}
-        tensors |= {f"target/{name}": t for name, t in self.target.state_dict().items()}
-        tensors |= {f"optimizer/{name}": t for name, t in self._optimizer.state().items()}
-        return tensors | {"steps": torch.tensor([self.steps])}
+        online, target = self.online.state_dict(), self.target.state_dict()
+        parts = {"online": online, "target": target, "optimizer": self._optimizer.state()}
+        return joined(parts) | {"steps": torch.tensor([self.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""
@@ -200,6 +206,163 @@ class CriticLearner:
         self.target.load_state_dict(below(tensors, "target"))
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
+
+
+class ReplayedCritic:
+    """A replay buffer and the critic that learns from it: what ArCHer and Digi-Q share.
+
+    Args:
+        config: Of the critic.
+        algo: Gives the rewards.
+        context: What may be used.
+        expectile: Learn V as this expectile of Q; None for its mean.
+        replay: False keeps the newest batch alone.
+    """
+
+    def __init__(
+        self,
+        config: UtteranceCritic,
+        algo: AlgoConfig,
+        context: CreditContext,
+        *,
+        expectile: float | None = None,
+        replay: bool = True,
+    ) -> None:
+        self.updates = 0
+        """Batches that were learned from."""
+        self.buffer = ReplayBuffer(config.buffer_turns)
+        self._config = config
+        self._context = context
+        self._replay = replay
+        self._sources = RewardSources(algo.rewards, algo.gate, context)
+        self._learner = CriticLearner(
+            config,
+            make_encoder=lambda: new_encoder(
+                config,
+                model=context.model,
+                renderer=context.renderer,
+                max_batch=context.max_tokens,
+            ),
+            seed=derive_seed(context.seed, "critic"),
+            device=next(context.model.parameters()).device,
+            expectile=expectile,
+        )
+        self._newest: list[Transition] = []
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def is_warm(self) -> bool:
+        """True when the policy may learn in the update that has begun."""
+        return self.updates >= self._config.warmup_updates
+
+    def add(self, groups: Sequence[TrajectoryGroup]) -> TurnBatch:
+        """Keep a batch, and return its turns.
+
+        Raises:
+            TrainingError: A reward is not finite, or a turn has no drawn tokens.
+        """
+        turns = TurnBatch.of(groups)
+        reward_N = self._sources.read(turns)["env"].values_N
+        if not self._replay:
+            self.buffer.clear()
+        self._newest = transitions(
+            turns,
+            reward_N,
+            self._context.renderer,
+            gamma=self._config.gamma,
+            context=self._context.engine.context,
+        )
+        self.buffer.add(self._newest)
+        return turns
+
+    def train(self, states: Sequence[Ids] = (), actions: Sequence[Ids] = ()) -> None:
+        """Take the critic steps of one update.
+
+        Args:
+            states: States that V learns at, with ``value_actions="on_policy"``.
+            actions: A fresh action at each of them.
+
+        Raises:
+            TrainingError: The loss is not finite.
+        """
+        config, losses = self._config, []
+        for step in range(config.steps_per_update if len(self.buffer) else 0):
+            rng = generator(self._context.seed, "critic_step", self.updates, step)
+            rows = self.buffer.sample(config.batch_turns, rng)
+            if config.value_actions == "replayed":
+                losses.append(self._learner.step(rows))
+                continue
+            chosen = rng.integers(0, len(states), config.batch_turns)
+            at, fresh = [states[k] for k in chosen], [actions[k] for k in chosen]
+            losses.append(self._learner.step(rows, at, fresh))
+        self._metrics = {
+            "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
+            "credit/buffer_turns": float(len(self.buffer)),
+        }
+        self.updates += 1
+
+    def sample(self, purpose: str, count: int) -> list[Transition]:
+        """Return replayed turns; which ones depends on the seed, ``purpose`` and the update.
+
+        None while nothing was played.
+        """
+        rng = generator(self._context.seed, purpose, self.updates)
+        return self.buffer.sample(count, rng) if len(self.buffer) else []
+
+    def values(self, states: Sequence[Ids], actions: Sequence[Ids]) -> CriticValues:
+        """Return what the critic says of actions at states."""
+        return self._learner.values(states, actions)
+
+    def replayed_values(self, rows: Sequence[Transition]) -> CriticValues:
+        """Return what the critic says of actions that were played."""
+        return self.values([row.state for row in rows], [row.action for row in rows])
+
+    def report(
+        self,
+        turns: TurnBatch,
+        samples: Sequence[TrainingSample],
+        metrics: Mapping[str, float],
+    ) -> Credit:
+        """Return the credit of an update, with the worth of what was played in its batch.
+
+        Args:
+            turns: The batch.
+            samples: What the policy learns from.
+            metrics: What else is to be logged.
+        """
+        values = self.replayed_values(self._newest)
+        advantages = turns.split(values.advantage()) if turns.episodes else []
+        return Credit(
+            samples=tuple(samples),
+            trajectories=turns.episodes,
+            advantages=tuple(advantages),
+            metrics=self._metrics | self._fit(values) | dict(metrics),
+        )
+
+    def _fit(self, values: CriticValues) -> dict[str, float]:
+        returns = np.array([row.mc_return for row in self._newest])
+        return {
+            "credit/q_return_correlation": correlation(values.q_2K.mean(axis=0), returns),
+            "credit/value_mean": float(values.v_2K.mean()) if returns.size else 0.0,
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the buffer, the critic and the number of updates."""
+        tensors = joined({"buffer": self.buffer.state(), "critic": self._learner.state()})
+        return tensors | {"updates": torch.tensor([self.updates])}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` returned."""
+        self.buffer.load_state(below(tensors, "buffer"))
+        self._learner.load_state(below(tensors, "critic"))
+        self.updates = int(tensors["updates"].item())
+
+
+def correlation(a: FloatArray, b: FloatArray) -> float:
+    """Return Pearson's correlation, 0 where one of them does not vary."""
+    if a.size < 2 or a.std() < 1e-9 or b.std() < 1e-9:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 class _Net(nn.Module):

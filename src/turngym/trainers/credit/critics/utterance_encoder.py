@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.sources.learned import body_of
+from turngym.trainers.credit.nets import body_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

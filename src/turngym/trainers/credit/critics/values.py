@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.seeding import generator
-from turngym.trainers.credit.sources.learned import BodyWithHead, below
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.credit.nets import BodyWithHead
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.critics import TokenValues
 from turngym.trainers.settings.optimizer import OptimizerConfig
+from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
@@ -51,7 +51,7 @@ class ValueModel:
         settings = OptimizerConfig(lr=config.lr, grad_clip=config.grad_clip)
         self._optimizer = Optimizer(self._net, settings, total_steps=1)
 
-    def read(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[FloatArray]:
+    def read(self, token_ids: Sequence[IntArray], masks: Sequence[Mask]) -> list[FloatArray]:
         """Return the value just before each chosen token, one array per text, without gradient.
 
         Args:
@@ -69,7 +69,7 @@ class ValueModel:
         return found
 
     def fit(
-        self, token_ids: Sequence[Ids], masks: Sequence[Mask], targets: Sequence[FloatArray]
+        self, token_ids: Sequence[IntArray], masks: Sequence[Mask], targets: Sequence[FloatArray]
     ) -> float:
         """Regress values on targets and return the mean squared error before each step.
 
@@ -97,7 +97,7 @@ class ValueModel:
     def _step(
         self,
         chosen: Sequence[int],
-        token_ids: Sequence[Ids],
+        token_ids: Sequence[IntArray],
         masks: Sequence[Mask],
         targets: Sequence[NDArray[np.float32]],
     ) -> float:
@@ -114,14 +114,13 @@ class ValueModel:
             self._optimizer.step(total, where=f"value model, fit {self._fits}")
         return total
 
-    def _rectangles(self, token_ids: Sequence[Ids], masks: Sequence[Mask]) -> list[MicroBatch]:
+    def _rectangles(self, token_ids: Sequence[IntArray], masks: Sequence[Mask]) -> list[MicroBatch]:
         return micro_batches(token_ids, masks, max_tokens=self._max_tokens, device=self._net.device)
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and counters."""
-        tensors = {f"net/{name}": t for name, t in self._net.state_dict().items()}
-        tensors |= {f"optimizer/{name}": t for name, t in self._optimizer.state().items()}
-        return tensors | {"counters": torch.tensor([self._fits, self._optimizer.steps])}
+        parts = {"net": self._net.state_dict(), "optimizer": self._optimizer.state()}
+        return joined(parts) | {"counters": torch.tensor([self._fits, self._optimizer.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""

@@ -1,7 +1,4 @@
-"""Pools: which turns of a group are compared with each other.
-
-Axis letters: N turns, K pools that one turn belongs to at once.
-"""
+"""Baseline groups: which turns are compared with each other. Axis letter: N turns."""
 
 from __future__ import annotations
 
@@ -10,47 +7,51 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turngym.trainers.credit.turns import IntArray, Turns
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.group import Term
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pooling:
-    """One way to put turns into pools."""
+class BaselineGroups:
+    """One way to put turns into baseline groups."""
 
-    pools_N: IntArray
-    """Number of the pool of each turn, -1 for none."""
+    baseline_N: IntArray
+    """Number of the baseline group of each turn, -1 for none."""
     weight: float = 1.0
-    """Of what comes of it, where a turn is in several pools."""
+    """Of what comes of it, where a turn is in several groups."""
 
 
-def poolings(turns: Turns, term: Term) -> list[Pooling]:
-    """Return the pools of a term: one way, or for ``history`` one for each number of states.
+def baseline_groups(turns: TurnBatch, term: Term) -> list[BaselineGroups]:
+    """Return the baseline groups of a term; for ``history`` once for each number of states.
 
-    A turn whose state has no anchor is in no pool of states.
+    A turn whose state has no key is in no group of states.
+
+    Args:
+        turns: The batch.
+        term: Says by what turns are grouped.
 
     Source:
-        ``anchor``: GiGPO, arXiv:2505.10978. ``history``: HGPO, arXiv:2602.22817.
+        ``state``: GiGPO, arXiv:2505.10978. ``history``: HGPO, arXiv:2602.22817.
     """
     if term.group_by == "task":
-        return [Pooling(pools_N=turns.group_N)]
+        return [BaselineGroups(baseline_N=turns.group_N)]
     if term.group_by == "task_turn":
         keys = zip(turns.group_N.tolist(), turns.turn_N.tolist(), strict=True)
-        return [Pooling(pools_N=_numbered(keys))]
+        return [BaselineGroups(baseline_N=_numbered(keys))]
     if term.group_by == "state":
-        return [Pooling(pools_N=_state_pools(turns, 1))]
+        return [BaselineGroups(baseline_N=_same_states(turns, 1))]
     return [
-        Pooling(
-            pools_N=_state_pools(turns, states),
+        BaselineGroups(
+            baseline_N=_same_states(turns, states),
             weight=float((states + term.history_offset) ** term.history_power),
         )
         for states in range(1, term.history + 2)
     ]
 
 
-def counts(turns: Turns, term: Term) -> FloatArray:
-    """Return how often each turn counts in the statistics of its pool, shape [N]."""
+def turn_counts(turns: TurnBatch, term: Term) -> FloatArray:
+    """Return how often each turn counts in the statistics of its baseline group, shape [N]."""
     if term.group_by == "task" and term.unit == "episode":
         return np.where(turns.turn_N == 0, 1.0, 0.0)
     if term.unit == "token":
@@ -58,7 +59,7 @@ def counts(turns: Turns, term: Term) -> FloatArray:
     return np.ones(len(turns.turn_N))
 
 
-def _state_pools(turns: Turns, states: int) -> IntArray:
+def _same_states(turns: TurnBatch, states: int) -> IntArray:
     """Put turns together whose last ``states`` states are the same, the present one included."""
     keys: list[Hashable | None] = []
     for group, episode in zip(turns.group_B.tolist(), turns.episodes, strict=True):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.group.normalize import ZERO_SPREAD
-from turngym.trainers.credit.turns import Turns
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.group import BatchScale, Combination, GatedSum
 
@@ -19,7 +19,7 @@ _EPS = 1e-6
 
 
 def combine_terms(
-    terms: Sequence[FloatArray], turns: Turns, config: Combination, *, update: int
+    terms: Sequence[FloatArray], turns: TurnBatch, config: Combination, *, update: int
 ) -> FloatArray:
     """Return the sum of weighted terms, or the gated one, shape [N].
 
@@ -67,7 +67,7 @@ def scale_batch(values_N: FloatArray, counts_N: FloatArray, config: BatchScale) 
     return scaled_N
 
 
-def batch_counts(turns: Turns, config: BatchScale) -> FloatArray:
+def batch_counts(turns: TurnBatch, config: BatchScale) -> FloatArray:
     """Return how often each turn counts in the statistics of a batch, shape [N]."""
     if config.unit == "token":
         return turns.tokens_N.astype(np.float64)
@@ -76,7 +76,7 @@ def batch_counts(turns: Turns, config: BatchScale) -> FloatArray:
     return np.ones(len(turns.turn_N))
 
 
-def group_deviations(values_B: FloatArray, turns: Turns) -> FloatArray:
+def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
     """Return the sample standard deviation of an episode's group, 0 for a group of one, shape [B].
 
     Args:
@@ -90,14 +90,14 @@ def group_deviations(values_B: FloatArray, turns: Turns) -> FloatArray:
     return spread[turns.group_B]
 
 
-def _gates(turns: Turns, config: GatedSum) -> FloatArray:
+def _gates(turns: TurnBatch, config: GatedSum) -> FloatArray:
     """Return ``sigmoid(-std of the group's outcomes / temperature)``, in (0, 0.5], shape [B]."""
     doubt_B = group_deviations(turns.outcome_B, turns) / config.temperature
     gates_B: FloatArray = np.exp(-np.logaddexp(0.0, doubt_B))
     return gates_B
 
 
-def _token_deviation(values_N: FloatArray, turns: Turns) -> float:
+def _token_deviation(values_N: FloatArray, turns: TurnBatch) -> float:
     """Return the sample standard deviation over all drawn tokens of the batch."""
     size = turns.tokens_N.sum()
     if size < 2:

@@ -1,85 +1,60 @@
 """Credit from comparing attempts at the same task. Learns nothing of its own.
 
-Axis letters: N turns, T turns of one episode, M drawn tokens of one episode.
+Axis letters: B episodes, G groups, N turns of any episode, T turns of one episode, M sampled tokens
+of one episode.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from turngym.trainers.credit.base import Credit, CreditContext
-from turngym.trainers.credit.channels import Channel, Channels
-from turngym.trainers.credit.group.combine import batch_counts, combine_terms, scale_batch
-from turngym.trainers.credit.group.filters import groups_with_signal, informative_groups, pivots
-from turngym.trainers.credit.group.signal_metrics import signal_metrics
-from turngym.trainers.credit.group.terms import term_advantages
-from turngym.trainers.credit.turns import Turns
-from turngym.trainers.samples import FloatArray, per_token, to_samples
+from turngym.trainers.credit.base import Components, Credit, CreditContext, TurnBatch
+from turngym.trainers.credit.group.baseline_groups import baseline_groups
+from turngym.trainers.credit.group.combine import (
+    batch_counts,
+    combine_terms,
+    group_deviations,
+    scale_batch,
+)
+from turngym.trainers.credit.group.normalize import ZERO_SPREAD, lower_medians
+from turngym.trainers.credit.group.terms import term_advantages, term_returns
+from turngym.trainers.credit.sources.reward_sources import RewardSources
+from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.group import GatedSum, GroupRelative
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from turngym.trainers.settings.train import AlgoConfig
+    from turngym.trainers.settings.algo import AlgoConfig
 
+NO_ADVANTAGE = 1e-9
+"""Advantages up to this are 0: sums of floats leave such crumbs."""
 _UPDATE = "update"
 """Key of the number of updates in a checkpoint."""
-
-
-def group_advantages(
-    turns: Turns, channels: Mapping[str, Channel], config: GroupRelative, *, update: int = 0
-) -> list[FloatArray]:
-    """Return the advantage of every drawn token, one array [M] per episode.
-
-    Every drawn token of a turn has the turn's advantage. Pure. An episode's advantages depend on
-    its own group alone, but for ``batch`` and for the common scale of a gated sum.
-
-    Args:
-        turns: The batch.
-        channels: Its rewards by channel.
-        config: The method.
-        update: Number of the update, from 0; a gated sum may fade with it.
-
-    Raises:
-        TrainingError: ``scale="mean"`` meets a group whose mean is negative.
-    """
-    values_N = turn_advantages(turns, channels, config, update=update)
-    pairs = zip(turns.episodes, turns.split(values_N), strict=True)
-    return [per_token(episode, values_T) for episode, values_T in pairs]
-
-
-def turn_advantages(
-    turns: Turns, channels: Mapping[str, Channel], config: GroupRelative, *, update: int = 0
-) -> FloatArray:
-    """Return the advantage of every turn, shape [N]; otherwise as ``group_advantages``."""
-    terms = [t.weight * term_advantages(turns, channels, t) for t in config.terms]
-    values_N = combine_terms(terms, turns, config.combine, update=update)
-    if config.drop_pivot:
-        values_N = values_N * _pivot_factors(values_N, turns)
-    if config.batch is not None:
-        values_N = scale_batch(values_N, batch_counts(turns, config.batch), config.batch)
-    return values_N
 
 
 class GroupRelativeCredit:
     """A ``CreditMethod`` without a critic.
 
     Args:
-        algo: Reward channels, gate and the comparison.
-        context: What reward channels that ask a model may use; None when none of them does.
+        config: The comparison.
+        algo: Reward sources and gate.
+        context: What reward sources that ask a model may use; None when none of them does.
     """
 
     in_thread = True
 
-    def __init__(self, algo: AlgoConfig, context: CreditContext | None) -> None:
-        if not isinstance(algo.advantage, GroupRelative):
-            raise TypeError(f"wanted advantage.type='group_relative', got {algo.advantage.type!r}")
-        self._config = algo.advantage
-        self._channels = Channels(algo.rewards, algo.gate, context)
+    def __init__(
+        self, config: GroupRelative, algo: AlgoConfig, context: CreditContext | None
+    ) -> None:
+        self._config = config
+        self._sources = RewardSources(algo.rewards, algo.gate, context)
         self._update = 0
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
@@ -88,66 +63,61 @@ class GroupRelativeCredit:
         Raises:
             TrainingError: A reward is not finite; the message names the episode.
         """
-        update, is_ready = self._update, self._channels.is_ready
+        update, is_ready = self._update, self._sources.is_ready
         self._update += 1
-        least = 2 if any(term.centre != "none" for term in self._config.terms) else 1
+        least = 2 if self._config.compares_attempts else 1
         kept = [g for g in groups if sum(bool(t.turns) for t in g.usable) >= least]
-        turns = Turns.of(kept)
+        turns = TurnBatch.of(kept)
         if not turns.episodes:
             return Credit(samples=(), dropped=_dropped(too_small=len(groups)))
-        channels = self._channels.read(turns)
+        components = self._sources.read(turns)
         too_small = len(groups) - len(kept)
         if not is_ready:
             dropped = _dropped(too_small=too_small, warmup=len(kept))
-            return Credit(samples=(), dropped=dropped, metrics=self._channels.metrics())
-        values_N = turn_advantages(turns, channels, self._config, update=update)
-        informative = informative_groups(turns, channels, self._config)
-        signal = groups_with_signal(turns, values_N)
+            return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
+        values_N = turn_advantages(turns, components, self._config, update=update)
+        informative = informative_groups(turns, components, self._config)
+        signal = set(turns.group_N[np.abs(values_N) > NO_ADVANTAGE].tolist())
         dropped = _dropped(
             too_small=too_small,
             filtered=len(kept) - len(informative),
             zero_spread=len(informative - signal),
         )
-        metrics = signal_metrics(turns, channels, self._config, values_N)
+        metrics = signal_metrics(turns, components, self._config, values_N)
         metrics["credit/groups_with_signal"] = len(signal) / len(groups)
-        return self._credit(turns, channels, values_N, informative & signal, dropped, metrics)
+        keep_B = np.isin(turns.group_B, list(informative & signal))
+        if self._config.drop_pivot:
+            keep_B &= ~pivots(turns, components, self._config)
+        return self._credit(turns, values_N, keep_B, dropped, metrics)
 
     def _credit(
         self,
-        turns: Turns,
-        channels: Mapping[str, Channel],
+        turns: TurnBatch,
         values_N: FloatArray,
-        chosen: set[int],
+        keep_B: NDArray[np.bool_],
         dropped: Mapping[str, int],
         metrics: Mapping[str, float],
     ) -> Credit:
-        """Return samples of the chosen groups, without their pivots."""
-        keep_B = np.isin(turns.group_B, list(chosen))
-        if self._config.drop_pivot:
-            keep_B &= ~pivots(turns, channels, self._config)
-        places = np.flatnonzero(keep_B).tolist()
         rows = turns.split(values_N)
+        kept = [(turns.episodes[b], rows[b], int(turns.group_B[b])) for b in np.flatnonzero(keep_B)]
         samples = [
             sample
-            for index, b in enumerate(places)
+            for index, (episode, values_T, group) in enumerate(kept)
             for sample in to_samples(
-                turns.episodes[b],
-                per_token(turns.episodes[b], rows[b]),
-                index=index,
-                group=int(turns.group_B[b]),
+                episode, per_token(episode, values_T), index=index, group=group
             )
         ]
         return Credit(
             samples=tuple(samples),
-            trajectories=tuple(turns.episodes[b] for b in places),
-            advantages=tuple(rows[b] for b in places),
+            trajectories=tuple(episode for episode, _, _ in kept),
+            advantages=tuple(values_T for _, values_T, _ in kept),
             dropped=dropped,
-            metrics={**self._channels.metrics(), **metrics},
+            metrics={**self._sources.metrics(), **metrics},
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the reward channels learned, and the update where it matters."""
-        state = self._channels.state()
+        """Return what the reward sources learned, and the update where it matters."""
+        state = self._sources.state()
         if isinstance(self._config.combine, GatedSum):
             import torch
 
@@ -155,20 +125,138 @@ class GroupRelativeCredit:
         return state
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
-        self._channels.load_state(tensors)
+        """Restore what ``state`` returned."""
+        self._sources.load_state(tensors)
         if _UPDATE in tensors:
             self._update = int(tensors[_UPDATE].item())
 
 
-def _dropped(**counts: int) -> dict[str, int]:
-    return {reason: count for reason, count in counts.items() if count}
+def turn_advantages(
+    turns: TurnBatch, components: Components, config: GroupRelative, *, update: int = 0
+) -> FloatArray:
+    """Return the advantage of every turn, shape [N].
+
+    Pure. An episode's advantages depend on its own group alone, but for ``batch`` and for the
+    common scale of a gated sum.
+
+    Args:
+        turns: The batch.
+        components: Its rewards.
+        config: The method.
+        update: Number of the update, from 0; a gated sum may fade with it.
+
+    Raises:
+        TrainingError: ``scale="mean"`` meets a group whose mean is negative.
+    """
+    terms = [t.weight * term_advantages(turns, components, t) for t in config.terms]
+    values_N = combine_terms(terms, turns, config.combine, update=update)
+    if config.drop_pivot:
+        values_N = values_N * _pivot_factors(values_N, turns)
+    if config.batch is not None:
+        values_N = scale_batch(values_N, batch_counts(turns, config.batch), config.batch)
+    return values_N
 
 
-def _pivot_factors(values_N: FloatArray, turns: Turns) -> FloatArray:
+def informative_groups(turns: TurnBatch, components: Components, config: GroupRelative) -> set[int]:
+    """Return the numbers of the groups that the filter keeps.
+
+    Groups with the same spread are kept in their order; of any batch at least one group is kept.
+
+    Args:
+        turns: The batch.
+        components: Its rewards.
+        config: The filter, and the first term for ``of="first_return"``.
+
+    Source:
+        ``keep_top``: StarPO-S, arXiv:2504.20073. ``min_std``: UI-S1, arXiv:2509.11543.
+    """
+    values_B = turns.outcome_B
+    if config.filter.of == "first_return":
+        values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
+    groups_G, first_G = np.unique(turns.group_B, return_index=True)
+    spread_G = group_deviations(values_B, turns)[first_G]
+    count = max(1, math.floor(config.filter.keep_top * groups_G.size + 1e-9))
+    chosen = np.argsort(-spread_G, kind="stable")[:count]
+    if config.filter.min_std is not None:
+        chosen = chosen[spread_G[chosen] > config.filter.min_std]
+    return set(groups_G[chosen].tolist())
+
+
+def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> NDArray[np.bool_]:
+    """Return which episode of each group is its median, the first of several, shape [B].
+
+    Args:
+        turns: The batch.
+        components: Its rewards.
+        config: Its first term says of what.
+
+    Source:
+        MC-GRPO; see ``docs/methods.md``.
+    """
+    values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
+    middles_B = lower_medians(values_B, turns.group_B, np.ones(values_B.shape))
+    candidates = np.flatnonzero(values_B == middles_B)
+    first = np.unique(turns.group_B[candidates], return_index=True)[1]
+    found_B = np.zeros(values_B.shape, dtype=np.bool_)
+    found_B[candidates[first]] = True
+    return found_B
+
+
+def _pivot_factors(values_N: FloatArray, turns: TurnBatch) -> FloatArray:
     """Return group size over the number of attempts that differ from the median, shape [N]."""
     differs_B = values_N[turns.turn_N == 0] != 0
     size = np.bincount(turns.group_B)
     others = np.bincount(turns.group_B, differs_B)
     factors_N: FloatArray = (size / np.maximum(others, 1))[turns.group_N]
     return factors_N
+
+
+def _dropped(**counts: int) -> dict[str, int]:
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def signal_metrics(
+    turns: TurnBatch, components: Components, config: GroupRelative, advantages_N: FloatArray
+) -> dict[str, float]:
+    """Return ``credit/*`` of one batch: whether credit has something to say.
+
+    ``advantage_mean`` and ``advantage_std`` are over turns. ``state_group_size`` is the mean size
+    of the baseline groups of one state, ``state_groups_of_one`` the share of turns that are alone
+    in theirs. ``NAME_outcome_correlation`` says how a reward agrees with the episode's return; it
+    is left out where one of them never varies.
+
+    Args:
+        turns: The batch, at least one turn.
+        components: Its rewards.
+        config: The method.
+        advantages_N: Shape [N].
+    """
+    metrics = {
+        "credit/advantage_mean": float(advantages_N.mean()),
+        "credit/advantage_std": float(advantages_N.std()),
+    }
+    for term in config.terms:
+        if term.group_by in ("state", "history"):
+            metrics |= _state_group_metrics(baseline_groups(turns, term)[0].baseline_N)
+    outcome_N = turns.outcome_B[turns.episode_N]
+    for name, component in components.items():
+        if name not in ("env", "outcome"):
+            valid_N = component.has_value_N
+            found = _correlation(component.values_N[valid_N], outcome_N[valid_N])
+            metrics |= {} if found is None else {f"credit/{name}_outcome_correlation": found}
+    return metrics
+
+
+def _state_group_metrics(baseline_N: IntArray) -> dict[str, float]:
+    sizes = np.unique(baseline_N[baseline_N >= 0], return_counts=True)[1]
+    alone = float((sizes == 1).sum() / sizes.sum()) if sizes.size else 0.0
+    return {
+        "credit/state_group_size": float(sizes.mean()) if sizes.size else 0.0,
+        "credit/state_groups_of_one": alone,
+    }
+
+
+def _correlation(rewards: FloatArray, outcomes: FloatArray) -> float | None:
+    if rewards.size < 2 or min(np.ptp(rewards), np.ptp(outcomes)) < ZERO_SPREAD:
+        return None
+    return float(np.corrcoef(rewards, outcomes)[0, 1])

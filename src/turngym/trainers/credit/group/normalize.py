@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turngym.errors import TrainingError
-from turngym.trainers.credit.turns import IntArray
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.group import Term
 
 ZERO_SPREAD = 1e-6
@@ -19,7 +18,7 @@ ZERO_SPREAD = 1e-6
 
 
 def normalize(
-    values_N: FloatArray, pools_N: IntArray, term: Term, *, counts_N: FloatArray | None = None
+    values_N: FloatArray, baseline_N: IntArray, term: Term, *, counts_N: FloatArray | None = None
 ) -> FloatArray:
     """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
 
@@ -29,7 +28,7 @@ def normalize(
 
     Args:
         values_N: What is compared, finite, shape [N].
-        pools_N: Any number for each pool; values in pool -1 take no part and become 0.
+        baseline_N: Any number for each pool; values in pool -1 take no part and become 0.
         term: Centre, scale, eps, least scale and what a pool of one becomes.
         counts_N: How often a value counts in the statistics, whole numbers. With 0 it is compared
             with the others and does not count itself. None counts each once.
@@ -38,11 +37,11 @@ def normalize(
         TrainingError: ``scale="mean"`` meets a pool whose mean is negative.
     """
     result_N = np.zeros(values_N.shape)
-    inside_N = pools_N >= 0
+    inside_N = baseline_N >= 0
     if not inside_N.any():
         return result_N
     counts = np.ones(values_N.shape) if counts_N is None else counts_N
-    pools = _Pools.of(values_N[inside_N], pools_N[inside_N], counts[inside_N])
+    pools = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
     spread_P = pools.largest() - pools.smallest()
     is_one_P, is_equal_P = pools.size_P <= 1, spread_P < ZERO_SPREAD
     centred_N = pools.values_N - _centre(pools, term)[pools.index_N] - term.offset
@@ -58,20 +57,20 @@ def normalize(
     return result_N
 
 
-def lower_medians(values_N: FloatArray, pools_N: IntArray, counts_N: FloatArray) -> FloatArray:
+def lower_medians(values_N: FloatArray, baseline_N: IntArray, counts_N: FloatArray) -> FloatArray:
     """Return the median of each value's pool, shape [N]; the lower one of two in the middle.
 
     Args:
         values_N: Shape [N].
-        pools_N: Number of the pool of each value, 0 or more.
+        baseline_N: Number of the pool of each value, 0 or more.
         counts_N: How often each counts.
     """
-    pools = _Pools.of(values_N, pools_N, counts_N)
+    pools = _Groups.of(values_N, baseline_N, counts_N)
     return pools.medians(values_N)[pools.index_N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pools:
+class _Groups:
     """N values in P pools and how often each counts."""
 
     values_N: FloatArray
@@ -81,8 +80,8 @@ class _Pools:
     """How much counts in a pool."""
 
     @classmethod
-    def of(cls, values_N: FloatArray, pools_N: IntArray, counts_N: FloatArray) -> _Pools:
-        index_N = np.unique(pools_N, return_inverse=True)[1]
+    def of(cls, values_N: FloatArray, baseline_N: IntArray, counts_N: FloatArray) -> _Groups:
+        index_N = np.unique(baseline_N, return_inverse=True)[1]
         size_P = np.bincount(index_N, counts_N).astype(np.float64)
         return cls(values_N=values_N, index_N=index_N, counts_N=counts_N, size_P=size_P)
 
@@ -127,7 +126,7 @@ class _Pools:
         return found_P
 
 
-def _centre(pools: _Pools, term: Term) -> FloatArray:
+def _centre(pools: _Groups, term: Term) -> FloatArray:
     if term.centre == "none":
         return np.zeros(pools.size_P.shape)
     if term.centre == "log_mean_exp":
@@ -135,7 +134,7 @@ def _centre(pools: _Pools, term: Term) -> FloatArray:
     return pools.medians(pools.values_N) if term.centre == "median" else pools.means()
 
 
-def _scale(pools: _Pools, term: Term) -> FloatArray:
+def _scale(pools: _Groups, term: Term) -> FloatArray:
     """Return what is divided by, ``eps`` included, shape [P]."""
     if term.scale == "none":
         return np.ones(pools.size_P.shape)

@@ -1,83 +1,93 @@
-"""One comparison: from reward channels to one advantage per turn.
+"""One comparison: from reward components to one advantage per turn.
 
-Axis letters: C channels, N turns, R returns that are compared (C·N in a row).
+Axis letters: C components, N turns of any episode (in episode order, then turn order), R values
+that are compared (C·N in a row).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.trainers.credit.channels import EXPERT_MATCH, Channel, part_rewards
-from turngym.trainers.credit.group.baseline_groups import Pooling, counts, poolings
+from turngym.trainers.credit.base import Components, TurnBatch
+from turngym.trainers.credit.group.baseline_groups import baseline_groups, turn_counts
 from turngym.trainers.credit.group.normalize import normalize
-from turngym.trainers.credit.group.returns import outcomes, rewards_to_go
-from turngym.trainers.credit.turns import Turns
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.credit.sources.environment import EXPERT_MATCH, part_rewards
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.group import Term
 
 _NOTHING = 1e-9
-"""A relative return up to this counts as 0 where several pools are averaged."""
+"""A relative return up to this counts as 0 where several baseline groups are averaged."""
 
 
-def term_advantages(turns: Turns, channels: Mapping[str, Channel], term: Term) -> FloatArray:
+def term_advantages(turns: TurnBatch, components: Components, term: Term) -> FloatArray:
     """Return what a comparison makes of each turn, without ``term.weight``, shape [N].
+
+    ``accumulate_first``: rewards become returns, which are normalised. ``normalize_first``: rewards
+    are normalised, and what comes of it is accumulated like rewards.
 
     Args:
         turns: The batch.
-        channels: Its rewards by channel.
+        components: Its rewards.
         term: The comparison.
 
     Raises:
         TrainingError: See ``normalize``.
     """
-    names = _channel_names(channels, term)
+    names = _component_names(components, term)
     weights_C = np.array([term.reward_weights.get(name, 1.0) for name in names])
-    values_CN = np.stack([channels[name].values_N for name in names])
-    valid_CN = np.stack([channels[name].has_value_N for name in names])
+    values_CN = np.stack([components[name].values_N for name in names])
+    valid_CN = np.stack([components[name].has_value_N for name in names])
     if term.order == "accumulate_first":
         if term.normalization == "joint":
             values_CN, weights_C = weights_C[None] @ values_CN, np.ones(1)
-        returns_CN = np.stack([_accumulated(row, turns, channels, term) for row in values_CN])
+        returns_CN = np.stack([_returns(row, turns, components, term) for row in values_CN])
+        # A return exists on every turn, also where the reward itself has no value.
         everywhere_CN = np.ones(returns_CN.shape, dtype=np.bool_)
-        compared_CN = _compared_apart(returns_CN, everywhere_CN, turns, term)
-        found_N: FloatArray = weights_C @ compared_CN
+        found_N: FloatArray = weights_C @ _each_normalized(returns_CN, everywhere_CN, turns, term)
         return found_N
     if term.normalization == "joint":
         values_CN = weights_C[:, None] * values_CN
-        return _sums(_compared(values_CN, valid_CN, turns, term).sum(axis=0), turns, term)
-    return _sums(weights_C @ _compared_apart(values_CN, valid_CN, turns, term), turns, term)
+        rewards_N = _normalized(values_CN, valid_CN, turns, term).sum(axis=0)
+    else:
+        rewards_N = weights_C @ _each_normalized(values_CN, valid_CN, turns, term)
+    return _accumulated(rewards_N, turns, term)
 
 
-def term_returns(turns: Turns, channels: Mapping[str, Channel], term: Term) -> FloatArray:
-    """Return what each turn is held responsible for before anything is compared, shape [N]."""
-    names = _channel_names(channels, term)
-    values = [term.reward_weights.get(name, 1.0) * channels[name].values_N for name in names]
-    return _accumulated(np.sum(values, axis=0), turns, channels, term)
+def term_returns(turns: TurnBatch, components: Components, term: Term) -> FloatArray:
+    """Return what each turn is held responsible for before anything is compared, shape [N].
+
+    Args:
+        turns: The batch.
+        components: Its rewards.
+        term: Which of them, and how they accumulate.
+    """
+    names = _component_names(components, term)
+    values = [term.reward_weights.get(name, 1.0) * components[name].values_N for name in names]
+    return _returns(np.sum(values, axis=0), turns, components, term)
 
 
-def _channel_names(channels: Mapping[str, Channel], term: Term) -> list[str]:
-    """Return the channels that a term reads; ``parts`` stands for all parts, in order."""
+def _component_names(components: Components, term: Term) -> list[str]:
+    """Return the components that a term reads; ``parts`` stands for all parts, in order."""
     return [
         name
         for wanted in term.rewards
-        for name in ([n for n in channels if n.startswith("parts/")] or [wanted])
+        for name in ([n for n in components if n.startswith("parts/")] or [wanted])
         if wanted == "parts" or name == wanted
     ]
 
 
-def _accumulated(
-    rewards_N: FloatArray, turns: Turns, channels: Mapping[str, Channel], term: Term
+def _returns(
+    rewards_N: FloatArray, turns: TurnBatch, components: Components, term: Term
 ) -> FloatArray:
-    returns_N = _sums(rewards_N, turns, term)
+    """Return accumulated rewards, plus those that count for their own turn alone."""
+    returns_N = _accumulated(rewards_N, turns, term)
     for name in term.immediate:
-        returns_N = returns_N + channels[name].values_N
+        returns_N = returns_N + components[name].values_N
     return returns_N
 
 
-def _sums(rewards_N: FloatArray, turns: Turns, term: Term) -> FloatArray:
+def _accumulated(rewards_N: FloatArray, turns: TurnBatch, term: Term) -> FloatArray:
     if term.returns == "outcome":
         return outcomes(rewards_N, turns.episode_N)
     passes_N = None
@@ -86,44 +96,76 @@ def _sums(rewards_N: FloatArray, turns: Turns, term: Term) -> FloatArray:
     return rewards_to_go(rewards_N, turns.is_last_N, gamma=term.gamma, passes_N=passes_N)
 
 
-def _compared_apart(
-    values_CN: FloatArray, valid_CN: NDArray[np.bool_], turns: Turns, term: Term
+def outcomes(rewards_N: FloatArray, episode_N: IntArray) -> FloatArray:
+    """Return the sum of the whole episode for each of its turns, shape [N].
+
+    Args:
+        rewards_N: Shape [N].
+        episode_N: 0-based number of the episode of each turn.
+    """
+    sums_B = np.bincount(episode_N, rewards_N).astype(np.float64)
+    return sums_B[episode_N]
+
+
+def rewards_to_go(
+    rewards_N: FloatArray,
+    is_last_N: NDArray[np.bool_],
+    *,
+    gamma: float = 1.0,
+    passes_N: NDArray[np.bool_] | None = None,
 ) -> FloatArray:
-    """Compare each channel in pools of its own."""
+    """Return ``G_t = r_t + gamma * G_{t+1}`` within each episode, shape [N].
+
+    Args:
+        rewards_N: Shape [N].
+        is_last_N: True on the last turn of each episode.
+        gamma: Discount per turn, in [0, 1].
+        passes_N: False on a turn over which nothing passes back: it is worth its own reward, and
+            the turns before it hear neither of it nor of what follows. None passes everywhere.
+
+    Source:
+        TRLOO, arXiv:2602.05885. With ``passes_N``: UI-S1, arXiv:2509.11543.
+    """
+    open_N = np.ones(is_last_N.shape, dtype=np.bool_) if passes_N is None else passes_N
+    returns: list[float] = []
+    following = 0.0
+    turns = zip(rewards_N.tolist(), is_last_N.tolist(), open_N.tolist(), strict=True)
+    for reward, is_last, passes in reversed(list(turns)):
+        returns.append(reward + gamma * following if passes and not is_last else reward)
+        following = returns[-1] if passes else 0.0
+    return np.array(returns[::-1], dtype=np.float64)
+
+
+def _each_normalized(
+    values_CN: FloatArray, valid_CN: NDArray[np.bool_], turns: TurnBatch, term: Term
+) -> FloatArray:
+    """Return each component normalised in baseline groups of its own, shape [C, N]."""
     rows = zip(values_CN, valid_CN, strict=True)
-    return np.concatenate([_compared(v[None], ok[None], turns, term) for v, ok in rows])
+    return np.concatenate([_normalized(v[None], ok[None], turns, term) for v, ok in rows])
 
 
-def _compared(
-    values_CN: FloatArray, valid_CN: NDArray[np.bool_], turns: Turns, term: Term
+def _normalized(
+    values_CN: FloatArray, valid_CN: NDArray[np.bool_], turns: TurnBatch, term: Term
 ) -> FloatArray:
-    """Compare the values of all channels in the same pools; 0 where there is no value."""
+    """Return all components normalised in the same baseline groups, 0 where there is no value."""
     if term.above is not None:
         values_CN = (values_CN > term.above).astype(np.float64)
     if term.unit == "token":
         values_CN = values_CN / np.maximum(turns.tokens_N, 1)
         valid_CN = valid_CN & (values_CN != 0) & (turns.tokens_N > 0)
-    found = [
-        (pooling.weight, _within(values_CN, valid_CN, pooling, turns, term))
-        for pooling in poolings(turns, term)
-    ]
+    counts_R = np.tile(turn_counts(turns, term), len(values_CN))
+    found = []
+    for groups in baseline_groups(turns, term):
+        baseline_R = np.where(valid_CN, groups.baseline_N, -1).ravel()
+        relative_R = normalize(values_CN.ravel(), baseline_R, term, counts_N=counts_R)
+        found.append((groups.weight, relative_R.reshape(values_CN.shape)))
     if term.group_by != "history":
         return found[0][1]
+    # HGPO: the weighted mean over the depths at which a turn differs from its baseline; a depth
+    # where it is alone, or equal to all others, has no say.
     total_CN, weights_CN = np.zeros(values_CN.shape), np.zeros(values_CN.shape)
     for weight, relative_CN in found:
-        says_something_CN = np.abs(relative_CN) > _NOTHING
-        total_CN += weight * np.where(says_something_CN, relative_CN, 0.0)
-        weights_CN += weight * says_something_CN
+        differs_CN = np.abs(relative_CN) > _NOTHING
+        total_CN += weight * np.where(differs_CN, relative_CN, 0.0)
+        weights_CN += weight * differs_CN
     return total_CN / np.where(weights_CN > 0, weights_CN, 1.0)
-
-
-def _within(
-    values_CN: FloatArray,
-    valid_CN: NDArray[np.bool_],
-    pooling: Pooling,
-    turns: Turns,
-    term: Term,
-) -> FloatArray:
-    pools_R = np.where(valid_CN, pooling.pools_N, -1).ravel()
-    counts_R = np.tile(counts(turns, term), len(values_CN))
-    return normalize(values_CN.ravel(), pools_R, term, counts_N=counts_R).reshape(values_CN.shape)

@@ -9,7 +9,6 @@ Axis letters: N turn of any episode, T turn of one episode, M token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,15 @@ import numpy as np
 
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.branches import (
+from turngym.trainers.credit.base import (
+    Components,
+    CreditContext,
+    RewardComponent,
+    StatelessSource,
+    TurnBatch,
+)
+from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places
+from turngym.trainers.credit.sources.branches import (
     Branch,
     Tree,
     TreeScores,
@@ -26,9 +32,7 @@ from turngym.trainers.credit.branches import (
     score_trees_apart,
     sees_branches,
 )
-from turngym.trainers.credit.channels import Channel, StatelessSource
-from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places
-from turngym.trainers.credit.turns import IntArray, Turns
+from turngym.trainers.samples import IntArray
 from turngym.trainers.settings.rewards import FeedbackGain
 from turngym.types import Message, Trajectory
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 _PROBE = "probe content"
 
 
-class FeedbackGainSource(StatelessSource):
+class FeedbackGainSource(StatelessSource[FeedbackGain]):
     """The channel ``feedback_gain``; learns nothing of its own.
 
     ``I_t`` is the mean over the tokens of the next action of ``log pi(real feedback) - log
@@ -60,7 +64,7 @@ class FeedbackGainSource(StatelessSource):
     """
 
     def __init__(self, config: FeedbackGain, context: CreditContext) -> None:
-        super().__init__()
+        super().__init__(config)
         tokenizer = context.renderer.tokenizer
         check_fast(tokenizer, config.type)
         ids = tokenizer.encode(config.placeholder, add_special_tokens=False)
@@ -74,7 +78,7 @@ class FeedbackGainSource(StatelessSource):
         self._locator = FeedbackLocator(context.renderer)
         self._one_pass: bool | None = None
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         asked = [self._counterfactuals(episode) for episode in turns.episodes]
         scored = self._score([one.tree for one in asked if one.turns])
@@ -94,7 +98,7 @@ class FeedbackGainSource(StatelessSource):
         self._metrics = {"credit/feedback_gain_fallbacks": float(fallbacks)}
         if has_value_N.any():
             self._metrics["credit/feedback_gain_mean"] = float(values_N[has_value_N].mean())
-        return {"feedback_gain": Channel(values_N=values_N, has_value_N=has_value_N)}
+        return {"feedback_gain": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
     def _score(self, trees: list[Tree]) -> list[TreeScores]:
         context = self._context

@@ -9,7 +9,6 @@ Axis letters: N turn of any episode, T turn of one episode, M token of the answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -17,23 +16,27 @@ from numpy.typing import NDArray
 
 from turngym.agents.rendering import Renderer
 from turngym.seeding import generator
-from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.branches import (
+from turngym.trainers.credit.base import (
+    Components,
+    CreditContext,
+    RewardComponent,
+    StatelessSource,
+    TurnBatch,
+)
+from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
+from turngym.trainers.credit.sources.branches import (
     Branch,
     Tree,
     score_trees,
     score_trees_apart,
     sees_branches,
 )
-from turngym.trainers.credit.channels import Channel, StatelessSource
-from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
-from turngym.trainers.credit.turns import IntArray, Turns
-from turngym.trainers.samples import FloatArray
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.rewards import InfoGain
 from turngym.types import Trajectory
 
 
-class InfoGainSource(StatelessSource):
+class InfoGainSource(StatelessSource[InfoGain]):
     """The channel ``info_gain``; learns nothing of its own.
 
     The last turn of an episode has no value, and neither have episodes that cannot be scored: no
@@ -53,13 +56,12 @@ class InfoGainSource(StatelessSource):
     """
 
     def __init__(self, config: InfoGain, context: CreditContext) -> None:
-        super().__init__()
+        super().__init__(config)
         check_fast(context.renderer.tokenizer, config.type)
-        self._config = config
         self._context = context
         self._one_pass: bool | None = None
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         questions = [self._question(episode) for episode in turns.episodes]
         beliefs = self._beliefs([question for question in questions if question is not None])
@@ -81,7 +83,7 @@ class InfoGainSource(StatelessSource):
             values_N[has_value_N] = rng.permutation(values_N[has_value_N])
         if has_value_N.any():
             self._metrics["credit/info_gain_mean"] = float(values_N[has_value_N].mean())
-        return {"info_gain": Channel(values_N=values_N, has_value_N=has_value_N)}
+        return {"info_gain": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
     def _question(self, episode: Trajectory) -> Tree | None:
         """Return an episode with its answer after each prompt, or None when it has no answer."""

@@ -1,24 +1,164 @@
-"""What sources of credit share that learn a model of their own while they judge.
+"""What reward sources share that learn a model of their own while they judge.
 
-Axis letters: N chosen token, H width.
+They learn from the newest episodes, kept as tensors that a checkpoint can hold.
+
+Axis letters: L token of a row.
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from numpy.typing import NDArray
+from torch import Tensor
 
-from turngym.trainers.credit.sources.ring import Ring
-from turngym.trainers.update.forward import MicroBatch
+from turngym.trainers.samples import IntArray, to_samples
+from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.forward import MicroBatch, micro_batches
+from turngym.types import Trajectory
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """Tokens that the policy saw in one piece."""
+
+    token_ids_L: IntArray
+    turn_ids_L: IntArray
+    """0-based turn of a sampled token, -1 elsewhere."""
+    reference_L: NDArray[np.float32]
+    """Log-probs of a model that never changes, so they are scored once; 0 where none is needed."""
+    sign: int = 1
+    """-1 on the worse side of a pair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingExample:
+    """An episode that a model learns from, or a pair of them."""
+
+    rows: tuple[Row, ...]
+    outcome: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest row."""
+        return max(row.token_ids_L.size for row in self.rows)
+
+
+def episode_rows(trajectory: Trajectory, *, prefix: Sequence[int] = ()) -> tuple[Row, ...]:
+    """Return an episode as one row for each segment of its history.
+
+    Args:
+        trajectory: Its tokens are taken as they were sampled.
+        prefix: Tokens to put before each row.
+
+    Raises:
+        TrainingError: A turn has no sampled tokens.
+    """
+    before = np.array(prefix, dtype=np.int64)
+    samples = to_samples(trajectory, np.zeros(trajectory.num_sampled_tokens), index=0)
+    return tuple(
+        Row(
+            token_ids_L=np.concatenate([before, sample.token_ids]),
+            turn_ids_L=np.concatenate([np.full(before.shape, -1), sample.turn_ids]),
+            reference_L=np.zeros(before.size + sample.token_ids.size, dtype=np.float32),
+        )
+        for sample in samples
+    )
+
+
+def packed(examples: Sequence[TrainingExample], *, max_tokens: int) -> Iterator[list[int]]:
+    """Yield numbers of examples whose rows together stay within ``max_tokens``, padding included.
+
+    A example is never torn apart, because its loss couples all its rows; one that is too large
+    comes alone.
+    """
+    order = sorted(range(len(examples)), key=lambda i: (-examples[i].width, i))
+    chosen: list[int] = []
+    rows = 0
+    for i in order:  # longest first, so the first of a pack gives its width
+        rows += len(examples[i].rows)
+        if chosen and rows * examples[chosen[0]].width > max_tokens:
+            yield chosen
+            chosen, rows = [], len(examples[i].rows)
+        chosen.append(i)
+    if chosen:
+        yield chosen
+
+
+def rectangle(
+    rows: Sequence[Row], masks: Sequence[NDArray[np.bool_]], device: torch.device
+) -> MicroBatch:
+    """Return all ``rows`` in one rectangle, with the tokens that ``masks`` choose."""
+    area = len(rows) * max(row.token_ids_L.size for row in rows)
+    token_ids = [row.token_ids_L for row in rows]
+    [batch] = micro_batches(token_ids, masks, max_tokens=area, device=device)
+    return batch
+
+
+class ExampleBuffer:
+    """A buffer of the newest training examples, as a checkpoint can hold it.
+
+    Args:
+        size: Most of them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._examples: deque[TrainingExample] = deque(maxlen=size)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def add(self, examples: Sequence[TrainingExample]) -> None:
+        """Add the newest; the oldest give way."""
+        self._examples.extend(examples)
+
+    def sample(self, count: int, rng: np.random.Generator) -> list[TrainingExample]:
+        """Return ``count`` different examples, or all there are when those are fewer."""
+        size = min(count, len(self._examples))
+        return [self._examples[i] for i in rng.choice(len(self._examples), size, replace=False)]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all examples, their rows one after another."""
+        rows = [row for example in self._examples for row in example.rows]
+        return {
+            "tokens": _joined([row.token_ids_L for row in rows], np.int64),
+            "turns": _joined([row.turn_ids_L for row in rows], np.int64),
+            "reference": _joined([row.reference_L for row in rows], np.float32),
+            "lengths": torch.tensor([r.token_ids_L.size for r in rows], dtype=torch.int64),
+            "signs": torch.tensor([r.sign for r in rows], dtype=torch.int64),
+            "rows": torch.tensor([len(x.rows) for x in self._examples], dtype=torch.int64),
+            "outcomes": torch.tensor([x.outcome for x in self._examples], dtype=torch.float64),
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        self._examples.clear()
+        signs = tensors["signs"].tolist()
+        if not signs:
+            return
+        cuts = list(accumulate(tensors["lengths"].tolist()))[:-1]
+        names = ("tokens", "turns", "reference")
+        columns = [np.split(tensors[name].numpy(), cuts) for name in names]
+        rows = iter(
+            Row(token_ids_L=ids, turn_ids_L=turns, reference_L=reference, sign=sign)
+            for ids, turns, reference, sign in zip(*columns, signs, strict=True)
+        )
+        counts, outcomes = tensors["rows"].tolist(), tensors["outcomes"].tolist()
+        self._examples.extend(
+            TrainingExample(rows=tuple(next(rows) for _ in range(count)), outcome=outcome)
+            for count, outcome in zip(counts, outcomes, strict=True)
+        )
+
+
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *arrays]))
 
 
 class Learner(Protocol):
@@ -29,7 +169,7 @@ class Learner(Protocol):
         ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore both."""
         ...
 
 
@@ -37,15 +177,15 @@ L = TypeVar("L", bound=Learner)
 
 
 class LearnedSource(ABC, Generic[L]):
-    """Has a learner, made when first needed, and the newest lessons that it learns from.
+    """A reward source with a learner, made when first needed, and a buffer of examples for it.
 
     Args:
-        capacity: Most lessons.
+        capacity: Most examples.
         warmup_updates: Batches that it only learns from.
     """
 
     def __init__(self, capacity: int, *, warmup_updates: int) -> None:
-        self._ring = Ring(capacity)
+        self._buffer = ExampleBuffer(capacity)
         self._warmup_updates = warmup_updates
         self._made: L | None = None
         self._reads = 0
@@ -70,55 +210,18 @@ class LearnedSource(ABC, Generic[L]):
         return self._metrics
 
     def state(self) -> dict[str, Tensor]:
-        """Return the learner, its optimizer, and the lessons that it learns from."""
-        tensors = {f"ring/{name}": tensor for name, tensor in self._ring.state().items()}
+        """Return the learner, its optimizer, and the examples that it learns from."""
+        parts = {"buffer": self._buffer.state()}
         if self._made is not None:
-            tensors |= {f"learner/{name}": tensor for name, tensor in self._made.state().items()}
-        return tensors | {"reads": torch.tensor(self._reads)}
+            parts["learner"] = self._made.state()
+        return joined(parts) | {"reads": torch.tensor(self._reads)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         if not tensors:
             return
-        self._ring.load_state(below(tensors, "ring"))
+        self._buffer.load_state(below(tensors, "buffer"))
         self._reads = int(tensors["reads"].item())
         if learned := below(tensors, "learner"):
             self._made = self._new_learner()
             self._made.load_state(learned)
-
-
-def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
-    """Return a copy of a model's body in fp32, adapters merged, to be trained; and its width."""
-    plain: Any = model
-    if hasattr(plain, "merge_and_unload"):
-        plain = copy.deepcopy(plain).merge_and_unload()
-    body: nn.Module = copy.deepcopy(plain.base_model).float().requires_grad_(True).eval()
-    return body, int(plain.config.get_text_config().hidden_size)
-
-
-class BodyWithHead(nn.Module):
-    """A copy of a model's body, adapters merged, and one number read off its hidden states.
-
-    In fp32 and in evaluation mode, so that dropout adds no noise. The head starts at 0, and draws
-    no random numbers.
-    """
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.body, width = body_of(model)
-        self.device: torch.device = next(self.body.parameters()).device
-        self.weight = nn.Parameter(torch.zeros(1, width))
-        self.bias = nn.Parameter(torch.zeros(1))
-        self.to(self.device).eval()
-
-    def forward(self, batch: MicroBatch, *, is_behind: bool) -> Tensor:
-        """Return one number [N] per chosen token, read behind it or just before it."""
-        hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        chosen_NH = hidden[batch.rows_N, batch.columns_N + is_behind]
-        return functional.linear(chosen_NH, self.weight, self.bias)[:, 0]
-
-
-def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the entries under ``name/``, without it."""
-    prefix = f"{name}/"
-    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}

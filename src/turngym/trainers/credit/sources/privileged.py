@@ -23,15 +23,21 @@ from torch.nn import functional
 
 from turngym.agents.rendering import Renderer
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.channels import Channel
+from turngym.trainers.credit.base import Components, CreditContext, RewardComponent, TurnBatch
 from turngym.trainers.credit.layout import room_of
-from turngym.trainers.credit.sources.learned import LearnedSource, below
-from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.sources.learned import (
+    ExampleBuffer,
+    LearnedSource,
+    Row,
+    TrainingExample,
+    episode_rows,
+    packed,
+    rectangle,
+)
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
+from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.forward import score, token_logprobs
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.optimizer import Optimizer
@@ -79,7 +85,7 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         self._config = config
         self._context = context
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Components:
         """Return the advantages of a batch, then let the critic learn from it."""
         is_ready = self.is_ready
         self._reads += 1
@@ -92,7 +98,7 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
             values_N[start : start + one.advantages_T.size] = one.advantages_T
             has_value_N[start : start + one.advantages_T.size] = True
         self._metrics = self._learn(turns, judged, self._learner)
-        return {"privileged": Channel(values_N=values_N, has_value_N=has_value_N)}
+        return {"privileged": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
     def _new_learner(self) -> PrivilegedCritic:
         context = self._context
@@ -101,7 +107,7 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
             context.model, self._config, seed=seed, max_tokens=context.max_tokens
         )
 
-    def _judge(self, turns: Turns, critic: PrivilegedCritic) -> list[_Judged]:
+    def _judge(self, turns: TurnBatch, critic: PrivilegedCritic) -> list[_Judged]:
         """Return the episodes that have a true answer and fit, with their advantages."""
         found = {number: self._rows(episode) for number, episode in enumerate(turns.episodes)}
         flat = critic.with_reference([row for rows in found.values() for row in rows])
@@ -136,12 +142,12 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         return () if too_long else rows
 
     def _learn(
-        self, turns: Turns, judged: Sequence[_Judged], critic: PrivilegedCritic
+        self, turns: TurnBatch, judged: Sequence[_Judged], critic: PrivilegedCritic
     ) -> dict[str, float]:
         pairs = best_and_worse(turns, judged)
-        self._ring.add([pair_lesson(better.rows, worse.rows) for better, worse in pairs])
-        steps = self._config.steps_per_update if len(self._ring) else 0
-        losses = [critic.step(self._ring) for _ in range(steps)]
+        self._buffer.add([pair_example(better.rows, worse.rows) for better, worse in pairs])
+        steps = self._config.steps_per_update if len(self._buffer) else 0
+        losses = [critic.step(self._buffer) for _ in range(steps)]
         metrics = {
             "credit/privileged_fallbacks": float(len(turns.episodes) - len(judged)),
             "credit/privileged_pairs": float(len(pairs)),
@@ -188,14 +194,14 @@ class PrivilegedCritic:
         scored = self._score(self._model, rows)
         return [ours - row.reference_L for ours, row in zip(scored, rows, strict=True)]
 
-    def step(self, ring: Ring) -> float:
-        """Take one optimizer step on pairs of ``ring`` and return the loss before it.
+    def step(self, buffer: ExampleBuffer) -> float:
+        """Take one optimizer step on pairs of ``buffer`` and return the loss before it.
 
         Raises:
             TrainingError: The loss or a gradient is not finite.
         """
         config, number = self._config, self._optimizer.steps
-        pairs = ring.draw(config.batch_pairs, generator(self._seed, "pairs", number))
+        pairs = buffer.sample(config.batch_pairs, generator(self._seed, "pairs", number))
         self._optimizer.zero_grad()
         total = 0.0
         for numbers in packed(pairs, max_tokens=self._max_tokens):
@@ -208,12 +214,9 @@ class PrivilegedCritic:
 
     def state(self) -> dict[str, Tensor]:
         """Return both copies' weights, moments and the number of steps."""
-        tensors = {f"model/{name}": tensor for name, tensor in own_state(self._model).items()}
-        frozen = own_state(self._reference)
-        moments = self._optimizer.state()
-        tensors |= {f"reference/{name}": tensor for name, tensor in frozen.items()}
-        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
-        return tensors | {"steps": torch.tensor(self._optimizer.steps)}
+        trained, frozen = own_state(self._model), own_state(self._reference)
+        parts = {"model": trained, "reference": frozen, "optimizer": self._optimizer.state()}
+        return joined(parts) | {"steps": torch.tensor(self._optimizer.steps)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""
@@ -222,7 +225,7 @@ class PrivilegedCritic:
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
 
-    def _margins(self, pairs: Sequence[Lesson]) -> Tensor:
+    def _margins(self, pairs: Sequence[TrainingExample]) -> Tensor:
         """Return by how much the better side of each pair is ahead, shape [P]."""
         rows = [row for pair in pairs for row in pair.rows]
         owners = [
@@ -268,7 +271,7 @@ def ranking_loss(margins_P: Tensor, *, beta: float) -> Tensor:
     return -functional.logsigmoid(beta * margins_P)
 
 
-def best_and_worse(turns: Turns, judged: Sequence[_Judged]) -> list[tuple[_Judged, _Judged]]:
+def best_and_worse(turns: TurnBatch, judged: Sequence[_Judged]) -> list[tuple[_Judged, _Judged]]:
     """Return the best attempt of each group with every attempt that earned strictly less."""
     outcome_B, pairs = turns.outcome_B, []
     for group in np.unique(turns.group_B):
@@ -280,12 +283,12 @@ def best_and_worse(turns: Turns, judged: Sequence[_Judged]) -> list[tuple[_Judge
     return pairs
 
 
-def pair_lesson(better: Sequence[Row], worse: Sequence[Row]) -> Lesson:
-    """Return a pair of attempts as one lesson."""
-    return Lesson(rows=(*better, *(replace(row, sign=-1) for row in worse)))
+def pair_example(better: Sequence[Row], worse: Sequence[Row]) -> TrainingExample:
+    """Return a pair of attempts as one example."""
+    return TrainingExample(rows=(*better, *(replace(row, sign=-1) for row in worse)))
 
 
-def pair_weights(pair: Lesson, objective: Objective) -> list[NDArray[np.float32]]:
+def pair_weights(pair: TrainingExample, objective: Objective) -> list[NDArray[np.float32]]:
     """Return what each token's log-ratio counts in the margin, one array [L] per row.
 
     ``turn_sum``: ``1 / n`` in a turn of n tokens. ``token_mean``: one over the drawn tokens of the

@@ -19,14 +19,21 @@ from torch import Tensor
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import CreditContext
-from turngym.trainers.credit.channels import Channel
-from turngym.trainers.credit.sources.learned import BodyWithHead, LearnedSource, below
-from turngym.trainers.credit.sources.ring import Lesson, Ring, Row, episode_rows, packed, rectangle
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import Components, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.nets import BodyWithHead
+from turngym.trainers.credit.sources.learned import (
+    ExampleBuffer,
+    LearnedSource,
+    Row,
+    TrainingExample,
+    episode_rows,
+    packed,
+    rectangle,
+)
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Progress
+from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         self._config = config
         self._context = context
 
-    def read(self, turns: Turns) -> Mapping[str, Channel]:
+    def read(self, turns: TurnBatch) -> Components:
         """Return the rewards of a batch, then let the estimator learn from it."""
         is_ready = self.is_ready
         self._reads += 1
@@ -68,7 +75,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         rewards_N = progress_rewards(values_N, turns, self._config)
         has_value_N = np.full(rewards_N.shape, is_ready)
         return {
-            "progress": Channel(
+            "progress": RewardComponent(
                 values_N=np.where(has_value_N, rewards_N, 0.0), has_value_N=has_value_N
             )
         }
@@ -83,16 +90,16 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
             model = context.model
         return ProgressEstimator(model, config, seed=seed, max_tokens=context.max_tokens)
 
-    def _judge_and_learn(self, turns: Turns) -> FloatArray:
+    def _judge_and_learn(self, turns: TurnBatch) -> FloatArray:
         """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        lessons = [
-            Lesson(rows=episode_rows(episode), outcome=float(outcome))
+        examples = [
+            TrainingExample(rows=episode_rows(episode), outcome=float(outcome))
             for episode, outcome in zip(turns.episodes, turns.outcome_B, strict=True)
         ]
-        contributions = self._learner.contributions(lessons)
+        contributions = self._learner.contributions(examples)
         metrics = _metrics(contributions, turns.outcome_B)
-        self._ring.add(lessons)
-        losses = [self._learner.step(self._ring) for _ in range(self._config.steps_per_update)]
+        self._buffer.add(examples)
+        losses = [self._learner.step(self._buffer) for _ in range(self._config.steps_per_update)]
         self._metrics = metrics | {"credit/progress_loss": float(np.mean(losses))}
         return np.concatenate([np.zeros(0), *contributions])
 
@@ -118,43 +125,41 @@ class ProgressEstimator:
         self._max_tokens = max_tokens
         self._optimizer = Optimizer(self._net, OptimizerConfig(lr=config.lr), total_steps=1)
 
-    def contributions(self, lessons: Sequence[Lesson]) -> list[FloatArray]:
+    def contributions(self, examples: Sequence[TrainingExample]) -> list[FloatArray]:
         """Return what each turn contributed, one array [T] per episode, without gradient."""
         found: dict[int, FloatArray] = {}
         with torch.no_grad():
-            for numbers in packed(lessons, max_tokens=self._max_tokens):
-                values_N, owners_N = self._forward([lessons[i] for i in numbers])
+            for numbers in packed(examples, max_tokens=self._max_tokens):
+                values_N, owners_N = self._forward([examples[i] for i in numbers])
                 values, owners = values_N.double().cpu().numpy(), owners_N.cpu().numpy()
                 found |= {i: values[owners == place] for place, i in enumerate(numbers)}
-        return [found[i] for i in range(len(lessons))]
+        return [found[i] for i in range(len(examples))]
 
-    def step(self, ring: Ring) -> float:
-        """Take one optimizer step on episodes of ``ring`` and return the loss before it.
+    def step(self, buffer: ExampleBuffer) -> float:
+        """Take one optimizer step on episodes of ``buffer`` and return the loss before it.
 
         Raises:
             TrainingError: The loss or a gradient is not finite.
         """
         number = self._optimizer.steps
         rng = generator(self._seed, "episodes", number)
-        lessons = ring.draw(self._config.batch_episodes, rng)
+        examples = buffer.sample(self._config.batch_episodes, rng)
         self._optimizer.zero_grad()
         total = 0.0
-        for numbers in packed(lessons, max_tokens=self._max_tokens):
-            values_N, owners_N = self._forward([lessons[i] for i in numbers])
-            outcomes_B = values_N.new_tensor([lessons[i].outcome for i in numbers])
-            loss = squared_error(values_N, owners_N, outcomes_B) / len(lessons)
+        for numbers in packed(examples, max_tokens=self._max_tokens):
+            values_N, owners_N = self._forward([examples[i] for i in numbers])
+            outcomes_B = values_N.new_tensor([examples[i].outcome for i in numbers])
+            loss = squared_error(values_N, owners_N, outcomes_B) / len(examples)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        if lessons:
+        if examples:
             self._optimizer.step(total, where=f"progress estimator, step {number}")
         return total
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and the number of steps."""
-        tensors = {f"net/{name}": tensor for name, tensor in self._net.state_dict().items()}
-        moments = self._optimizer.state()
-        tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
-        return tensors | {"steps": torch.tensor(self._optimizer.steps)}
+        parts = {"net": self._net.state_dict(), "optimizer": self._optimizer.state()}
+        return joined(parts) | {"steps": torch.tensor(self._optimizer.steps)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned."""
@@ -162,19 +167,19 @@ class ProgressEstimator:
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
 
-    def _forward(self, lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor]:
+    def _forward(self, examples: Sequence[TrainingExample]) -> tuple[Tensor, Tensor]:
         """Return contributions [N] and the place of the episode that each belongs to, [N].
 
         The actions of one episode keep their order.
         """
-        pairs = [(row, owner) for owner, lesson in enumerate(lessons) for row in lesson.rows]
+        pairs = [(row, owner) for owner, example in enumerate(examples) for row in example.rows]
         rows = [row for row, _ in pairs]
         owners = [np.full(row.token_ids_L.shape, owner) for row, owner in pairs]
         batch = rectangle(rows, [last_tokens(row) for row in rows], self._net.device)
         return self._net(batch, is_behind=True), batch.gather(owners)
 
 
-def progress_rewards(contributions_N: FloatArray, turns: Turns, config: Progress) -> FloatArray:
+def progress_rewards(contributions_N: FloatArray, turns: TurnBatch, config: Progress) -> FloatArray:
     """Return ``alpha * c + beta * g`` of every turn, shape [N].
 
     Args:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.trainers.credit.turns import IntArray
+from turngym.trainers.samples import IntArray
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, score_batches
 
 if TYPE_CHECKING:

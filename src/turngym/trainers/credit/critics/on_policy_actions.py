@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from turngym.trainers.credit.base import CreditContext
 
 
-async def draw_actions(
+async def sample_actions(
     context: CreditContext, states: Sequence[Ids], *, seed: int
 ) -> list[Generation]:
     """Return one fresh action per state, drawn with the newest published weights.
@@ -35,23 +35,23 @@ async def draw_actions(
         ConfigError: The engine has no free session.
         PolicyFault: The engine broke.
     """
-    return await at_home(_draw_all(context, states, seed))
+    return await at_home(_sample_all(context, states, seed))
 
 
-async def _draw_all(context: CreditContext, states: Sequence[Ids], seed: int) -> list[Generation]:
+async def _sample_all(context: CreditContext, states: Sequence[Ids], seed: int) -> list[Generation]:
     ordered = sorted(range(len(states)), key=lambda k: (states[k].size, k))
     size = max(1, context.engine.free_sessions)
     found: dict[int, Generation] = {}
     for start in range(0, len(ordered), size):
         chunk = ordered[start : start + size]
         drawn = await asyncio.gather(
-            *(_draw(context, states[k], derive_seed(seed, "action", k)) for k in chunk)
+            *(_sample(context, states[k], derive_seed(seed, "action", k)) for k in chunk)
         )
         found |= dict(zip(chunk, drawn, strict=True))
     return [found[k] for k in range(len(states))]
 
 
-async def _draw(context: CreditContext, state: Ids, seed: int) -> Generation:
+async def _sample(context: CreditContext, state: Ids, seed: int) -> Generation:
     session = context.engine.open(seed)
     try:
         return await session.generate(state.tolist(), context.sampling)

@@ -7,12 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.credit import Rows, algo, as_rows, assert_rows, channels_of, compared, rows_of
+from helpers.credit import (
+    Rows,
+    algo,
+    as_rows,
+    assert_rows,
+    compared,
+    components_by_hand,
+    components_of,
+    rows_of,
+    token_advantages,
+)
 from helpers.trajectories import episode, group, turn
 from turngym.errors import TrainingError
-from turngym.trainers.credit.channels import Channels, gated, pure_channels
-from turngym.trainers.credit.group.group_relative import group_advantages, turn_advantages
-from turngym.trainers.credit.turns import Turns
+from turngym.trainers.credit.base import TurnBatch
+from turngym.trainers.credit.group.group_relative import turn_advantages
+from turngym.trainers.credit.sources.reward_sources import RewardSources, gated
 from turngym.trainers.settings.group import GatedSum, GroupRelative, Term
 from turngym.trainers.settings.rewards import (
     EnvReward,
@@ -57,29 +67,29 @@ PAID = group(
     ],
 )
 def test_a_channel_reads_one_source(config: RewardConfig, wanted: dict[str, Any]) -> None:
-    found = pure_channels(config, Turns.of([PAID]))
-    expected = channels_of(wanted)
+    found = components_of(config, TurnBatch.of([PAID]))
+    expected = components_by_hand(wanted)
     assert list(found) == list(expected)
-    for name, channel in found.items():
-        np.testing.assert_allclose(channel.values_N, expected[name].values_N)
-        assert channel.has_value_N.tolist() == expected[name].has_value_N.tolist()
+    for name, component in found.items():
+        np.testing.assert_allclose(component.values_N, expected[name].values_N)
+        assert component.has_value_N.tolist() == expected[name].has_value_N.tolist()
 
 
 def test_an_environment_that_names_no_parts_has_one() -> None:
-    found = pure_channels(RewardParts(type="parts"), Turns.of([group([0.5, 1.0])]))
+    found = components_of(RewardParts(type="parts"), TurnBatch.of([group([0.5, 1.0])]))
     assert list(found) == ["parts/all"]
     assert found["parts/all"].values_N.tolist() == [0.0, 1.5]
 
 
 def test_a_reward_that_is_not_finite_names_task_attempt_and_turn() -> None:
-    turns = Turns.of([group([0.0], [0.0, 1.0])])
+    turns = TurnBatch.of([group([0.0], [0.0, 1.0])])
     with pytest.raises(TrainingError, match=r"made/train/0, attempt 1, turn 1: reward is inf"):
         turns.check_finite(np.array([0.0, 0.0, np.inf]), "reward")
 
 
 def test_channels_are_read_together() -> None:
     rewards = (EnvReward(), InvalidPenalty(type="invalid"))
-    found = Channels(rewards, OutcomeGate(above=1.0), None).read(Turns.of([PAID]))
+    found = RewardSources(rewards, OutcomeGate(above=1.0), None).read(TurnBatch.of([PAID]))
     assert list(found) == ["env", "invalid"]
     assert found["invalid"].values_N.tolist() == [-0.1, 0.0, 0.0]
 
@@ -199,31 +209,31 @@ def test_a_gate_fades_the_second_term_where_outcomes_differ(
     outcome: float, temperature: float, wanted: Rows
 ) -> None:
     """InfoPO: values spread over tokens, and learning where all attempts failed alike."""
-    turns = Turns.of([asking(outcome)])
+    turns = TurnBatch.of([asking(outcome)])
     env = [[0.0, 0.0, outcome], [0.0, 0.0, 0.0]]
-    channels = channels_of({"env": env, "feedback_gain": GAINS})
-    found = group_advantages(turns, channels, infopo(temperature))
+    components = components_by_hand({"env": env, "feedback_gain": GAINS})
+    found = token_advantages(turns, components, infopo(temperature))
     assert_rows([row.tolist() for row in found], wanted)
 
 
 def test_a_gated_term_may_fade_with_the_updates() -> None:
-    turns = Turns.of([asking(0.0)])
-    channels = channels_of({"env": [[0.0] * 3] * 2, "feedback_gain": GAINS})
+    turns = TurnBatch.of([asking(0.0)])
+    components = components_by_hand({"env": [[0.0] * 3] * 2, "feedback_gain": GAINS})
     config = infopo(0.5, decay=0.1)
-    first, later = (turn_advantages(turns, channels, config, update=n) for n in (0, 7))
+    first, later = (turn_advantages(turns, components, config, update=n) for n in (0, 7))
     np.testing.assert_allclose(later, first * np.exp(-0.7))
     assert first.any()
 
 
 def test_a_loud_second_term_is_brought_down_to_the_first() -> None:
-    turns = Turns.of([asking(1.0)])
+    turns = TurnBatch.of([asking(1.0)])
     env, quiet = [[0.0, 0.0, 1.0], [0.0] * 3], infopo(0.5)
     loud_term = quiet.terms[1].model_copy(update={"weight": 100.0})
     loud = quiet.model_copy(update={"terms": (quiet.terms[0], loud_term)})
-    channels = channels_of({"env": env, "feedback_gain": GAINS})
-    alone = turn_advantages(turns, channels, GroupRelative(terms=quiet.terms[:1]))
-    share = turn_advantages(turns, channels, quiet) - alone
-    held = turn_advantages(turns, channels, loud) - alone
+    components = components_by_hand({"env": env, "feedback_gain": GAINS})
+    alone = turn_advantages(turns, components, GroupRelative(terms=quiet.terms[:1]))
+    share = turn_advantages(turns, components, quiet) - alone
+    held = turn_advantages(turns, components, loud) - alone
     # The intrinsic term spreads by 0.7906 over tokens, and may by 1.
     np.testing.assert_allclose(held, share / 0.79057, rtol=1e-4)
 
@@ -240,12 +250,12 @@ def test_a_gate_pays_step_rewards_where_the_outcome_passed(
     outcome: float, stop: StopReason, paid: float, always: float
 ) -> None:
     """G-RA's example, beside what direct accumulation would pay."""
-    turns = Turns.of([group(episode([0.0, 0.0, outcome], stop=stop))])
-    steps = channels_of({"env": [[0.0, 0.0, outcome]], "steps": [[0.1, 0.1, 0.1]]})
+    turns = TurnBatch.of([group(episode([0.0, 0.0, outcome], stop=stop))])
+    steps = components_by_hand({"env": [[0.0, 0.0, outcome]], "steps": [[0.1, 0.1, 0.1]]})
     term = Term(rewards=("env", "steps"), centre="none", scale="none")
     for gate, wanted in ((OutcomeGate(above=0.0), paid), (None, always)):
-        channels = gated(steps, turns, gate)
-        found = turn_advantages(turns, channels, GroupRelative(terms=(term,)))
+        components = gated(steps, turns, gate)
+        found = turn_advantages(turns, components, GroupRelative(terms=(term,)))
         assert_rows(as_rows(turns, found), [[wanted] * 3])
 
 

@@ -1,0 +1,46 @@
+"""Copies of the policy's body for critics and estimators. Axis letters: N chosen token, H width."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from turngym.trainers.update.forward import MicroBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
+    """Return a copy of a model's body in fp32, adapters merged, to be trained; and its width."""
+    plain: Any = model
+    if hasattr(plain, "merge_and_unload"):
+        plain = copy.deepcopy(plain).merge_and_unload()
+    body: nn.Module = copy.deepcopy(plain.base_model).float().requires_grad_(True).eval()
+    return body, int(plain.config.get_text_config().hidden_size)
+
+
+class BodyWithHead(nn.Module):
+    """A copy of a model's body, adapters merged, and one number read off its hidden states.
+
+    In fp32 and in evaluation mode, so that dropout adds no noise. The head starts at 0, and draws
+    no random numbers.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.body, width = body_of(model)
+        self.device: torch.device = next(self.body.parameters()).device
+        self.weight = nn.Parameter(torch.zeros(1, width))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.to(self.device).eval()
+
+    def forward(self, batch: MicroBatch, *, is_behind: bool) -> Tensor:
+        """Return one number [N] per chosen token, read behind it or just before it."""
+        hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
+        chosen_NH = hidden[batch.rows_N, batch.columns_N + is_behind]
+        return functional.linear(chosen_NH, self.weight, self.bias)[:, 0]
