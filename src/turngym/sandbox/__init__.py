@@ -26,20 +26,7 @@ from turngym.sandbox.pool import SandboxPool
 from turngym.sandbox.processes import ExecResult
 
 __all__ = [
-    "Backend",
-    "Capabilities",
-    "Change",
-    "ExecResult",
-    "LayerRef",
-    "Limits",
-    "Quota",
-    "ReadOnlyMount",
-    "Sandbox",
-    "SandboxPool",
-    "SandboxSpec",
-    "Stats",
-    "TreeReport",
-    "backend_names",
-    "check_sandbox",
-    "open_backend",
-]
+    "Backend", "Capabilities", "Change", "ExecResult", "LayerRef", "Limits", "Quota",
+    "ReadOnlyMount", "Sandbox", "SandboxPool", "SandboxSpec", "Stats", "TreeReport",
+    "backend_names", "check_sandbox", "open_backend",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""SWE: mend real Python projects, judged by their own tests; see ``docs/swe.md``."""
+"""SWE: repair real Python projects, judged by their own tests; see ``docs/swe.md``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from turngym.environments.gym.registration import register
 
 _HERE = "turngym.environments.swe"
 _MAX_TURNS = 60
-"""Answers in all; the budget of turns, which the agent is told, is smaller."""
+"""Answers in all; the announced budget of turns is smaller."""
 _MINI_TURNS = 5
 
 

@@ -35,7 +35,7 @@ class SweEnv(RepairEnv):
     Args:
         tasks: ``"shipped"``, ``"sample"``, or what ``turngym tasks make-swe`` made: file or folder.
         project: Only tasks of this project.
-        style: What is told: a ``"symptom"``, a ``"failing"`` test besides, or an ``"issue"``.
+        style: Problem statement: a ``"symptom"``, a ``"failing"`` test besides, or an ``"issue"``.
         reward: ``"resolved"`` for 1 or 0, ``"partial"`` for the share of failing tests that were
             fixed, while nothing else broke.
         step_reward: For each turn whose call was carried out.

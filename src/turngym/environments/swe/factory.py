@@ -1,4 +1,4 @@
-"""Makes tasks of a project: breaks it, and keeps what breaks the right tests and can be mended.
+"""Makes tasks of a project: breaks it, and keeps what breaks the right tests and can be fixed.
 
     measure -> propose -> break -> run -> check -> keep
 
@@ -36,7 +36,7 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
 
 OnTried = Callable[[str, str], None]
-"""Told the key of a candidate and what became of it: ``"valid"`` or a reason."""
+"""Called with the key of a candidate and what became of it: ``"valid"`` or a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +112,8 @@ async def measure(
         found = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
         passed = found if passed is None else passed & found
     if not passed:
-        told = problem or next(iter(run.messages.values()), "") or "nothing was collected"
-        first, *others = told.strip().splitlines()
+        reason = problem or next(iter(run.messages.values()), "") or "nothing was collected"
+        first, *others = reason.strip().splitlines()
         last = f" ... {others[-1].strip()[-160:]}" if others else ""
         raise ConfigError(
             f"project {project.key}: no test passes here: {first[:160]}{last}; "
@@ -193,7 +193,7 @@ class Factory:
         demands: What a task must be like.
         source: Where the project comes from, for ``TaskFile.source``.
         split: Of all its tasks; by its name otherwise.
-        before: The release before; what was mended since makes one more task.
+        before: The release before; what was fixed since makes one more task.
     """
 
     def __init__(

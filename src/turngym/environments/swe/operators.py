@@ -93,9 +93,7 @@ def _negate_condition(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _drop_negation(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield node, _of(node.operand, text)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
         yield node, _of(node.operand, text)
 
 
@@ -111,8 +109,7 @@ def _drop_guard(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 def _drop_branch(node: ast.AST, text: str) -> Iterator[Proposal]:
     if isinstance(node, ast.If) and node.orelse and not isinstance(node.orelse[0], ast.If):
-        for one in node.orelse[:1]:
-            yield one, "pass"
+        yield node.orelse[0], "pass"
 
 
 def _swap_arguments(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -133,7 +130,10 @@ def _swap_arguments(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 def _change_arithmetic(node: ast.AST, text: str) -> Iterator[Proposal]:
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        if isinstance(node.left, ast.Constant | ast.JoinedStr) and not _is_number(node.left):
+        value = getattr(node.left, "value", None)
+        if isinstance(node.left, ast.Constant | ast.JoinedStr) and not isinstance(
+            value, int | float
+        ):
             return
         sign = _ARITHMETIC[type(node.op)]
         yield node, f"{_of(node.left, text)} {sign} {_of(node.right, text)}"
@@ -225,27 +225,14 @@ def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "flip_comparison": _flip_comparison,
-    "shift_constant": _shift_constant,
-    "flip_constant": _flip_constant,
-    "negate_condition": _negate_condition,
-    "drop_negation": _drop_negation,
-    "drop_guard": _drop_guard,
-    "drop_branch": _drop_branch,
-    "swap_arguments": _swap_arguments,
-    "change_arithmetic": _change_arithmetic,
-    "drop_term": _drop_term,
-    "change_boolean": _change_boolean,
-    "drop_condition": _drop_condition,
-    "drop_update": _drop_update,
-    "drop_call": _drop_call,
-    "return_nothing": _return_nothing,
-    "swap_branches": _swap_branches,
-    "change_slice": _change_slice,
-    "change_leave": _change_leave,
-    "change_name": _change_name,
-    "remove_body": _remove_body,
-}
+    one.__name__[1:]: one
+    for one in (
+        _flip_comparison, _shift_constant, _flip_constant, _negate_condition, _drop_negation,
+        _drop_guard, _drop_branch, _swap_arguments, _change_arithmetic, _drop_term,
+        _change_boolean, _drop_condition, _drop_update, _drop_call, _return_nothing,
+        _swap_branches, _change_slice, _change_leave, _change_name, _remove_body,
+    )
+}  # fmt: skip
 """Name to operator. All but ``remove_body`` are bugs; that one asks to write a function again."""
 
 
@@ -324,9 +311,7 @@ def _inside_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def _plain(node: ast.AST, text: str) -> str:
     """Return the source of a node."""
-    span = _span(node)
-    assert span is not None
-    return _cut(text, span)
+    return _cut(text, _known_span(node))
 
 
 def _of(node: ast.AST, text: str) -> str:
@@ -349,10 +334,14 @@ def _span(node: ast.AST) -> Span | None:
 _POSITIONS = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 
 
-def _offset(node: ast.AST, text: str) -> int:
+def _known_span(node: ast.AST) -> Span:
     span = _span(node)
-    assert span is not None
-    return _bytes_before(text, span[0], span[1])
+    assert span is not None  # of an expression or statement
+    return span
+
+
+def _offset(node: ast.AST, text: str) -> int:
+    return _bytes_before(text, *_known_span(node)[:2])
 
 
 @lru_cache(maxsize=8)
@@ -376,7 +365,3 @@ def _replaced(text: str, span: Span, replacement: str) -> str:
     start, end = _bytes_before(text, *span[:2]), _bytes_before(text, *span[2:])
     raw = _raw(text)[0]
     return (raw[:start] + replacement.encode() + raw[end:]).decode()
-
-
-def _is_number(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)

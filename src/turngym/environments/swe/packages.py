@@ -8,10 +8,10 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from turngym.errors import ConfigError, missing_extra
+from turngym.sandbox.backends.runtime import made_once
 
 _PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 
@@ -50,20 +50,17 @@ def packages_folder() -> Path:
     marks = [f"{entry.name} {entry.stat().st_mtime_ns}" for entry in _infos(added)]
     key = hashlib.sha256("\n".join([*versions, *marks]).encode()).hexdigest()[:16]
     target = swe_cache() / f"tools-{key}"
-    if target.is_dir():
-        return target
+
+    def fill(fresh: Path) -> None:
+        for name in _PYTEST:
+            _copy_distribution(name, fresh)
+        if added.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "bin")
+            shutil.copytree(added, fresh, dirs_exist_ok=True, ignore=ignore)
+        _compile(fresh)
+
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix="tools-new-", dir=target.parent))
-    for name in _PYTEST:
-        _copy_distribution(name, fresh)
-    if added.is_dir():
-        shutil.copytree(added, fresh, dirs_exist_ok=True, ignore=_without_caches)
-    _compile(fresh)
-    try:
-        fresh.rename(target)
-    except OSError:  # somebody else was faster
-        shutil.rmtree(fresh, ignore_errors=True)
-    return target
+    return made_once(target, fill)
 
 
 def _compile(folder: Path) -> None:
@@ -77,10 +74,6 @@ def _compile(folder: Path) -> None:
 
 def _infos(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.dist-info")) if folder.is_dir() else []
-
-
-def _without_caches(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name in ("__pycache__", "bin")]
 
 
 def _distribution(name: str) -> importlib.metadata.Distribution:

@@ -1,4 +1,4 @@
-"""What an agent is told: a symptom, a failing test, or an issue. Never the change itself."""
+"""Problem statements: a symptom, a failing test, or an issue. Never the change itself."""
 
 from __future__ import annotations
 

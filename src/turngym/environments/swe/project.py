@@ -42,13 +42,11 @@ class Layout:
 
     def is_test(self, path: str) -> bool:
         """Say whether ``path`` belongs to the tests."""
-        return any(path == one or path.startswith(one + "/") for one in self.tests)
+        return _is_under(path, self.tests)
 
     def is_code(self, path: str) -> bool:
         """Say whether ``path`` belongs to the code that is tested."""
-        return not self.is_test(path) and any(
-            path == one or path.startswith(one + "/") for one in self.packages
-        )
+        return not self.is_test(path) and _is_under(path, self.packages)
 
     def is_protected(self, path: str) -> bool:
         """Say whether the judge takes ``path`` from the original, whatever was submitted.
@@ -92,22 +90,19 @@ class Project:
 
     def sources(self) -> dict[str, str]:
         """Return the UTF-8 Python files of the code, by path."""
-        found = {}
-        for path, data in sorted(self.files.items()):
-            if path.endswith(".py") and self.layout.is_code(path):
-                try:
-                    found[path] = data.decode()
-                except UnicodeDecodeError:
-                    continue
-        return found
+        return {path: text for path, text in self._code() if text is not None}
 
     def unreadable(self) -> list[str]:
         """Return the Python files of the code that are no UTF-8; no task is made of them."""
-        return [
-            path
-            for path, data in sorted(self.files.items())
-            if path.endswith(".py") and self.layout.is_code(path) and not _is_text(data)
-        ]
+        return [path for path, text in self._code() if text is None]
+
+    def _code(self) -> Iterator[tuple[str, str | None]]:
+        for path, data in sorted(self.files.items()):
+            if path.endswith(".py") and self.layout.is_code(path):
+                try:
+                    yield path, data.decode()
+                except UnicodeDecodeError:
+                    yield path, None
 
     @classmethod
     def read(cls, place: Path, *, name: str = "", version: str = "0") -> Self:
@@ -270,11 +265,3 @@ def _names(files: dict[str, bytes]) -> tuple[str, str]:
         elif not line:
             break
     return name, version
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

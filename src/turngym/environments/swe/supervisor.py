@@ -3,9 +3,9 @@
 Standard library and pytest only, Python 3.7 and later. Read as text by ``test_runner.py``, run as
 ``python3 -I -S -B -c``. This process, the supervisor, never imports submitted code. It makes itself
 unreadable for other processes of the sandbox, forks a child for the tests, and believes it only as
-far as it goes: a test counts as passed when the child told that its set-up, call and tear-down
-passed, told the end of the session, and ended by itself with a matching exit code. What submitted
-code prints goes nowhere. It has no descriptor on which the supervisor answers.
+far as it goes: a test counts as passed when the child reported that its set-up, call and tear-down
+passed, reported the end of the session, and ended by itself with a matching exit code. What
+submitted code prints goes nowhere. It has no descriptor on which the supervisor answers.
 """
 
 # ruff: noqa: BLE001, D102, D103, F401, PTH123
@@ -114,7 +114,7 @@ def kill_children() -> None:
 
 
 def read_lines(reading: int, deadline: float) -> tuple[list[Any], bool]:
-    """Return what a child told, and whether it was still at it at the deadline."""
+    """Return what a child reported, and whether it was still at it at the deadline."""
     data = b""
     while len(data) < 64 << 20:
         left = deadline - time.monotonic()

@@ -55,7 +55,7 @@ class TestRun:
     messages: Mapping[str, str]
     """Test id to what it complained of."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Test id to how long it took, set-up and tear-down included; told by the tests' process."""
+    """Test id to how long it took, set-up and tear-down included, as reported by the process."""
     codes: Mapping[str, Code] = field(default_factory=dict)
     """Test id to its function; of a traced run."""
     traces: Mapping[str, list[tuple[str, int]]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class TestRunner:
     def _request(
         self, asked: list[str], timeout_s: float, numbers: Mapping[str, list[int]]
     ) -> dict[str, Any]:
-        """Return what the supervisor is told."""
+        """Return the request to the supervisor."""
         inner = [f"/{root}" for root in self.layout.roots if root != "."]
         return {
             "workspace": _WORKSPACE,
@@ -182,8 +182,10 @@ async def project_runner(host: SandboxHost, project: Project, packages: Path) ->
     )
 
 
-def read_run(told: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool = False) -> TestRun:
-    """Return what the supervisor's answer means for the tests that were ``asked`` for."""
+def read_run(
+    report: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool = False
+) -> TestRun:
+    """Return what the supervisor reports for the tests that were ``asked`` for."""
     phases: dict[str, dict[str, str]] = {}
     messages: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -191,7 +193,7 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool =
     traces: dict[str, list[tuple[str, int]]] = {}
     ends: list[Any] = []
     is_sound = True
-    for line in told["lines"]:
+    for line in report["lines"]:
         if not (isinstance(line, list) and len(line) == 5 and isinstance(line[0], str)):
             is_sound = False
             break
@@ -214,9 +216,14 @@ def read_run(told: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool =
             messages.setdefault("", f"{outcome}: {text}")
     outcomes = dict.fromkeys((one for one in asked if "::" in one), "missing")
     problem = ""
-    if told["late"] or not is_sound or ends != [told["status"]] or told["status"] not in (0, 1):
-        how = "too slow" if told["late"] else f"exit code {told['status']}"
-        why = messages.get("", "") or told.get("printed", "")
+    if (
+        report["late"]
+        or not is_sound
+        or ends != [report["status"]]
+        or report["status"] not in (0, 1)
+    ):
+        how = "too slow" if report["late"] else f"exit code {report['status']}"
+        why = messages.get("", "") or report.get("printed", "")
         problem = f"the tests did not end well ({how}) {why}".rstrip()
     else:
         outcomes |= {test: _outcome(found) for test, found in phases.items()}

@@ -1,4 +1,4 @@
-"""Jobs with SQLite, through the program ``sqlite3`` or Python's module."""
+"""Problems with SQLite, through the program ``sqlite3`` or Python's module."""
 
 from __future__ import annotations
 

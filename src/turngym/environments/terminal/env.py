@@ -48,8 +48,8 @@ _BY_GROUP: Mapping[str, tuple[Generator, ...]] = {
         repositories.merge_conflict, repositories.restore_file, repositories.tag_release,
     ),
     "programs": (
-        programs.mend_script, programs.write_filter, programs.stop_process, programs.serve_files,
-        programs.write_service, programs.mend_python, programs.makefile, programs.environment,
+        programs.fix_script, programs.write_filter, programs.stop_process, programs.serve_files,
+        programs.write_service, programs.fix_python, programs.makefile, programs.environment,
     ),
 }  # fmt: skip
 _SQL: Mapping[str, Generator] = {

@@ -1,4 +1,4 @@
-"""Jobs with files and folders, archives, and permissions."""
+"""Problems with files and folders, archives, and permissions."""
 
 from __future__ import annotations
 

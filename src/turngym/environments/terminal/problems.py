@@ -24,7 +24,7 @@ NAMES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One problem. What is wanted must follow from what the agent is told and can see."""
+    """One problem. What is wanted must follow from the goal and what the agent can see."""
 
     goal: str
     files: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Jobs with programs: scripts, processes and small services that the judge starts itself."""
+"""Problems with programs: scripts, processes and small services that the judge starts itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from random import Random
 from turngym.environments.terminal.problems import Problem, lines, words
 
 
-def mend_script(rng: Random) -> Problem:
-    """Mend a shell script that breaks on blanks."""
+def fix_script(rng: Random) -> Problem:
+    """Fix a shell script that breaks on blanks."""
     name, one, other = words(rng, 3)
     return Problem(
         goal=f"{name}.sh is called with the name of a folder and should print how many files lie "
@@ -64,7 +64,7 @@ def stop_process(rng: Random) -> Problem:
 
 
 def serve_files(rng: Random) -> Problem:
-    """Mend the settings of a small web server."""
+    """Fix the settings of a small web server."""
     name, text = words(rng, 2)
     port, wrong = rng.sample(range(8100, 8900), 2)
     return Problem(
@@ -106,8 +106,8 @@ def write_service(rng: Random) -> Problem:
     )
 
 
-def mend_python(rng: Random) -> Problem:
-    """Mend a small program that has a wrong bound."""
+def fix_python(rng: Random) -> Problem:
+    """Fix a small program that has a wrong bound."""
     word = words(rng, 1)[0]
     low, high = sorted(rng.sample(range(2, 40), 2))
     high += 20

@@ -1,4 +1,4 @@
-"""Jobs with git."""
+"""Problems with git."""
 
 from __future__ import annotations
 

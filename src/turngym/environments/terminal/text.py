@@ -1,4 +1,4 @@
-"""Jobs with text: filter, count, join, replace, sort."""
+"""Problems with text: filter, count, join, replace, sort."""
 
 from __future__ import annotations
 

@@ -179,8 +179,8 @@ async def _read(sandbox: GuestSandbox, path: str) -> tuple[bytes | None, str]:
 async def _write(sandbox: GuestSandbox, path: str, data: bytes) -> str | None:
     """Write a file, keeping its mode; return why that is not possible."""
     try:
-        told = await sandbox.exec(["/usr/bin/stat", "-c", "%a", "--", path], timeout_s=10.0)
-        mode = int(told.stdout, 8) & 0o777 if told.ok else 0o644
+        found = await sandbox.exec(["/usr/bin/stat", "-c", "%a", "--", path], timeout_s=10.0)
+        mode = int(found.stdout, 8) & 0o777 if found.ok else 0o644
         await sandbox.write_file(path, data, mode=mode)
     except SandboxFileError as error:
         return f"{path}: cannot be written: {error.strerror or error}."

@@ -38,7 +38,7 @@ from turngym.tasks.base import Task
 
 _log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
-"""Changed files that are looked at; a workspace with more is told apart by their names only."""
+"""Changed files that are looked at; of more, only the names count."""
 _MAX_DIGEST_BYTES = 1 << 20
 
 

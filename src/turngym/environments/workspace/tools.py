@@ -30,7 +30,7 @@ _QUOTED = re.compile(r"\"([^\"]+)\"(?= |$)|'([^']+)'(?= |$)")
 _BARE = ("", "text", "tool", "tool_call", "sh", "shell")
 """Opening lines of a fence that say nothing of what is inside."""
 _MAX_CHARS = 200_000
-"""Longest answer that is looked into; a longer one is told so."""
+"""Longest answer that is looked into; a longer one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,6 @@ from turngym.sandbox.launcher.mounts import SYSTEM_V_LIMITS
 
 UID = 1000
 REPOSITORY = "localhost/turngym"
-_FOLDERS = (("workspace", 0o755), ("home/agent", 0o755))
 _lock = threading.Lock()
 
 Client = Any  # docker.DockerClient, which has no types
@@ -73,8 +72,8 @@ def _imported(client: Client, folder: Path, tag: str) -> str:
             archive.add(folder, arcname=".", filter=_owned)
         file.flush()
         # Podman does not heed the tag, so it is given to the id that comes back.
-        told = client.api.import_image_from_file(file.name, repository=REPOSITORY, tag=tag)
-    image = json.loads(told.strip().splitlines()[-1])["status"]
+        output = client.api.import_image_from_file(file.name, repository=REPOSITORY, tag=tag)
+    image = json.loads(output.strip().splitlines()[-1])["status"]
     return _derived(client, image, tag)
 
 
@@ -110,9 +109,9 @@ def adopted(client: Client, name: str, folder: str) -> str:
         try:
             container.start()
             if container.wait()["StatusCode"]:
-                told = container.logs(stdout=False, tail=1).decode("utf-8", "replace").strip()
+                output = container.logs(stdout=False, tail=1).decode("utf-8", "replace").strip()
                 raise SandboxRefused(
-                    f"image {name!r} has no workspace at {folder!r}", told[:300],
+                    f"image {name!r} has no workspace at {folder!r}", output[:300],
                     "Name the folder of the image that holds the repository",
                 )  # fmt: skip
             return str(container.commit(repository=REPOSITORY, tag=tag).id)
@@ -163,8 +162,13 @@ def _derived(client: Client, name: str, tag: str = "") -> str:
     target = tag or f"derived-{_short(image)}"
     if not tag and (found := _find(client, f"{REPOSITORY}:{target}")) is not None:
         return found
-    archive = _archive([(path, mode, None) for path, mode in _FOLDERS])
-    return commit_with(client, image, {"/": archive}, tag=target)
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for path in ("workspace", "home/agent"):
+            member = tarfile.TarInfo(path)
+            member.type, member.mode, member.uid, member.gid = tarfile.DIRTYPE, 0o755, UID, UID
+            archive.addfile(member)
+    return commit_with(client, image, {"/": data.getvalue()}, tag=target)
 
 
 def commit_with(client: Client, image: str, archives: dict[str, bytes], *, tag: str = "") -> str:
@@ -191,18 +195,6 @@ def folder_archive(folder: Path) -> bytes:
 
     with tarfile.open(fileobj=data, mode="w", dereference=False) as archive:
         archive.add(folder, arcname=".", filter=owned)
-    return data.getvalue()
-
-
-def _archive(entries: list[tuple[str, int, bytes | None]]) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as archive:
-        for path, mode, content in entries:
-            member = tarfile.TarInfo(path)
-            member.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
-            member.mode, member.uid, member.gid = mode, UID, UID
-            member.size = len(content or b"")
-            archive.addfile(member, io.BytesIO(content or b""))
     return data.getvalue()
 
 

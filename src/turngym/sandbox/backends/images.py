@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turngym.errors import SandboxRefused
-from turngym.sandbox.backends.runtime import cache_folder
+from turngym.sandbox.backends.runtime import cache_folder, made_once
 
 _OWN = frozenset(
     ["dev", "home", "lost+found", "mnt", "opt", "proc", "root", "run", "sys", "tmp", "workspace"]
@@ -165,24 +165,19 @@ def unpacked(image: str) -> Path:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     target = cache_folder() / f"image-{digest[:24]}"
-    if target.exists():
-        return target
-    fresh = Path(tempfile.mkdtemp(prefix="image-new-", dir=target.parent))
-    try:
+
+    def unpack(fresh: Path) -> None:
         with tarfile.open(path) as archive:
             # Keeps names inside, drops devices, and set-uid bits mean nothing where it is mounted.
             archive.extractall(fresh, filter="tar", members=_plain_members(archive))
-        fresh.chmod(0o755)
-        fresh.rename(target)
+
+    try:
+        return made_once(target, unpack)
     except (OSError, tarfile.TarError) as error:
-        if not target.exists():
-            raise SandboxRefused(
-                f"the image {image!r} cannot be unpacked", str(error),
-                f"Check the file, and the space in {str(target.parent)!r}",
-            ) from None  # fmt: skip
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return target
+        raise SandboxRefused(
+            f"the image {image!r} cannot be unpacked", str(error),
+            f"Check the file, and the space in {str(target.parent)!r}",
+        ) from None  # fmt: skip
 
 
 def _plain_members(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:

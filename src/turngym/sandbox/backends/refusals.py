@@ -138,7 +138,7 @@ def check_greeting(
         if facts.get(name) != value:
             raise SandboxRefused(
                 f"the sandbox came up with {name} {facts.get(name)!r} instead of {value!r}",
-                "told by the guest from inside",
+                "reported by the guest from inside",
                 hint(),
             )
     # One line, one user. Which one that is outside cannot be seen from inside.

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from turngym.errors import SandboxRefused
@@ -68,21 +69,36 @@ def runtime_folder() -> Path:
     for source in sources:
         key.update(source.name.encode() + source.read_bytes())
     target = cache_folder() / f"runtime-{key.hexdigest()[:16]}"
-    if target.exists():
-        return target
     try:
-        fresh = Path(tempfile.mkdtemp(prefix="runtime-new-", dir=target.parent))
-        _fill(fresh, sources[0])
-        fresh.chmod(0o755)
-        fresh.replace(target)
+        return made_once(target, lambda fresh: _fill(fresh, sources[0]))
     except OSError as error:
-        if target.exists():  # somebody else was faster
-            shutil.rmtree(fresh, ignore_errors=True)
-            return target
         raise SandboxRefused(
             "the runtime of sandboxes cannot be written", str(error),
             f"Free some space in {str(target.parent)!r}, or set TURNGYM_CACHE",
         ) from None  # fmt: skip
+
+
+def made_once(target: Path, fill: Callable[[Path], None]) -> Path:
+    """Return the folder ``target`` of a cache; where it is missing it is made by ``fill``.
+
+    It is filled beside its place and renamed when it is whole, so that no other process, nor a run
+    after an interrupted one, finds half of it. One that is faster wins.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if target.exists():
+        return target
+    fresh = Path(tempfile.mkdtemp(prefix=f"{target.name}-new-", dir=target.parent))
+    try:
+        fill(fresh)
+        fresh.chmod(0o755)
+        fresh.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     return target
 
 
@@ -130,12 +146,12 @@ def _modules(executable: Path) -> list[tuple[str, Path]]:
         "    file = getattr(module, '__file__', None)\n"
         "    if file and name == module.__name__: print(name, file)\n"
     )
-    told = subprocess.run(
+    listed = subprocess.run(
         [str(executable), "-I", "-S", "-c", code], capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        raise OSError(f"{executable}: {told.stderr.strip().splitlines()[-1]}")
-    found = dict(line.split(" ", 1) for line in told.stdout.splitlines())
+    if listed.returncode:
+        raise OSError(f"{executable}: {listed.stderr.strip().splitlines()[-1]}")
+    found = dict(line.split(" ", 1) for line in listed.stdout.splitlines())
     stdlib = sysconfig.get_path("stdlib")
     found |= {name: f"{stdlib}/{name}.py" for name in _FROZEN}
     return [(name, Path(file)) for name, file in found.items()]

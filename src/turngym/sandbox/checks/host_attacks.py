@@ -291,8 +291,9 @@ async def sandboxes_end_with_an_owner_that_is_killed(context: CheckContext) -> N
         "import asyncio, sys, json\nfrom turngym.sandbox import open_backend, SandboxSpec, Limits\n"
         "async def main():\n    backend = open_backend(sys.argv[1], **json.loads(sys.argv[2]))\n"
         "    spec = SandboxSpec(limits=Limits(enforce='best_effort', memory_bytes=64 << 20))\n"
-        "    boxes = [await backend.start(spec) for _ in range(3)]\n"
-        "    await boxes[0].spawn('setsid sleep 600 & sleep 600')\n    await boxes[1].pause()\n"
+        "    sandboxes = [await backend.start(spec) for _ in range(3)]\n"
+        "    await sandboxes[0].spawn('setsid sleep 600 & sleep 600')\n"
+        "    await sandboxes[1].pause()\n"
         "    print('up', flush=True)\n    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )
     import json

@@ -173,7 +173,7 @@ class Group:
         return True
 
     def wait_frozen(self, patience_s: float) -> None:
-        """Wait until all processes that were told to stand still do, for ``patience_s`` seconds."""
+        """Wait until all processes that were frozen stand still, for ``patience_s`` seconds."""
         folder = self.folders.get("freezer")
         if folder is None:
             return

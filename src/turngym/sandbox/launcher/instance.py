@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -183,7 +184,7 @@ class Instance:
             self.group.freeze(False)
 
     def wait_frozen(self) -> None:
-        """Wait until what was told to stand still does; a kernel takes a moment for that."""
+        """Wait until frozen processes stand still; a kernel takes a moment for that."""
         if self.group is not None:
             self.group.wait_frozen(2.0)
 
@@ -239,7 +240,7 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
         try:
             mounts.end_with(parent)
             result = {"ok": work()}
-        except (OSError, ValueError, shutil_error()) as error:
+        except (OSError, ValueError, shutil.Error) as error:
             result = {"error": str(error)[:2000]}
         data = json.dumps(result).encode()
         while data:
@@ -249,21 +250,9 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
         os._exit(1)
 
 
-def shutil_error() -> type[Exception]:
-    """Return the error that gathers what went wrong in a copied tree."""
-    import shutil
-
-    return shutil.Error
-
-
 def start_marker() -> str:
     """Return what tells this launcher's control groups from those of any other, past or present."""
     return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
-
-
-def as_root() -> bool:
-    """Say whether this process may act as root on the host."""
-    return os.geteuid() == 0
 
 
 def die(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Find and mend one wrong line in a tiny project; judged by running it."""
+"""Find and fix one wrong line in a tiny project; judged by running it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MiniState:
 
 
 class MiniEnv(TextGame):
-    """One wrong line in seven files of two or three: choose the file, choose the line, mend it.
+    """One wrong line in seven files of two or three: choose the file, choose the line, fix it.
 
     Action: ``view <file>``, ``edit <file> <line> <text>`` (the line keeps its indentation) and
     ``submit``.
@@ -157,7 +157,7 @@ class MiniEnv(TextGame):
         return [*menu, self.say("submit")]
 
     def expert_action(self) -> str:
-        """Read from the function that is named to the file that is wrong, mend it, submit."""
+        """Read from the function that is named to the file that is wrong, fix it, submit."""
         problem, files = self.state.problem, dict(self.state.files)
         for path in problem.reading:
             if path not in self.state.viewed:
