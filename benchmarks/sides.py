@@ -93,13 +93,13 @@ class TurngymSide:
     def __init__(self, batch: Batch, model_dir: Path, clock: Clock) -> None:
         from turngym.trainers.settings.loss import LossConfig
         from turngym.trainers.settings.optimizer import LearnerConfig
-        from turngym.trainers.update.learner import Learner
+        from turngym.trainers.update.learner import TorchLearner
 
         self._batch = batch
         self._model, self._tokenizer = load_model_dir(model_dir)
         self._engine = make_engine(self._model)
         longest = max(batch.tokens(e) for n in range(UPDATES) for e in batch.episodes(n))
-        self._learner = Learner(
+        self._learner = TorchLearner(
             self._model,
             LearnerConfig(lr=LEARNING_RATE, microbatch_tokens=ROWS * longest),
             LossConfig(aggregation="seq_mean_token_mean"),

@@ -18,7 +18,7 @@ from helpers import models
 from helpers.samples import random_samples
 from turngym.config import load_config
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.sequential import update_last_turn_first
 
 FILE = Path(__file__).parent / "losses.json"
@@ -55,7 +55,7 @@ NAMES = ("loss", "policy_loss", "entropy", "grad_norm", "clip_fraction", "kl_ref
 def numbers(overrides: list[str]) -> list[dict[str, float]]:
     """Return what three updates of a small model report."""
     config = load_config(TrainConfig, ["env.id=text/maze", *overrides, "learner.lr=3e-3"])
-    learner = Learner(
+    learner = TorchLearner(
         copy.deepcopy(models.model()),
         config.learner,
         config.algo.loss,

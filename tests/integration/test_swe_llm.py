@@ -19,7 +19,7 @@ from turngym.rollouts.collect import collect, group_specs
 from turngym.trainers.samples import per_token, to_samples
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.learner import TorchLearner
 from turngym.types import Trajectory
 
 ENV, TURNS = "swe/bugs-sample", 2
@@ -57,7 +57,7 @@ async def test_smollm2_ends_an_episode_of_a_swe_task_and_is_trained_on_it() -> N
     samples = to_samples(episode, per_token(episode, np.ones(TURNS)), index=0)
     drawn = np.concatenate([s.behaviour_logprobs[s.loss_mask] for s in samples])
     assert np.isfinite(drawn).all()
-    learner = Learner(model, LearnerConfig(lr=1e-5), LossConfig())
+    learner = TorchLearner(model, LearnerConfig(lr=1e-5), LossConfig())
     [again, *_] = learner.logprobs(samples)
     mask = samples[0].loss_mask
     assert np.abs(again[mask] - samples[0].behaviour_logprobs[mask]).max() < 1e-3

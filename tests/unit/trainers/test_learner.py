@@ -19,7 +19,7 @@ from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
-from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.learner import TorchLearner
 from turngym.trainers.update.lora import full_state
 from turngym.trainers.update.optimizer import Optimizer
 
@@ -38,8 +38,8 @@ def learner(
     temperature: float = 1.0,
     model: Any = None,
     **config: Any,
-) -> Learner:
-    return Learner(
+) -> TorchLearner:
+    return TorchLearner(
         model or fresh(),
         LearnerConfig(**{"lr": 1e-3, **config}),
         loss or LossConfig(),
@@ -49,12 +49,12 @@ def learner(
     )
 
 
-def weights_after(made: Learner, samples: Sequence[TrainingSample] = SAMPLES) -> torch.Tensor:
+def weights_after(made: TorchLearner, samples: Sequence[TrainingSample] = SAMPLES) -> torch.Tensor:
     made.update(samples)
     return torch.cat([p.detach().flatten() for p in made.model.parameters()])
 
 
-def gradient(made: Learner, samples: Sequence[TrainingSample] = SAMPLES) -> torch.Tensor:
+def gradient(made: TorchLearner, samples: Sequence[TrainingSample] = SAMPLES) -> torch.Tensor:
     made.update(samples)
     return torch.cat([p.grad.flatten() for p in made.model.parameters() if p.grad is not None])
 

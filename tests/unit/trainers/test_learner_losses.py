@@ -23,7 +23,7 @@ from turngym.trainers.settings.loss import (
     Squared,
 )
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.learner import TorchLearner
 
 RNG = np.random.default_rng(11)
 STALE = [
@@ -51,12 +51,12 @@ def cut_in_segments(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
     ]
 
 
-def learner(loss: LossConfig, **config: float) -> Learner:
+def learner(loss: LossConfig, **config: float) -> TorchLearner:
     settings = LearnerConfig(**{"lr": 1e-3, "grad_clip": 1e9, **config})  # type: ignore[arg-type]
-    return Learner(copy.deepcopy(models.model()), settings, loss)
+    return TorchLearner(copy.deepcopy(models.model()), settings, loss)
 
 
-def outcome(made: Learner, samples: Sequence[TrainingSample]) -> tuple[float, torch.Tensor]:
+def outcome(made: TorchLearner, samples: Sequence[TrainingSample]) -> tuple[float, torch.Tensor]:
     """Return the loss and the gradient of one update."""
     loss = made.update(samples)["train/loss"]
     weights = made.model.parameters()
@@ -138,7 +138,7 @@ def test_an_unbiased_divergence_knows_the_policy_that_the_batch_began_with(surro
     """Its ratio starts at 1; k3 and its unbiased form part from the second step on."""
     updates = {}
     for kind in ("k3", "k3_unbiased"):
-        made = Learner(
+        made = TorchLearner(
             copy.deepcopy(models.model()),
             LearnerConfig(lr=3e-3, num_epochs=2),
             LossConfig.model_validate({"surrogate": {"type": surrogate}}),
@@ -274,7 +274,7 @@ def test_trajectory_balance_pulls_towards_the_reference_and_the_reward() -> None
     )
     plain = LossConfig(surrogate=PolicyGradient(type="pg"), aggregation="seq_mean_token_sum")
     settings = LearnerConfig(lr=1e-3, grad_clip=1e9)
-    made = Learner(copy.deepcopy(models.model()), settings, balance, reference=models.model())
+    made = TorchLearner(copy.deepcopy(models.model()), settings, balance, reference=models.model())
     found = outcome(made, samples)[1]
     torch.testing.assert_close(found, 4 * gradient_of(plain, samples), atol=1e-4, rtol=1e-3)
     level = [replace(s, advantages=np.zeros_like(s.advantages)) for s in samples]

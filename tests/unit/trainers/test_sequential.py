@@ -17,23 +17,23 @@ from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.learner import Learner, Scores
+from turngym.trainers.update.learner import Scores, TorchLearner
 from turngym.trainers.update.sequential import turn_row, update_last_turn_first
 
 SAMPLES = random_samples(models.model(), count=6)
 LOSS = LossConfig(ratio_level="sequence_geo", aggregation="seq_mean_token_mean")
 
 
-def learner(**config: float | str) -> Learner:
+def learner(**config: float | str) -> TorchLearner:
     settings = LearnerConfig(**{"lr": 1e-3, **config})  # type: ignore[arg-type]
-    return Learner(copy.deepcopy(models.model()), settings, LOSS, total_updates=4)
+    return TorchLearner(copy.deepcopy(models.model()), settings, LOSS, total_updates=4)
 
 
-def weights(made: Learner) -> torch.Tensor:
+def weights(made: TorchLearner) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in made.model.parameters()])
 
 
-class Recorder(Learner):
+class Recorder(TorchLearner):
     """Moves log-probs as it is told, instead of training, and keeps what it was to train on."""
 
     def __init__(self, moves: dict[tuple[int, int], float]) -> None:

@@ -44,7 +44,7 @@ from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.learner import Learner, needs_reference
+from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.lora import (
     ADAPTER,
     adapter_state,
@@ -56,7 +56,8 @@ from turngym.trainers.update.lora import (
     save_merged,
     write_adapter_config,
 )
-from turngym.trainers.update.sequential import update_last_turn_first
+from turngym.trainers.update.protocol import Learner
+from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -196,10 +197,7 @@ class Run:
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
         assert self.learner is not None
-        if self.config.algo.advantage.updates_last_turn_first:
-            metrics = update_last_turn_first(self.learner, samples)
-        else:
-            metrics = self.learner.update(samples)
+        metrics = self.learner.update(samples)
         self.lap("update_s")
         return metrics
 
@@ -296,7 +294,9 @@ class Run:
         """Make what reinforcement needs; the policy as it is now becomes the reference."""
         if needs_reference(self.config.algo.loss, self.config.regularizer):
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
-        self.learner = Learner(
+        advantage = self.config.algo.advantage
+        kind = LastTurnFirstLearner if advantage.updates_last_turn_first else TorchLearner
+        self.learner = kind(
             self.model,
             self.config.learner,
             self.config.algo.loss,
@@ -340,7 +340,7 @@ class Run:
     def _save(self) -> None:
         state, trainer = self.state, self.learner or self.imitator
         state.metrics_bytes, state.metrics_sha256 = self._metrics.offset, self._metrics.sha256
-        state.optimizer_steps = 0 if trainer is None else trainer.optimizer.steps
+        state.optimizer_steps = 0 if trainer is None else trainer.steps
         tensors: dict[str, Mapping[str, Tensor]] = {}
         if trainer is not None:
             tensors["optimizer"] = trainer.state()

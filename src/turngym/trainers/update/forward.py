@@ -51,6 +51,10 @@ class MicroBatch:
         picked = [arrays[i][mask] for i, mask in zip(self.members, self.masks, strict=True)]
         return torch.from_numpy(np.concatenate(picked)).to(self.targets_N.device)
 
+    def gather_if(self, arrays: Sequence[NDArray[Any]] | None) -> Tensor | None:
+        """Return what ``gather`` does, or None where there are no arrays."""
+        return None if arrays is None else self.gather(arrays)
+
 
 def micro_batches(
     token_ids: Sequence[NDArray[np.int64]],

@@ -86,6 +86,11 @@ class Imitator:
             "warm_start/tokens": float(sum(ids.size for ids in token_ids)),
         }
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done."""
+        return self.optimizer.steps
+
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors; the weights are the model's own."""
         return self.optimizer.state()

@@ -1,4 +1,4 @@
-"""From samples to new weights: one update is one batch, in one or more optimizer steps."""
+"""The learner: from samples to new weights, one batch an update, in one or more optimizer steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from torch import Tensor
 from turngym.seeding import generator
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.losses.clip_bounds import solve_clip_bounds
-from turngym.trainers.losses.corrections import (
-    PolicyLogprobs,
-    correction_weights,
-    estimated_old_logprobs,
-)
+from turngym.trainers.losses.corrections import PolicyLogprobs, correction_weights
 from turngym.trainers.losses.off_policy import (
     EpisodeWeights,
     with_balanced_advantages,
@@ -37,35 +33,44 @@ from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
+from turngym.trainers.update.lora import full_state
+from turngym.trainers.update.old_policy import (
+    CurrentPolicy,
+    EstimatedPolicy,
+    OldPolicy,
+    RecordedPolicy,
+    Scores,
+)
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Scores = list[NDArray[np.float32]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTerms:
-    """What one mini-batch gives its micro-batches to pick from: arrays [L], one per sample."""
+class MiniBatch:
+    """One optimizer step's samples and what is known of them before any gradient.
 
+    Lists hold one array [L] per sample, from which micro-batches gather their tokens.
+    """
+
+    samples: Sequence[TrainingSample]
     loss: LossConfig
     """What is minimised in this step: adaptive clip bounds are solved."""
-    coefficients: Scores
-    old_logprobs: Scores | None
-    """Old-policy log-probs of the importance ratio; None for those of the current policy, or for an
-    estimate that is made with each micro-batch."""
-    weights: list[NDArray[np.float64]] | None
-    """As in ``TokenTerms``; None where each token's own can be computed with its loss."""
+    old: OldPolicy
     references: Scores | None
+    """Log-probs of the frozen reference policy, where the loss reads them."""
+    coefficients: Scores
+    weights: list[NDArray[np.float64]] | None
+    """Corrections that depend on more than their own token; the others are made on the way."""
     sequences: list[NDArray[np.int64]] | None
     """As in ``TokenTerms``."""
     sequence_log_ratios: list[NDArray[np.float64]] | None
     """As in ``TokenTerms``."""
 
 
-class Learner:
-    """Holds the policy that is trained, and its optimizer.
+class TorchLearner:
+    """A ``Learner`` in this process: the policy that is trained, and its optimizer.
 
     The model stays in evaluation mode: with dropout the ratio of a token to itself would not be 1.
 
@@ -74,7 +79,7 @@ class Learner:
         config: Steps and sizes.
         loss: What is minimised.
         regularizer: What is added to it; None for nothing.
-        temperature: At which the episodes are drawn.
+        temperature: At which the episodes are sampled.
         seed: Root of this learner's place in the seed tree; deals episodes to mini-batches.
         reference: Frozen policy; needed exactly when ``needs_reference`` says so.
         total_updates: Planned number of updates, for the learning-rate schedule.
@@ -108,17 +113,7 @@ class Learner:
         self._reference = reference
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
-        """Change the weights once for a batch of episodes.
-
-        Args:
-            samples: The whole batch. Without any drawn token the weights stay as they are.
-
-        Returns:
-            Metrics ``train/*``.
-
-        Raises:
-            TrainingError: The loss or a gradient is not finite; the message names the step.
-        """
+        """Change the weights once for a batch of episodes; see ``Learner``."""
         sums, lr = MetricSums(), self.optimizer.lr
         self.fit(samples, sums)
         return self.finish_update(samples, sums, lr=lr)
@@ -139,21 +134,19 @@ class Learner:
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
         if not counted:
             return
-        old_logprobs, references = self._old_logprobs(counted), self._references(counted)
+        old, references = self._old_policy(counted), self._references(counted)
         if self._loss.surrogate.type == "balance":
             assert references is not None
             beta = self._loss.surrogate.beta
-            counted = with_balanced_advantages(
-                counted, self.logprobs(counted), references, beta=beta
+            current = self.logprobs(counted)
+            counted = with_balanced_advantages(counted, current, references, beta=beta)
+        for number, places in enumerate(self._minibatches(counted)):
+            batch = self._prepared(
+                [counted[i] for i in places],
+                old.of(places),
+                None if references is None else [references[i] for i in places],
             )
-        for number, batch in enumerate(self._minibatches(counted)):
-            self._step(
-                [counted[i] for i in batch],
-                None if old_logprobs is None else [old_logprobs[i] for i in batch],
-                None if references is None else [references[i] for i in batch],
-                sums,
-                is_first=is_first and number == 0,
-            )
+            self._step(batch, sums, is_first=is_first and number == 0)
 
     def finish_update(
         self, samples: Sequence[TrainingSample], sums: MetricSums, *, lr: float
@@ -174,7 +167,7 @@ class Learner:
         }
 
     def logprobs(self, samples: Sequence[TrainingSample]) -> Scores:
-        """Return the current policy's log-probs of the drawn tokens, one array [L] per sample."""
+        """Return the current policy's log-probs of the sampled tokens, one array [L] per sample."""
         return self._score(self.model, samples)
 
     def _score(self, model: PreTrainedModel, samples: Sequence[TrainingSample]) -> Scores:
@@ -186,22 +179,23 @@ class Learner:
             temperature=self._temperature,
         )
 
-    def _old_logprobs(self, samples: Sequence[TrainingSample]) -> Scores | None:
-        """Return the log-probs of the old policy, or None when that is the current one.
-
-        None also for an estimate, which is made with each micro-batch.
-        """
-        if self._loss.old_policy == "behaviour":
-            return [s.behaviour_logprobs for s in samples]
-        if self._loss.old_policy in ("current", "estimated") or self.config.steps_per_batch == 1:
-            return None
+    def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
+        """Return the old policy of a batch, for all its optimizer steps."""
+        loss = self._loss
+        if loss.old_policy == "behaviour":
+            return RecordedPolicy([s.behaviour_logprobs for s in samples])
+        if loss.old_policy == "estimated":
+            return EstimatedPolicy(self.updates)
         unbiased_kl = (
             self._regularizer.kl_coefficient > 0 and self._regularizer.kl_estimator == "k3_unbiased"
         )
-        corrects = self._loss.correction.is_active
-        if not self._loss.surrogate.has_ratio and not unbiased_kl and not corrects:
-            return None  # no ratio, so nobody would read them
-        return self.logprobs(samples)
+        reads_ratios = loss.surrogate.has_ratio or unbiased_kl
+        # With one step per batch the policy at the start of the update is still the current one,
+        # and its log-probs are those of the step's own forward pass: no other pass is needed.
+        is_same = loss.old_policy == "current" or self.config.steps_per_batch == 1
+        if is_same or not (reads_ratios or loss.correction.is_active):
+            return CurrentPolicy()
+        return RecordedPolicy(self.logprobs(samples))
 
     def _references(self, samples: Sequence[TrainingSample]) -> Scores | None:
         if self._reference is None or not needs_reference(self._loss, self._regularizer):
@@ -221,17 +215,58 @@ class Learner:
                 chosen = set(order[part::parts])
                 yield [i for i, sample in enumerate(samples) if sample.trajectory in chosen]
 
-    def _step(
-        self,
-        samples: Sequence[TrainingSample],
-        old_logprobs: Scores | None,
-        references: Scores | None,
-        sums: MetricSums,
-        *,
-        is_first: bool,
-    ) -> None:
+    def _prepared(
+        self, samples: Sequence[TrainingSample], old: OldPolicy, references: Scores | None
+    ) -> MiniBatch:
+        """Return a mini-batch with what must be known of all its tokens before any gradient.
+
+        Micro-batches are backpropagated one by one and must add up to the whole. So whatever looks
+        at more than one token (normalised or rejected weights, adaptive bounds, ratios of episodes
+        in several segments) is computed here, from a forward pass without gradient.
+        """
+        loss, counted, weights, ratios = self._loss, samples, None, None
+        splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
+        needs_ratios = splits and isinstance(old, RecordedPolicy)
+        if loss.needs_current_scores or needs_ratios:
+            current = self.logprobs(samples)
+            before = old.scores(current)
+            if not loss.correction.is_local:
+                weights = self._weights(samples, current, before)
+                if loss.correction.denominator == "kept":
+                    counted = without_rejected(samples, weights)
+            if isinstance(loss.surrogate, PpoClip):
+                loss = _with_solved_bounds(loss, loss.surrogate, samples, current, before)
+            if needs_ratios:
+                ratios = episode_log_ratios(samples, current, before, loss)
+        return MiniBatch(
+            samples=samples,
+            loss=loss,
+            old=old,
+            references=references,
+            coefficients=aggregation_coefficients(
+                counted, loss.aggregation, constant_length=loss.constant_length
+            ),
+            weights=weights,
+            sequences=None if loss.ratio_level == "token" else sequence_ids(samples),
+            sequence_log_ratios=ratios,
+        )
+
+    def _weights(
+        self, samples: Sequence[TrainingSample], current: Scores, old: Scores
+    ) -> list[NDArray[np.float64]]:
+        """Return the corrections of a whole mini-batch."""
+        logprobs = PolicyLogprobs(
+            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
+            proximal=flat(old, samples),
+            current=flat(current, samples),
+            advantages=flat([s.advantages for s in samples], samples),
+            sequences=flat(sequence_ids(samples), samples),
+        )
+        return unflat(correction_weights(logprobs, self._loss.correction), samples)
+
+    def _step(self, mini: MiniBatch, sums: MetricSums, *, is_first: bool) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        known = self._known(samples, old_logprobs, references)
+        samples = mini.samples
         self.optimizer.zero_grad()
         loss, policy, kl, episodes = 0.0, 0.0, 0.0, EpisodeWeights()
         for batch in micro_batches(
@@ -240,100 +275,38 @@ class Learner:
             max_tokens=self.config.microbatch_tokens,
             device=self._device,
         ):
-            terms = self._terms(batch, samples, known)
-            parts = policy_loss(terms, known.loss, self._regularizer)
+            terms = self._terms(batch, mini)
+            parts = policy_loss(terms, mini.loss, self._regularizer)
             parts.total.backward()  # type: ignore[no-untyped-call]
             loss += parts.total.item()
             policy += parts.policy.item()
             kl += parts.kl.item()
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
             episodes.add(batch, samples, terms.policy_logprobs)
-            self._watch(terms, batch, samples, sums, is_first=is_first)
+            self._measure(terms, batch, samples, sums, is_first=is_first)
         scale = episodes.step_scale(self._loss.step_scale)
         norm = self.optimizer.step(loss, where=f"update {self.updates}", scale=scale)
         sums.add_mean("train/effective_share", episodes.effective_share(), 1)
         sums.add_mean("train/loss", loss, 1)
         sums.add_mean("train/policy_loss", policy, 1)
-        if references is not None:
+        if mini.references is not None:
             sums.add_mean("train/kl_ref", kl, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
-    def _known(
-        self,
-        samples: Sequence[TrainingSample],
-        old_logprobs: Scores | None,
-        references: Scores | None,
-    ) -> BatchTerms:
-        """Return what a step knows before any gradient; a forward pass where that needs one."""
-        loss, weights = self._loss, None
-        counted = list(samples)
-        sequences = sequence_ids(samples) if self._reads_sequences else None
-        by_episode = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
-        current = None
-        if loss.needs_current_scores or (by_episode and old_logprobs is not None):
-            current = self.logprobs(samples)
-        if current is not None and not loss.correction.is_local:
-            weights = self._weights(samples, current, old_logprobs)
-            if loss.correction.denominator == "kept":
-                counted = without_rejected(samples, weights)
-        if current is not None and isinstance(loss.surrogate, PpoClip):
-            gaps_N = flat(current, samples) - flat(old_logprobs or current, samples)
-            clip = solve_clip_bounds(
-                loss.surrogate, gaps_N, flat([s.advantages for s in samples], samples)
-            )
-            loss = loss.model_copy(update={"surrogate": clip})
-        split = None
-        if current is not None and by_episode and old_logprobs is not None:
-            split = episode_log_ratios(samples, current, old_logprobs, loss)
-        return BatchTerms(
-            loss=loss,
-            coefficients=aggregation_coefficients(
-                counted, loss.aggregation, constant_length=loss.constant_length
-            ),
-            old_logprobs=old_logprobs,
-            weights=weights,
-            references=references,
-            sequences=sequences,
-            sequence_log_ratios=split,
-        )
-
-    def _weights(
-        self, samples: Sequence[TrainingSample], current: Scores, old_logprobs: Scores | None
-    ) -> list[NDArray[np.float64]]:
-        """Return the corrections of a whole mini-batch."""
-        logprobs = PolicyLogprobs(
-            behaviour=flat([s.behaviour_logprobs for s in samples], samples),
-            proximal=flat(old_logprobs or current, samples),
-            current=flat(current, samples),
-            advantages=flat([s.advantages for s in samples], samples),
-            sequences=flat(sequence_ids(samples), samples),
-        )
-        return unflat(correction_weights(logprobs, self._loss.correction), samples)
-
-    @property
-    def _reads_sequences(self) -> bool:
-        return self._loss.ratio_level != "token"
-
-    def _terms(
-        self, batch: MicroBatch, samples: Sequence[TrainingSample], known: BatchTerms
-    ) -> TokenTerms:
+    def _terms(self, batch: MicroBatch, mini: MiniBatch) -> TokenTerms:
+        """Return what the loss reads of a micro-batch; the one forward pass with a gradient."""
+        samples = mini.samples
         logprobs_N, entropies_N = token_logprobs(
             self.model,
             batch,
             temperature=self._temperature,
             entropy_gradient=self._regularizer.entropy_coefficient > 0,
         )
-
-        def gather(arrays: Sequence[NDArray[np.generic]] | None) -> Tensor | None:
-            return None if arrays is None else batch.gather(arrays)
-
         current_N = logprobs_N.detach()
-        old_N = gather(known.old_logprobs)
-        if old_N is None:
-            old_N = self._estimated_old(current_N, batch, samples)
+        old_N = mini.old.gather(batch, samples, current_N)
         advantages_N = batch.gather([s.advantages for s in samples])
-        weights_N = gather(known.weights)
+        weights_N = batch.gather_if(mini.weights)
         if weights_N is None and self._loss.correction.is_active:
             logprobs = PolicyLogprobs(
                 behaviour=batch.gather([s.behaviour_logprobs for s in samples]),
@@ -346,28 +319,15 @@ class Learner:
             policy_logprobs=logprobs_N,
             old_logprobs=old_N,
             advantages=advantages_N,
-            coefficients=batch.gather(known.coefficients),
+            coefficients=batch.gather(mini.coefficients),
             weights=weights_N,
-            sequences=gather(known.sequences),
-            sequence_log_ratios=gather(known.sequence_log_ratios),
-            ref_logprobs=gather(known.references),
+            sequences=batch.gather_if(mini.sequences),
+            sequence_log_ratios=batch.gather_if(mini.sequence_log_ratios),
+            ref_logprobs=batch.gather_if(mini.references),
             entropies=entropies_N,
         )
 
-    def _estimated_old(
-        self, current_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
-    ) -> Tensor:
-        """Return old log-probs that were not computed before: current ones, or an estimate."""
-        if self._loss.old_policy != "estimated":
-            return current_N
-        return estimated_old_logprobs(
-            current_N,
-            batch.gather([s.behaviour_logprobs for s in samples]),
-            batch.gather([s.policy_versions for s in samples]),
-            self.updates,
-        )
-
-    def _watch(
+    def _measure(
         self,
         terms: TokenTerms,
         batch: MicroBatch,
@@ -376,7 +336,7 @@ class Learner:
         *,
         is_first: bool,
     ) -> None:
-        """Add what is looked at but not trained on; gaps only while the weights are unchanged."""
+        """Add metrics of a micro-batch; gaps and lag only while the weights are unchanged."""
         count = len(batch.targets_N)
         if terms.entropies is not None:
             sums.add_mean("train/entropy", terms.entropies.sum().item(), count)
@@ -393,9 +353,18 @@ class Learner:
         sums.add_mean("train/policy_lag", (self.updates - versions_N).sum().item(), count)
 
     @property
+    def steps(self) -> int:
+        """Optimizer steps done."""
+        return self.optimizer.steps
+
+    @property
     def _device(self) -> torch.device:
         weight: Tensor = next(iter(self.model.parameters()))
         return weight.device
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the state dict of the plain model, adapters merged in, to publish."""
+        return full_state(self.model)
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's tensors; the weights are the model's own."""
@@ -405,6 +374,19 @@ class Learner:
         """Take over what ``state`` returned after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
+
+
+def _with_solved_bounds(
+    loss: LossConfig,
+    clip: PpoClip,
+    samples: Sequence[TrainingSample],
+    current: Scores,
+    old: Scores,
+) -> LossConfig:
+    """Return the loss with bounds that follow from the batch's log-ratios."""
+    gaps_N = flat(current, samples) - flat(old, samples)
+    solved = solve_clip_bounds(clip, gaps_N, flat([s.advantages for s in samples], samples))
+    return loss.model_copy(update={"surrogate": solved})
 
 
 def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:

@@ -20,13 +20,23 @@ import numpy as np
 
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.update.learner import Learner
+from turngym.trainers.update.learner import TorchLearner
 
 LEAST_WEIGHT, LARGEST_WEIGHT = 0.8, 1.2
 """Bounds of an episode's weight, and of the factor that one turn changes it by."""
 
 
-def update_last_turn_first(learner: Learner, samples: Sequence[TrainingSample]) -> dict[str, float]:
+class LastTurnFirstLearner(TorchLearner):
+    """A learner whose update goes turn by turn, from the last to the first."""
+
+    def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Change the weights once for a batch of episodes, by ``update_last_turn_first``."""
+        return update_last_turn_first(self, samples)
+
+
+def update_last_turn_first(
+    learner: TorchLearner, samples: Sequence[TrainingSample]
+) -> dict[str, float]:
     """Change the weights once for a batch of episodes, in one pass per turn number.
 
     For each turn from the last to the first: the ratio's anchor is the policy as the later turns
@@ -96,7 +106,7 @@ def turn_row(sample: TrainingSample, turn: int, *, factor: float, share: float) 
 
 
 def turn_logprobs(
-    learner: Learner, samples: Sequence[TrainingSample], turns: Collection[int]
+    learner: TorchLearner, samples: Sequence[TrainingSample], turns: Collection[int]
 ) -> dict[tuple[int, int], float]:
     """Return the mean log-prob of the tokens of some turns, by episode and turn, as of now."""
     rows = [_only(s, turns) for s in samples if np.isin(s.turn_ids, list(turns)).any()]
