@@ -99,6 +99,28 @@ def test_other_blocks_of_the_page_run(
         exec(compile(block, "docs/new_game.md", "exec"), {})
 
 
+def test_every_path_of_the_tour_is_there() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    assert len(paths) > 40
+    rooms = [ROOT, ROOT / "src/turngym", *(ROOT / "src/turngym").glob("*/")]
+    assert [path for path in paths if not any((room / path).exists() for room in rooms)] == []
+
+
+def test_blocks_of_the_python_api_run() -> None:
+    for block in blocks("docs/python.md"):
+        exec(compile(block, "docs/python.md", "exec"), {})
+
+
+def test_the_page_on_training_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    few, train = " ".join(FEW).replace("run.steps=1 ", "").split(), turngym.train
+    monkeypatch.setattr(turngym, "train", lambda *a, **k: train(*a, *few, **k))
+    for block in blocks("docs/training.md"):
+        exec(compile(block, "docs/training.md", "exec"), {})
+    assert (tmp_path / "runs/two/summary.json").exists()
+
+
 def test_readme_blocks_run() -> None:
     found = blocks("README.md")
     assert found
