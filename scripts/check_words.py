@@ -39,7 +39,6 @@ STILL: dict[str, int] = {
     "open_run": 4,
     "seal": 22,
     "sealed": 15,
-    "twin": 7,
     "Job": 153,
     "Line": 1,
     "Said": 1,
