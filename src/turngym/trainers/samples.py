@@ -25,14 +25,14 @@ class TrainingSample:
 
     token_ids: NDArray[np.int64]
     loss_mask: NDArray[np.bool_]
-    """True on the tokens that the policy drew."""
+    """True on the tokens that the policy sampled."""
     turn_ids: NDArray[np.int64]
-    """0-based turn of a drawn token, -1 elsewhere."""
+    """0-based turn of a sampled token, -1 elsewhere."""
     behaviour_logprobs: NDArray[np.float32]
-    """Log-prob each token was drawn with."""
+    """Log-prob each token was sampled with."""
     advantages: NDArray[np.float32]
     policy_versions: NDArray[np.int64]
-    """Weights that drew each token, -1 elsewhere."""
+    """Weights that sampled each token, -1 elsewhere."""
     trajectory: int
     """Which episode of the batch this is a part of; segments of one episode share it."""
     group: int = -1
@@ -47,7 +47,7 @@ class TrainingSample:
         if len(shapes) != 1 or self.token_ids.ndim != 1:
             raise ValueError(f"TrainingSample arrays must share one shape [L], got {shapes}")
         if self.loss_mask.size and self.loss_mask[0]:
-            raise ValueError("TrainingSample: the first token cannot be drawn from nothing")
+            raise ValueError("TrainingSample: the first token cannot be sampled from nothing")
         if not np.array_equal(self.loss_mask, self.turn_ids >= 0):
             raise ValueError("TrainingSample: loss_mask and turn_ids disagree")
         if not np.isfinite(self.advantages).all():
@@ -75,19 +75,19 @@ def to_samples(
     """Return the samples of one episode, one for each segment.
 
     Token ids are taken from the spans as they are; text is never encoded again. The loss mask is
-    True exactly on sampled spans. Segments in which nothing was drawn are left out, and a turn
-    without drawn tokens (a prefix that was given, a part that is too old) is context.
+    True exactly on sampled spans. Segments in which nothing was sampled are left out, and a turn
+    without sampled tokens (a prefix that was given, a part that is too old) is context.
 
     Args:
         trajectory: An episode of a policy that keeps its tokens.
-        advantages_M: One number per drawn token, in the order they were drawn, shape [M];
+        advantages_M: One number per sampled token, in the order they were sampled, shape [M];
             ``per_token`` makes it from one number per turn.
         index: Place of the episode in the batch.
         group: Place of its group in the batch, -1 for none.
 
     Raises:
         TrainingError: A turn has no tokens at all.
-        ValueError: ``advantages_M`` has another length than there are drawn tokens.
+        ValueError: ``advantages_M`` has another length than there are sampled tokens.
     """
     for number, turn in enumerate(trajectory.turns):
         if not turn.spans:
@@ -97,8 +97,8 @@ def to_samples(
             )
     if advantages_M.shape != (trajectory.num_sampled_tokens,):
         raise ValueError(
-            f"{trajectory.task_id}: {trajectory.num_sampled_tokens} drawn tokens but advantages of "
-            f"shape {advantages_M.shape}"
+            f"{trajectory.task_id}: {trajectory.num_sampled_tokens} sampled tokens but advantages "
+            f"of shape {advantages_M.shape}"
         )
     samples, start = [], 0
     for segment in _segments(trajectory.turns):
@@ -109,7 +109,7 @@ def to_samples(
 
 
 def per_token(trajectory: Trajectory, values_T: FloatArray) -> FloatArray:
-    """Return each turn's value on each of its drawn tokens, shape [M].
+    """Return each turn's value on each of its sampled tokens, shape [M].
 
     Raises:
         ValueError: ``values_T`` has another length than the episode.

@@ -75,7 +75,7 @@ def test_a_policy_without_tokens_cannot_be_trained() -> None:
 
 
 def test_advantages_of_another_length_are_an_error() -> None:
-    with pytest.raises(ValueError, match="4 drawn tokens but advantages of shape"):
+    with pytest.raises(ValueError, match="4 sampled tokens but advantages of shape"):
         to_samples(episode([0.0, 0.0]), np.zeros(3), index=0)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Layout:
     """The tokens of an episode whose history was never rewritten.
 
-    Turn t reads ``[prompt_T[t], action_T[t])`` and draws ``[action_T[t], end_T[t])``.
+    Turn t reads ``[prompt_T[t], action_T[t])`` and samples ``[action_T[t], end_T[t])``.
     """
 
     token_ids_L: IntArray
@@ -61,7 +61,7 @@ class Encoded:
     token_ids_M: IntArray
     starts_M: IntArray
     """First character. A token begins where the one before it ended, so that a space which a
-    tokenizer draws to the next word belongs to it."""
+    tokenizer joins to the next word belongs to it."""
     ends_M: IntArray
     """Behind the last character."""
 
@@ -90,7 +90,7 @@ def room_of(model: PreTrainedModel) -> int | None:
     return None if room is None else int(room)
 
 
-def check_fast(tokenizer: PreTrainedTokenizerBase, channel: str) -> None:
+def check_fast(tokenizer: PreTrainedTokenizerBase, reward: str) -> None:
     """Raise when the tokenizer does not know which characters its tokens stand for.
 
     Raises:
@@ -98,7 +98,7 @@ def check_fast(tokenizer: PreTrainedTokenizerBase, channel: str) -> None:
     """
     if not tokenizer.is_fast:
         raise ConfigError(
-            f"algo.rewards {channel!r}: tokenizer {tokenizer.name_or_path!r} gives no character "
+            f"algo.rewards {reward!r}: tokenizer {tokenizer.name_or_path!r} gives no character "
             "offsets; use a model with a fast tokenizer"
         )
 

@@ -1,4 +1,4 @@
-"""How much each drawn token counts in a loss, fixed by a whole batch before any backward pass.
+"""How much each sampled token counts in a loss, fixed by a whole batch before any backward pass.
 
 Axis letters: L position in a sample.
 """
@@ -24,7 +24,7 @@ def aggregation_coefficients(
 ) -> list[NDArray[np.float32]]:
     """Return what each token's loss is multiplied with before everything is summed.
 
-    With L_i drawn tokens in episode i (over all its segments) and B episodes that have any:
+    With L_i sampled tokens in episode i (over all its segments) and B episodes that have any:
     ``token_mean`` 1/ΣL_j; ``seq_mean_token_mean`` 1/(B·L_i); ``seq_mean_token_sum`` 1/B;
     ``seq_mean_token_sum_const`` 1/(B·S); ``prompt_mean`` 1/(number of groups · tokens of the
     group); ``turn_mean`` 1/(number of turns · tokens of the turn). Samples of weight 0 count
@@ -36,7 +36,7 @@ def aggregation_coefficients(
         constant_length: S, for ``seq_mean_token_sum_const``.
 
     Returns:
-        One array [L] per sample, 0 where ``loss_mask`` is False; all 0 when nothing was drawn.
+        One array [L] per sample, 0 where ``loss_mask`` is False; all 0 when nothing was sampled.
 
     Raises:
         ValueError: ``prompt_mean`` meets a sample that belongs to no group.
@@ -81,7 +81,7 @@ class _Counts:
     def sizes(
         self, sample: TrainingSample, mode: Aggregation, constant_length: int
     ) -> float | NDArray[np.float64]:
-        """Return by what the loss of the sample's drawn tokens is divided."""
+        """Return by what the loss of the sample's sampled tokens is divided."""
         match mode:
             case "token_mean":
                 return float(self.episodes.total())

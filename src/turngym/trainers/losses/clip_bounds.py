@@ -1,6 +1,6 @@
 """Bounds of a clip that follow a mini-batch. Nothing here has a gradient.
 
-Axis letter: N drawn tokens laid out flat.
+Axis letter: N sampled tokens laid out flat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor)
 
     Args:
         clip: The settings.
-        log_ratios_N: Live policy over anchor, of all tokens of the step.
+        log_ratios_N: Current over old policy, of all tokens of the step.
         advantages_N: Of the same tokens.
     """
     log_ratios_N = log_ratios_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -39,8 +39,8 @@ def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor)
 def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: float) -> float:
     """Return τ, the largest log-ratio at which ``mean(min(Δ, τ)²) <= budget``; inf for no bound.
 
-    The mean is over the tokens that are pushed further from the anchor (A > 0 and r > 1, or A < 0
-    and r < 1), with Δ the size of their log-ratio.
+    The mean is over the tokens that are pushed further from the old policy (A > 0 and r > 1, or A <
+    0 and r < 1), with Δ the size of their log-ratio.
 
     Source:
         M2PO. The authors' code takes the largest log-ratio below τ, which clips more; ours is

@@ -1,6 +1,6 @@
-"""Weights and masks for tokens that other weights drew. Nothing here has a gradient.
+"""Weights and masks for tokens that other weights sampled. Nothing here has a gradient.
 
-Axis letters: N drawn tokens laid out flat, B episodes, G groups.
+Axis letters: N sampled tokens laid out flat, B episodes, G groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PolicyLogprobs:
     """Log-probs of N sampled tokens under three policies. Every tensor has shape [N]."""
 
     behaviour: Tensor
-    """Log-probs that the tokens were drawn with."""
+    """Log-probs that the tokens were sampled with."""
     proximal: Tensor
     """Log-probs under the policy that the update began with."""
     current: Tensor
@@ -48,8 +48,8 @@ def estimated_old_logprobs(
 
     Args:
         current_N: Log-probs under the policy that is trained.
-        behaviour_N: Log-probs that the tokens were drawn with.
-        versions_N: v, the weights that drew them.
+        behaviour_N: Log-probs that the tokens were sampled with.
+        versions_N: v, the weights that sampled them.
         version: Of the weights that the update began with.
 
     Source:

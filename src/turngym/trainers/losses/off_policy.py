@@ -1,4 +1,4 @@
-"""What a learner does for whole episodes that other weights drew, around the loss of each token."""
+"""Episode-level corrections for tokens that other weights sampled, around the loss per token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EpisodeWeights:
         Args:
             batch: The micro-batch.
             samples: The mini-batch that it was cut from.
-            policy_logprobs_N: Of its drawn tokens, under the policy in training.
+            policy_logprobs_N: Of its sampled tokens, under the policy in training.
         """
         behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
         gaps_N = (policy_logprobs_N.detach() - behaviour_N).double().cpu()

@@ -1,14 +1,14 @@
 """Policy losses as sums over tokens, independent of how a batch is cut into pieces.
 
-    loss = sum over drawn tokens of  coefficient * (weight * surrogate + kl_coefficient * kl
+    loss = sum over sampled tokens of  coefficient * (weight * surrogate + kl_coefficient * kl
                                                     - entropy_coefficient * entropy)
 
-The coefficients hold the aggregation (``aggregation.py``), the weights correct for who drew the
+The coefficients hold the aggregation (``aggregation.py``), the weights correct for who sampled the
 tokens (``corrections.py``), the surrogate is a function of a log-ratio (``ratios.py``) and an
 advantage (``surrogates.py``). Coefficients come from the whole batch before any backward pass, so
 micro-batches simply add up.
 
-Axis letter: N drawn tokens laid out flat.
+Axis letter: N sampled tokens laid out flat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_KL = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTerms:
-    """What the loss needs to know of N drawn tokens. Every tensor has shape [N]."""
+    """What the loss needs to know of N sampled tokens. Every tensor has shape [N]."""
 
     policy_logprobs: Tensor
     """Of the policy that is trained; carries the gradient."""
@@ -43,7 +43,7 @@ class TokenTerms:
     """Log-ratios of ``sequences``; None when all their tokens are here to compute them from."""
     ref_logprobs: Tensor | None = None
     entropies: Tensor | None = None
-    """Of the distributions the tokens were drawn from; with gradient when they are rewarded."""
+    """Of the distributions the tokens were sampled from; with gradient when they are rewarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
 def kl_estimate(
     policy_logprobs_N: Tensor, ref_logprobs_N: Tensor, estimator: KlEstimator
 ) -> Tensor:
-    """Return an estimate of KL(policy, reference) from each drawn token, shape [N].
+    """Return an estimate of KL(policy, reference) from each sampled token, shape [N].
 
     ``k1_plus`` and ``k3_plus`` have the gradient of k2. ``k3_unbiased`` is k3 here; the loss
     multiplies it with the token's ratio.

@@ -4,7 +4,7 @@ With s the log-ratio of a whole (stop-gradient) and d the token's own, a token g
 ``x = s + d - sg(d)``: the value of the whole, the gradient of the token. So tokens of one episode
 may have different advantages, and the sum over the whole has the gradient of the whole's ratio.
 
-Axis letters: L position in a sample, N drawn tokens laid out flat.
+Axis letters: L position in a sample, N sampled tokens laid out flat.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TURN_BITS = 20
 def token_log_ratios(
     policy_logprobs_N: Tensor, old_logprobs_N: Tensor, advantages_N: Tensor, config: LossConfig
 ) -> Tensor:
-    """Return the tokens' own log-ratios policy / anchor, [N], clipped where the surrogate clips.
+    """Return the tokens' own log-ratios to the old policy, [N], clipped where the surrogate clips.
 
     Only ``log_clip_geo`` clips before it averages: positive advantages from above, negative ones
     from below. A clipped log-ratio has no gradient.
@@ -111,13 +111,13 @@ def episodes_of(sequences_N: Tensor) -> Tensor:
 
 
 def flat(arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample]) -> Tensor:
-    """Return what ``arrays`` [L] hold at the drawn tokens of ``samples``, one after the other."""
+    """Return what ``arrays`` [L] hold at the sampled tokens of ``samples``, one after the other."""
     picked = [array[s.loss_mask] for array, s in zip(arrays, samples, strict=True)]
     return torch.from_numpy(np.concatenate(picked))
 
 
 def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[np.float64]]:
-    """Return the arrays [L] that ``flat`` would lay out so, 0 where nothing was drawn."""
+    """Return the arrays [L] that ``flat`` would lay out so, 0 where nothing was sampled."""
     results = [np.zeros(s.loss_mask.shape) for s in samples]
     ends = np.cumsum([s.num_action_tokens for s in samples])[:-1]
     parts = np.split(values_N.numpy(), ends)

@@ -3,7 +3,7 @@
 Every function returns losses [N], and a boolean mask [N] of the tokens whose gradient it bounds or
 removes. Where the ratio is 1 the gradient with respect to the log-prob is ``-A`` for all of them.
 
-Axis letter: N drawn tokens laid out flat.
+Axis letter: N sampled tokens laid out flat.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tens
     """``l = -sg(clip(r, low, high))·A·logp``.
 
     Source:
-        CISPO: MiniMax-M1, arXiv:2506.13585; with the behaviour policy as anchor AIPO: LlamaRL,
+        CISPO: MiniMax-M1, arXiv:2506.13585; with the behaviour policy as old policy AIPO: LlamaRL,
         arXiv:2505.24034.
     """
     ratios_N = inputs.ratios.detach()
@@ -131,7 +131,7 @@ def zeroed_weight(inputs: SurrogateInputs, config: ZeroedWeight) -> tuple[Tensor
 
 
 def soft_gate(inputs: SurrogateInputs, config: SoftGate) -> tuple[Tensor, Tensor]:
-    """``l = -(4/τ)·sigmoid(τ·(r - 1))·A`` with a τ for each sign of A; no border is crossed.
+    """``l = -(4/τ)·sigmoid(τ·(r - 1))·A`` with a τ for each sign of A; no boundary is crossed.
 
     Source:
         SAPO, arXiv:2511.20347.
@@ -173,7 +173,7 @@ def divergence_mask(inputs: SurrogateInputs, config: DivergenceMask) -> tuple[Te
 
 
 def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
-    """``l = -A·logp + τ/2·x²`` with x the log-ratio; the leash has no border.
+    """``l = -A·logp + τ/2·x²`` with x the log-ratio; the leash has no boundary.
 
     Source:
         Kimi k1.5, arXiv:2501.12599 (there over whole sequences: ``ratio_level="sequence_prod"``).

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pkgutil import resolve_name
 
 import numpy as np
 
@@ -29,21 +30,32 @@ def attempts_for(
     """Return the number of attempts at each task, ``mean`` on average where bounds allow it.
 
     Args:
-        success_K: Believed success at the tasks, in [0, 1].
+        success_K: Estimated success at the tasks, in [0, 1].
         seen: Attempts at each of them so far.
         mean: ``rollout.group_size``.
-        config: The rule.
+        config: The rule; it names its function as ``builder``.
     """
-    count = len(seen)
-    if isinstance(config, VarianceBudget):
-        wanted_K = by_variance(success_K * (1 - success_K), mean=mean)
-        return rounded(wanted_K, total=count * mean, least=config.least, most=config.most)
-    if isinstance(config, ConfidenceBudget):
-        return by_confidence(success_K, seen, total=count * mean, config=config)
-    return [mean] * count
+    assert config.builder is not None
+    counts: list[int] = resolve_name(config.builder)(success_K, seen, mean=mean, config=config)
+    return counts
 
 
-def by_variance(variance_K: FloatArray, *, mean: float) -> FloatArray:
+def fixed(
+    success_K: FloatArray, seen: Sequence[int], *, mean: int, config: BudgetConfig
+) -> list[int]:
+    """Return ``mean`` for each task."""
+    return [mean] * len(seen)
+
+
+def by_variance(
+    success_K: FloatArray, seen: Sequence[int], *, mean: int, config: VarianceBudget
+) -> list[int]:
+    """Return attempts in proportion to the standard deviation of success; see ``attempts_for``."""
+    wanted_K = variance_shares(success_K * (1 - success_K), mean=mean)
+    return rounded(wanted_K, total=len(seen) * mean, least=config.least, most=config.most)
+
+
+def variance_shares(variance_K: FloatArray, *, mean: float) -> FloatArray:
     """Return ``n ∝ sqrt(variance)`` with the given mean, [K]; the mean where nothing varies.
 
     Source:
@@ -87,7 +99,7 @@ def half_width(attempts: int, deviation: float) -> float:
 
 
 def by_confidence(
-    success_K: FloatArray, seen: Sequence[int], *, total: int, config: ConfidenceBudget
+    success_K: FloatArray, seen: Sequence[int], *, mean: int, config: ConfidenceBudget
 ) -> list[int]:
     """Return the attempts at each task when they are dealt out one by one, by what they promise.
 
@@ -109,7 +121,7 @@ def by_confidence(
         here = seen[k] + counts[k]
         return gained + config.bonus * math.sqrt(math.log(1 + before + sum(counts)) / here)
 
-    while sum(counts) < total:
+    while sum(counts) < len(seen) * mean:
         best = max(range(len(counts)), key=promise)
         if counts[best] >= config.most:
             break

@@ -16,8 +16,8 @@ FloatArray = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Belief:
-    """What is believed about success at one task: Beta(alpha, beta)."""
+class SuccessPosterior:
+    """Posterior of success at one task: Beta(alpha, beta)."""
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -33,7 +33,7 @@ class Belief:
 
 
 class Difficulty:
-    """Beliefs about all tasks of a pool.
+    """Posteriors of success at all tasks of a pool.
 
     A group with s successes in n attempts makes ``alpha`` into ``(1 - decay)·alpha + decay + s``
     and ``beta`` likewise with the failures, so that a task that is played again and again is known
@@ -51,7 +51,7 @@ class Difficulty:
     def __init__(self, *, decay: float, drift: float) -> None:
         self._decay = decay
         self._drift = drift
-        self._beliefs: dict[int, Belief] = {}
+        self._posteriors: dict[int, SuccessPosterior] = {}
 
     def observe(self, task: int, scores: Sequence[float], *, step: int) -> None:
         """Learn from one group.
@@ -61,10 +61,10 @@ class Difficulty:
             scores: Success of the attempts, each in [0, 1].
             step: When.
         """
-        old = self._beliefs.get(task, Belief(step=step))
+        old = self._posteriors.get(task, SuccessPosterior(step=step))
         alpha, beta = old.at(step, self._drift)
         successes, attempts = float(sum(scores)), len(scores)
-        self._beliefs[task] = Belief(
+        self._posteriors[task] = SuccessPosterior(
             alpha=(1 - self._decay) * alpha + self._decay + successes,
             beta=(1 - self._decay) * beta + self._decay + attempts - successes,
             attempts=old.attempts + attempts,
@@ -73,26 +73,27 @@ class Difficulty:
 
     def parameters(self, tasks: Sequence[int], *, step: int) -> tuple[FloatArray, FloatArray]:
         """Return alpha and beta of tasks, each [K]."""
-        pairs = [self._beliefs.get(task, Belief(step=step)).at(step, self._drift) for task in tasks]
+        unknown = SuccessPosterior(step=step)
+        pairs = [self._posteriors.get(task, unknown).at(step, self._drift) for task in tasks]
         values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
     def success(self, tasks: Sequence[int], *, step: int) -> FloatArray:
-        """Return the believed success at tasks, [K]; 0.5 for one that was never played."""
+        """Return the estimated success at tasks, [K]; 0.5 for one that was never played."""
         alpha_K, beta_K = self.parameters(tasks, step=step)
         return alpha_K / (alpha_K + beta_K)
 
     def attempts(self, tasks: Sequence[int]) -> list[int]:
         """Return how many scored attempts at each task were seen."""
-        return [b.attempts if (b := self._beliefs.get(t)) is not None else 0 for t in tasks]
+        return [b.attempts if (b := self._posteriors.get(t)) is not None else 0 for t in tasks]
 
     def state(self) -> dict[str, Any]:
-        """Return the beliefs as JSON values."""
-        return {str(t): [b.alpha, b.beta, b.attempts, b.step] for t, b in self._beliefs.items()}
+        """Return the posteriors as JSON values."""
+        return {str(t): [b.alpha, b.beta, b.attempts, b.step] for t, b in self._posteriors.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
-        self._beliefs = {int(task): Belief(*values) for task, values in state.items()}
+        """Restore what ``state`` returned."""
+        self._posteriors = {int(task): SuccessPosterior(*values) for task, values in state.items()}
 
 
 def informative(success_K: FloatArray, attempts: int) -> FloatArray:

@@ -67,7 +67,7 @@ class Successes:
         return {task: [one.to_json() for one in known] for task, known in self._tasks.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._tasks = {
             task: [Remembered.from_json(one) for one in known] for task, known in state.items()
         }
@@ -113,11 +113,11 @@ class SuccessReplayer:
         return self.successes.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.successes.load_state(state)
 
 
-class Imitator:
+class SelfImitation:
     """Brings back attempts whose return was above the median of recent groups.
 
     Source:
@@ -169,7 +169,7 @@ class Imitator:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._buffer.clear()
         self._buffer.extend(Remembered.from_json(one) for one in state.get("buffer", []))
         self._means.clear()

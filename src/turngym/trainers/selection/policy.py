@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
@@ -12,15 +13,10 @@ from turngym.tasks.base import Task
 from turngym.trainers.selection.budgets import attempts_for
 from turngym.trainers.selection.difficulty import Difficulty
 from turngym.trainers.selection.filters import reason_to_drop
-from turngym.trainers.selection.past import Imitator, SuccessReplayer, usable
+from turngym.trainers.selection.past import SelfImitation, SuccessReplayer, usable
 from turngym.trainers.selection.prefixes import Prefixer
-from turngym.trainers.selection.samplers import build_sampler
-from turngym.trainers.settings.selection import (
-    Imitation,
-    PrefixCondition,
-    SelectionConfig,
-    SuccessReplay,
-)
+from turngym.trainers.selection.samplers import SampledTasks, Sampler
+from turngym.trainers.settings.selection import SelectionConfig, SelectionPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +58,17 @@ class DataSelection:
         self._group_size = group_size
         self._seed = seed
         self._difficulty = Difficulty(decay=config.decay, drift=config.drift)
-        self._sampler = build_sampler(
-            config.sampler,
+        tasks = SampledTasks(
             size=pool.size or 0,
             difficulty=self._difficulty,
             group_size=group_size,
             parameter=self._parameter,
         )
+        self._sampler: Sampler = _built(config.sampler, tasks)
         self._plans: dict[int, list[tuple[int, int]]] = {}
         self._places: dict[str, int] = {}
-        self._replayer: SuccessReplayer | Imitator | None = None
-        if isinstance(config.replay, SuccessReplay):
-            self._replayer = SuccessReplayer(config.replay)
-        elif isinstance(config.replay, Imitation):
-            self._replayer = Imitator(config.replay)
-        self._prefixer = (
-            Prefixer(config.condition) if isinstance(config.condition, PrefixCondition) else None
-        )
+        self._replayer: SuccessReplayer | SelfImitation | None = _built(config.replay)
+        self._prefixer: Prefixer | None = _built(config.condition)
         self._step = 0
         self._counts: dict[str, float] = {}
 
@@ -137,7 +127,7 @@ class DataSelection:
 
     def imitation(self, step: int) -> tuple[float, float]:
         """Return what a replayed attempt has to beat, and the weight of its loss, at ``step``."""
-        if not isinstance(self._replayer, Imitator):
+        if not isinstance(self._replayer, SelfImitation):
             return 0.0, 0.0
         return self._replayer.baseline, self._replayer.weight(step)
 
@@ -167,7 +157,7 @@ class DataSelection:
         return state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._step = int(state["step"])
         self._difficulty.load_state(state["difficulty"])
         self._sampler.load_state(state["sampler"])
@@ -212,6 +202,10 @@ class DataSelection:
 
     def _count(self, name: str, value: float) -> None:
         self._counts[name] = self._counts.get(name, 0.0) + value
+
+
+def _built(part: SelectionPart, *more: object) -> Any:  # whatever the settings name
+    return None if part.builder is None else resolve_name(part.builder)(part, *more)
 
 
 _PLANS_KEPT = 64

@@ -45,7 +45,7 @@ class Prefixer:
         Args:
             request: A plain order.
             index: Running number of its group.
-            success: Believed success at its task.
+            success: estimated success at its task.
             rng: Decides.
         """
         coin, pick, cut = rng.random(3).tolist()
@@ -63,15 +63,15 @@ class Prefixer:
         until = self._config.until
         return self._config.share * (1 if until is None else max(0.0, 1 - index / until))
 
-    def cut(self, length: int, draw: float) -> int:
+    def cut(self, length: int, sample: float) -> int:
         """Return how many of ``length`` actions are given; at least one is left to the policy.
 
         Args:
             length: Actions of the success.
-            draw: In [0, 1).
+            sample: In [0, 1).
         """
         if self._config.cut == "random":
-            return int(draw * length)
+            return int(sample * length)
         return min(length - 1, math.ceil(length * self.stage / (self._config.stages + 1)))
 
     def observe(self, request: GroupRequest, trajectories: Sequence[Trajectory], step: int) -> None:
@@ -105,7 +105,7 @@ class Prefixer:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._successes.load_state(state["successes"])
         self.stage, self._best = int(state["stage"]), float(state["best"])
         self._recent.clear()
@@ -113,7 +113,7 @@ class Prefixer:
 
 
 def as_context(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return turns as they were, but with tokens that nobody is trained on."""
+    """Return turns as they were, but with tokens that are not trained on."""
     return tuple(
         replace(
             turn,

@@ -6,6 +6,7 @@ Axis letters: K tasks of the pool, A arms.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,12 +31,29 @@ class Sampler(Protocol):
         ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTasks:
+    """The tasks that a sampler chooses from, and what is known of them."""
+
+    size: int
+    """Number of tasks; 0 when they never end."""
+    difficulty: Difficulty
+    """Posteriors of their success, owned by the caller."""
+    group_size: int
+    """Attempts at a task."""
+    parameter: Callable[[int, str], str]
+    """Value of a task's parameter, by place and name."""
+
+
 class UniformSampler:
-    """Group number i plays task number i; whoever names the tasks lets them come round again."""
+    """Group number i plays task number i; the caller lets them come round again."""
+
+    def __init__(self, config: SamplerConfig, tasks: SampledTasks) -> None:
+        """Need nothing."""
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
         """Return the next tasks in turn."""
@@ -49,64 +67,57 @@ class UniformSampler:
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over nothing."""
+        """Restore nothing."""
 
 
 class ThompsonSampler(UniformSampler):
-    """Takes the tasks that look most informative under one draw from the beliefs.
+    """Takes the tasks that look most informative under one sample from the posteriors.
 
     Args:
         config: What counts as informative.
-        size: Tasks in the pool.
-        difficulty: The beliefs, kept by somebody else.
-        group_size: Attempts at a task.
+        tasks: To choose from.
 
     Source:
         VADE, arXiv:2511.18902, from its abstract.
     """
 
-    def __init__(
-        self, config: Thompson, *, size: int, difficulty: Difficulty, group_size: int
-    ) -> None:
+    def __init__(self, config: Thompson, tasks: SampledTasks) -> None:
         self._config = config
-        self._size = size
-        self._difficulty = difficulty
-        self._group_size = group_size
+        self._tasks = tasks
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
         """Return the best of the pool, none twice while it lasts."""
-        alpha_K, beta_K = self._difficulty.parameters(range(self._size), step=step)
+        tasks = self._tasks
+        alpha_K, beta_K = tasks.difficulty.parameters(range(tasks.size), step=step)
         drawn_K = rng.beta(alpha_K, beta_K)
         score_K = drawn_K * (1 - drawn_K)
         if self._config.score == "informative":
-            score_K = informative(drawn_K, self._group_size)
+            score_K = informative(drawn_K, tasks.group_size)
         best = np.argsort(-score_K, kind="stable").tolist()
-        return [best[i % self._size] for i in range(count)]
+        return [best[i % tasks.size] for i in range(count)]
 
 
 class BanditSampler:
     """Draws a category, then a task in it.
 
     Args:
-        config: Rate and temperature.
-        size: Tasks in the pool.
-        category: Category of a task, at a step.
+        config: Category, rate and temperature.
+        tasks: To choose from.
 
     Source:
         SEC, arXiv:2505.14970: an arm pays the mean size of the advantages of its group.
     """
 
-    def __init__(self, config: Bandit, *, size: int, category: Callable[[int, int], str]) -> None:
+    def __init__(self, config: Bandit, tasks: SampledTasks) -> None:
         self._config = config
-        self._size = size
-        self._category = category
+        self._tasks = tasks
         self._values: dict[str, float] = {}
         self._arms: dict[int, str] = {}
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
         """Return tasks, drawing an arm for each."""
         members: dict[str, list[int]] = {}
-        for task in range(self._size):
+        for task in range(self._tasks.size):
             members.setdefault(self._category(task, step), []).append(task)
         arms = sorted(members)
         weights_A = probabilities([self._values.get(arm, 0.0) for arm in arms], self._config)
@@ -114,12 +125,18 @@ class BanditSampler:
         for _ in range(count):
             arm = arms[int(rng.choice(len(arms), p=weights_A))]
             task = members[arm][int(rng.integers(len(members[arm])))]
-            self._arms[task] = arm  # what was drawn, whatever the task's category is later
+            self._arms[task] = arm  # what was sampled, whatever the task's category is later
             chosen.append(task)
         return chosen
 
+    def _category(self, task: int, step: int) -> str:
+        if self._config.by != "difficulty":
+            return self._tasks.parameter(task, self._config.by)
+        success = float(self._tasks.difficulty.success([task], step=step)[0])
+        return f"{min(self._config.parts - 1, int(success * self._config.parts))}"
+
     def observe(self, task: int, returns: Sequence[float]) -> None:
-        """Pay the arm that the task was drawn from."""
+        """Pay the arm that the task was sampled from."""
         if task in self._arms:
             arm, rate = self._arms[task], self._config.rate
             old = self._values.get(arm, 0.0)
@@ -131,11 +148,11 @@ class BanditSampler:
         return dict(self._values)
 
     def state(self) -> dict[str, Any]:
-        """Return the arms' values, and which arm each task was drawn from."""
+        """Return the arms' values, and which arm each task was sampled from."""
         return {"values": self._values, "arms": {str(k): v for k, v in self._arms.items()}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._values = dict(state.get("values", {}))
         self._arms = {int(task): arm for task, arm in state.get("arms", {}).items()}
 
@@ -154,35 +171,3 @@ def advantage_size(returns: Sequence[float]) -> float:
     if len(values) < 2 or np.ptp(values) < 1e-6:
         return 0.0
     return float(np.abs(values - values.mean()).mean() / values.std(ddof=1))
-
-
-def build_sampler(
-    config: SamplerConfig,
-    *,
-    size: int,
-    difficulty: Difficulty,
-    group_size: int,
-    parameter: Callable[[int, str], str],
-) -> Sampler:
-    """Return the sampler that ``config`` describes.
-
-    Args:
-        config: The settings.
-        size: Tasks in the pool.
-        difficulty: What is believed about them.
-        group_size: Attempts at a task.
-        parameter: Value of a task's parameter, by place in the pool and name.
-    """
-    if isinstance(config, Thompson):
-        return ThompsonSampler(config, size=size, difficulty=difficulty, group_size=group_size)
-    if isinstance(config, Bandit):
-        by, parts = config.by, config.parts
-
-        def category(task: int, step: int) -> str:
-            if by != "difficulty":
-                return parameter(task, by)
-            success = float(difficulty.success([task], step=step)[0])
-            return f"{min(parts - 1, int(success * parts))}"
-
-        return BanditSampler(config, size=size, category=category)
-    return UniformSampler()

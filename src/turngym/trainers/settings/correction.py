@@ -1,4 +1,4 @@
-"""Settings of what is done about tokens that other weights drew.
+"""Settings of what is done about tokens that other weights sampled.
 
 Three policies have log-probs for a sampled token: the one that sampled it (*behaviour*), the one
 that the update began with (*proximal*), and the one that is being trained (*current*).
@@ -54,7 +54,7 @@ class Rejection(StrictModel):
 
 
 class CorrectionConfig(StrictModel):
-    """How tokens are weighed and left out because other weights drew them.
+    """How tokens are weighed and left out because other weights sampled them.
 
     The weight is the ratio proximal / behaviour, without gradient; it multiplies the loss of the
     token after any clipping. Rejected tokens have the weight 0.
@@ -75,7 +75,7 @@ class CorrectionConfig(StrictModel):
     reject: tuple[Rejection, ...] = ()
     """A token stays when every one of these lets it."""
     denominator: Literal["original", "kept"] = "original"
-    """Whether ``aggregation`` counts all drawn tokens, so that rejecting some makes the step
+    """Whether ``aggregation`` counts all sampled tokens, so that rejecting some makes the step
     smaller, or those that are left."""
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class FixedBounds(StrictModel):
 class SecondMoment(StrictModel):
     """Clip log-ratios only as much as brings their second moment down to a budget (M2PO).
 
-    The moment is that of the tokens that are pushed further away from the anchor. Where it is
+    The moment is that of the tokens that are pushed further away from the old policy. Where it is
     within the budget nothing is clipped.
     """
 

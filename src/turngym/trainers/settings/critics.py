@@ -40,7 +40,7 @@ class Gae(AdvantageSettings):
 
     type: Literal["gae"]
     level: Literal["token", "turn", "bilevel"] = "turn"
-    """``token``: each drawn token is a step. ``turn``: each turn is, its value is read before the
+    """``token``: each sampled token is a step. ``turn``: each turn is, its value is read before the
     action. ``bilevel``: over turns first, then over the tokens inside each turn."""
     rewards: tuple[str, ...] = ("env",)
     """Reward sources, by ``type``, that are added up."""
@@ -90,9 +90,9 @@ class UtteranceCritic(StrictModel):
     batch_turns: int = Field(default=128, ge=1)
     """Replayed turns per critic step."""
     value_actions: Literal["on_policy", "replayed"] = "on_policy"
-    """V follows Q at actions that the policy draws now, or at the actions that were played. The
-    fresh ones are those of the actor: one draw per ``actor_turns`` state and update, because
-    drawing is what costs time. The paper's code draws anew for every critic step."""
+    """V follows Q at actions that the policy samples now, or at the actions that were played. The
+    on-policy ones are those of the actor: one sample per ``actor_turns`` state and update, because
+    sampling is what costs time. The paper's code samples anew for every critic step."""
     buffer_turns: int = Field(default=100_000, ge=1)
     """Newest turns that are kept for replay."""
     warmup_updates: int = Field(default=5, ge=0)
@@ -105,7 +105,7 @@ class UtteranceCritic(StrictModel):
 
 
 class Archer(AdvantageSettings):
-    """Hierarchical actor-critic: an off-policy critic of whole utterances tells what each is worth.
+    """Hierarchical actor-critic: an off-policy critic of whole utterances says what each is worth.
 
     Source:
         ArCHer: Zhou et al. 2024, arXiv:2402.19446. ``offline``: OfflineArcher, expectile values and
@@ -117,14 +117,14 @@ class Archer(AdvantageSettings):
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
-    """``online``: policy gradient on fresh actions. ``offline``: weighted imitation of replayed
+    """``online``: policy gradient on on-policy actions. ``offline``: weighted imitation of replayed
     ones."""
     critic: UtteranceCritic = UtteranceCritic()
     replay: bool = True
     """Ablation: False learns from the newest batch alone."""
     actor_turns: int = Field(default=256, ge=1)
-    """Replayed states per update at which actions are drawn and judged; ``offline``: replayed turns
-    whose actions are weighed."""
+    """Replayed states per update at which actions are sampled and judged; ``offline``: replayed
+    turns whose actions are weighed."""
     token_baseline: TokenValues | None = None
     """Subtract a learned value per token that predicts the same advantage; None for none."""
     normalize: bool = False
@@ -138,7 +138,7 @@ class Archer(AdvantageSettings):
 
 
 class BestOfN(AdvantageSettings):
-    """Imitate the best of N actions under an off-policy critic: fresh ones, and the one played.
+    """Imitate the best of N actions under an off-policy critic: on-policy ones, and the one played.
 
     An action that was cut off before its end token, or that is empty, has advantage 0. Whether an
     environment would refuse an action that was never played cannot be known.
@@ -156,7 +156,7 @@ class BestOfN(AdvantageSettings):
     candidates: int = Field(default=8, ge=1)
     """N, the action that was played among them; 1 imitates played actions that did well."""
     actor_turns: int = Field(default=128, ge=1)
-    """Replayed states per update at which actions are drawn and judged."""
+    """Replayed states per update at which actions are sampled and judged."""
     threshold: float = Field(default=0.05, ge=0)
     """Imitate only when the best advantage, cut to [0, 1], is more than this."""
     twins: Literal["max", "min"] = "max"

@@ -1,4 +1,4 @@
-"""Settings of group-relative credit: returns, pools, scales, combination."""
+"""Settings of group-relative credit: returns, baseline groups, scales, combination."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ class Term(StrictModel):
     rewards: tuple[str, ...] = Field(default=("env",), min_length=1)
     """Reward sources, by ``type``; several are added up. ``parts`` stands for every named part."""
     immediate: tuple[str, ...] = ()
-    """Channels that count for their own turn alone: added to its return as they are (GiGPO's
+    """Rewards that count for their own turn alone: added to its return as they are (GiGPO's
     penalty for an invalid action)."""
     reward_weights: dict[str, float] = Field(default_factory=dict)
     """Weights in the sum of ``rewards``, 1 where none is given; ``parts/NAME`` is a part. With
-    ``normalization="separate"`` they multiply what the comparison made of a channel."""
+    ``normalization="separate"`` they multiply what the comparison made of a reward."""
     order: Literal["accumulate_first", "normalize_first"] = "accumulate_first"
     """Compare returns, or compare rewards and add up what comes of it (IGPO)."""
     normalization: Literal["joint", "separate"] = "joint"
-    """Compare the channels together, or each in pools of its own and add up what comes of it
-    (GDPO). Together means their sum, or with ``normalize_first`` the values of all in one pool."""
+    """Compare the rewards together, or each in baseline groups of its own and add up what comes of
+    it (GDPO). Together means their sum, or with ``normalize_first`` the values of all in one
+    baseline group."""
     returns: Literal["outcome", "reward_to_go", "segmented"] = "outcome"
     """``outcome``: the sum over the episode, for every turn. ``reward_to_go``: discounted rewards
     from the turn on. ``segmented``: the same, but nothing passes back over a turn whose reward
@@ -36,19 +37,19 @@ class Term(StrictModel):
     """Who is compared within a group: all, turns with one index, turns in one state, or turns with
     the same last states (HGPO)."""
     history: int = Field(default=2, ge=1)
-    """``history``: most earlier states that must agree; shallower pools count less."""
+    """``history``: most earlier states that must agree; shallower groups count less."""
     history_power: float = Field(default=1.0, ge=0)
-    """``history``: the pool of the last k states, k >= 1, weighs
+    """``history``: the group of the last k states, k >= 1, weighs
     ``(k + history_offset) ** history_power``."""
     history_offset: int = Field(default=0, ge=0)
     """0 as in the paper; the authors' code has 1."""
     unit: Literal["episode", "turn", "token"] = "episode"
-    """What counts once in a pool of ``group_by="task"``: an episode, or each of its turns.
-    ``token``: a turn's value is spread over its drawn tokens and each of them counts, in any pool;
-    a value of 0 takes no part (InfoPO)."""
+    """What counts once in a baseline group of ``group_by="task"``: an episode, or each of its
+    turns. ``token``: a turn's value is spread over its sampled tokens and each of them counts, in
+    any baseline group; a value of 0 takes no part (InfoPO)."""
     centre: Literal["none", "mean", "leave_one_out", "median", "log_mean_exp"] = "mean"
-    """What is subtracted: nothing, the mean of the pool, the mean of the others, the median (the
-    lower one of two in the middle), or ``tau · log mean exp(x / tau)`` (OPMD)."""
+    """What is subtracted: nothing, the mean of the baseline group, the mean of the others, the
+    median (the lower one of two in the middle), or ``tau · log mean exp(x / tau)`` (OPMD)."""
     tau: float = Field(default=1.0, gt=0)
     """``log_mean_exp``: less of it comes closer to the largest value, more to the mean."""
     offset: float = 0.0
@@ -62,7 +63,7 @@ class Term(StrictModel):
     least_scale: float = Field(default=0.0, ge=0)
     """The scale is never less than this."""
     group_of_one: Literal["zero", "raw"] = "zero"
-    """What a pool of one becomes: 0, or the value itself."""
+    """What a baseline group of one becomes: 0, or the value itself."""
     above: float | None = None
     """Count a value as 1 when it is more than this, else as 0, before anything is compared."""
     weight: float = 1.0

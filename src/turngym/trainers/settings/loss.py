@@ -87,8 +87,8 @@ class PolicyGradient(SurrogateSettings):
 class TaperedWeight(SurrogateSettings):
     """REINFORCE with weight 1 where the advantage is positive, and a bounded ratio elsewhere.
 
-    What is praised is imitated, whoever drew it; what is blamed counts less the less likely it has
-    become (TOPR).
+    A token with a positive advantage is imitated, whatever sampled it; one with a negative
+    advantage counts less the less likely it has become (TOPR).
     """
 
     has_trust_region: ClassVar[bool] = False
@@ -103,7 +103,7 @@ class TaperedWeight(SurrogateSettings):
 class Balance(SurrogateSettings):
     """Trajectory balance: match log-ratios to the reference with rewards, over a group (TBA).
 
-    No ratio to who drew the tokens is needed. The policy that reinforcement started from is the
+    No ratio to who sampled the tokens is needed. The policy that reinforcement started from is the
     reference.
     """
 
@@ -140,7 +140,7 @@ class ZeroedWeight(_Band):
 
 
 class SoftGate(SurrogateSettings):
-    """Fade the push out smoothly as the ratio leaves 1, without a border."""
+    """Fade the push out smoothly as the ratio leaves 1, without a boundary."""
 
     type: Literal["soft_gate"]
     temperature_positive: float = Field(default=1.0, gt=0)
@@ -167,13 +167,13 @@ class DivergenceMask(SurrogateSettings):
 
     type: Literal["div_mask"]
     low: float = Field(default=0.2, gt=0, le=1)
-    """With a negative advantage: largest fall of the probability below the anchor's."""
+    """With a negative advantage: largest fall of the probability below the old policy's."""
     high: float = Field(default=0.2, gt=0, le=1)
-    """With a positive advantage: largest rise of the probability above the anchor's."""
+    """With a positive advantage: largest rise of the probability above the old policy's."""
 
 
 class Squared(SurrogateSettings):
-    """REINFORCE with the squared log-ratio as a leash to the anchor."""
+    """REINFORCE with the squared log-ratio as a leash to the old policy."""
 
     type: Literal["squared"]
     tau: float = Field(default=0.1, gt=0)
@@ -217,7 +217,7 @@ class LossConfig(StrictModel):
     constant_length: int | None = Field(default=None, ge=1)
     """Length in tokens that ``seq_mean_token_sum_const`` divides by; fixed for a whole run."""
     correction: CorrectionConfig = CorrectionConfig()
-    """What is done about tokens that other weights drew."""
+    """What is done about tokens that other weights sampled."""
     step_scale: StepScale = StepScale()
     """Whether steps shrink when few episodes carry the weight."""
 
@@ -255,7 +255,7 @@ class LossConfig(StrictModel):
         anchor, correction = self.old_policy, self.correction
         if anchor == "behaviour" and correction.weight != "none":
             raise ValueError(
-                "old_policy='behaviour' already weighs by who drew the tokens, and "
+                "old_policy='behaviour' already weighs by who sampled the tokens, and "
                 f"correction.weight={correction.weight!r} would do it again: use "
                 "old_policy='proximal', or leave the weight out"
             )

@@ -50,7 +50,7 @@ class WarmStartConfig(OptimizerConfig):
     """Share of the expert's actions that are replaced by random legal ones, so that the policy
     sees how to recover and keeps exploring."""
     noise_commands: tuple[str, ...] = ()
-    """First words of the legal actions that the noise draws from; all where it is empty. With
+    """First words of the legal actions that the noise samples from; all where it is empty. With
     ``["ask"]`` the policy learns to answer, and is left to learn what to ask."""
     batch_episodes: int = Field(default=8, ge=1)
     """Episodes per optimizer step."""

@@ -2,56 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
 
 
-class Uniform(StrictModel):
+class SelectionPart(StrictModel):
+    """Base of the settings of a sampler, a budget, a replay or a condition."""
+
+    builder: ClassVar[str | None] = None
+    """``module:attribute`` of the class or function that does it; None where nothing is to do."""
+    returns_to_tasks: ClassVar[bool] = False
+    """Whether it makes sense only where tasks come back."""
+    repeats_episodes: ClassVar[bool] = False
+    """Whether an environment must begin the same each time that a task comes back."""
+
+
+class Uniform(SelectionPart):
     """Every task in turn."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.samplers:UniformSampler"
 
     type: Literal["uniform"] = "uniform"
 
 
-class Thompson(StrictModel):
+class Thompson(SelectionPart):
     """The tasks that are likely to tell attempts apart (VADE).
 
-    Success at each task is drawn from what is believed about it, and tasks are taken in the order
-    of how informative a group would be if the draw were true.
+    Success at each task is sampled from its posterior, and tasks are taken in the order
+    of how informative a group would be if the sample were true.
     """
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.samplers:ThompsonSampler"
+    returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["thompson"]
     score: Literal["informative", "variance"] = "informative"
     """``1 - p^n - (1 - p)^n``, the chance that n attempts differ, or ``p·(1 - p)``."""
 
 
-class Bandit(StrictModel):
+class Bandit(SelectionPart):
     """Categories of tasks as arms of a bandit, which pay the size of the advantages (SEC)."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.samplers:BanditSampler"
+    returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["bandit"]
     by: str = "difficulty"
-    """Category of a task: ``difficulty`` for equal parts of the believed success, or the name of
+    """Category of a task: ``difficulty`` for equal parts of the estimated success, or the name of
     one of the task's parameters."""
     parts: int = Field(default=5, ge=2)
     """Number of parts of ``difficulty``."""
     rate: float = Field(default=0.5, gt=0, le=1)
     """How much of an arm's value a new group replaces."""
     temperature: float = Field(default=0.4, gt=0)
-    """Arms are drawn with probabilities ``softmax(value / temperature)``."""
+    """Arms are sampled with probabilities ``softmax(value / temperature)``."""
 
 
 SamplerConfig = Annotated[Uniform | Thompson | Bandit, Field(discriminator="type")]
 
 
-class FixedBudget(StrictModel):
+class FixedBudget(SelectionPart):
     """``rollout.group_size`` attempts at each task."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:fixed"
 
     type: Literal["fixed"] = "fixed"
 
 
-class _SharedBudget(StrictModel):
+class _SharedBudget(SelectionPart):
     least: int = Field(default=2, ge=2)
     """Fewest attempts at a task."""
     most: int = Field(default=32, ge=2)
@@ -65,13 +86,19 @@ class _SharedBudget(StrictModel):
 
 
 class VarianceBudget(_SharedBudget):
-    """Attempts in proportion to the believed standard deviation of success (GDRO)."""
+    """Attempts in proportion to the estimated standard deviation of success (GDRO)."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:by_variance"
+    returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["variance"]
 
 
 class ConfidenceBudget(_SharedBudget):
     """Attempts one by one to the task whose success would become clearer by most (XRPO)."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:by_confidence"
+    returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["confidence"]
     bonus: float = Field(default=0.1, ge=0)
@@ -111,14 +138,18 @@ class FilterConfig(StrictModel):
         return self.spread or self.mean_low is not None or self.mean_high is not None
 
 
-class NoReplay(StrictModel):
+class NoReplay(SelectionPart):
     """Nothing of the past."""
 
     type: Literal["none"] = "none"
 
 
-class SuccessReplay(StrictModel):
+class SuccessReplay(SelectionPart):
     """Earlier successes join new groups of the same task, and are compared with them (RLEP)."""
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.past:SuccessReplayer"
+    returns_to_tasks: ClassVar[bool] = True
+    repeats_episodes: ClassVar[bool] = True
 
     type: Literal["successes"]
     per_group: int = Field(default=2, ge=1)
@@ -129,12 +160,14 @@ class SuccessReplay(StrictModel):
     """Updates after which a success is forgotten; None for never."""
 
 
-class Imitation(StrictModel):
+class Imitation(SelectionPart):
     """Earlier attempts that beat the median of recent groups are trained on again (SPEAR).
 
     Their advantage is their return less that median, and their loss is added with a weight that
     rises from 0 to 1.
     """
+
+    builder: ClassVar[str | None] = "turngym.trainers.selection.past:SelfImitation"
 
     type: Literal["imitation"]
     capacity: int = Field(default=512, ge=1)
@@ -152,24 +185,28 @@ class Imitation(StrictModel):
 ReplayConfig = Annotated[NoReplay | SuccessReplay | Imitation, Field(discriminator="type")]
 
 
-class NoCondition(StrictModel):
+class NoCondition(SelectionPart):
     """Every episode begins at its beginning."""
 
     type: Literal["none"] = "none"
 
 
-class PrefixCondition(StrictModel):
+class PrefixCondition(SelectionPart):
     """Some groups begin where the first actions of an earlier success have led.
 
     The actions are carried out again in the environment and shown to the policy; they are never
     trained on. Such groups are compared among themselves and do not count for difficulty.
     """
 
+    builder: ClassVar[str | None] = "turngym.trainers.selection.prefixes:Prefixer"
+    returns_to_tasks: ClassVar[bool] = True
+    repeats_episodes: ClassVar[bool] = True
+
     type: Literal["prefix"]
     share: float = Field(default=0.5, gt=0, le=1)
     """Part of the groups, where a success is known."""
     below: float = Field(default=0.5, gt=0, le=1)
-    """Only tasks whose believed success is less; 1 for all."""
+    """Only tasks whose estimated success is less; 1 for all."""
     cut: Literal["random", "staged"] = "random"
     """How many of the actions: any number (PrefixRL), or a part that gets smaller stage by stage as
     success holds up (JSRL)."""
@@ -205,7 +242,7 @@ class SelectionConfig(StrictModel):
     condition: ConditionConfig = NoCondition()
     """Whether groups may begin where an earlier success has led."""
     decay: float = Field(default=0.2, ge=0, lt=1)
-    """Part of what is believed about a task's success that a new group replaces."""
+    """Part of what is known of a task's success that a new group replaces."""
     drift: float = Field(default=0.02, ge=0, lt=1)
     """Part of it that is forgotten with every update."""
 
@@ -217,14 +254,13 @@ class SelectionConfig(StrictModel):
     @property
     def returns_to_tasks(self) -> bool:
         """Whether it makes sense only where tasks come back."""
-        return not (
-            isinstance(self.sampler, Uniform)
-            and isinstance(self.budget, FixedBudget)
-            and isinstance(self.condition, NoCondition)
-            and not isinstance(self.replay, SuccessReplay)
-        )
+        return any(part.returns_to_tasks for part in self._parts)
 
     @property
     def repeats_episodes(self) -> bool:
         """Whether an environment must begin the same each time that a task comes back."""
-        return isinstance(self.replay, SuccessReplay) or isinstance(self.condition, PrefixCondition)
+        return any(part.repeats_episodes for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[SelectionPart, ...]:
+        return (self.sampler, self.budget, self.replay, self.condition)

@@ -72,8 +72,8 @@ class RolloutConfig(StrictModel):
     while episodes go on, with weights that change under way. Which episodes meet which weights then
     depends on speed, and so do the results."""
     staleness: int = Field(default=1, ge=0)
-    """``overlap``: most versions between the weights that drew a token and those that train on it;
-    holds for every token."""
+    """``overlap``: most versions between the weights that sampled a token and those that train on
+    it; holds for every token."""
     admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
     """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
     whatever is ready first, what is inside a window, or as in AReaL."""
@@ -81,8 +81,8 @@ class RolloutConfig(StrictModel):
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
     dropped; or they are trained on, which lifts the bound."""
     interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
-    """``overlap``: what new weights do to running episodes: nothing but to draw their next tokens;
-    they wait for them; or they break them off, to begin again where they stood."""
+    """``overlap``: what new weights do to running episodes: nothing but to sample their next
+    tokens; they wait for them; or they break them off, to begin again where they stood."""
     isolation: Literal["inline", "thread", "process"] = "inline"
     """``overlap``: where environments run. One that waits without ``await`` wants a thread."""
 

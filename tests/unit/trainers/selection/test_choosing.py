@@ -1,8 +1,9 @@
-"""Beliefs, samplers and budgets do what their formulas say."""
+"""Posteriors, samplers and budgets do what their formulas say."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 
 from turngym.trainers.selection.budgets import (
     attempts_for,
-    by_variance,
     half_width,
     rounded,
+    variance_shares,
 )
 from turngym.trainers.selection.difficulty import Difficulty, informative
 from turngym.trainers.selection.samplers import (
     BanditSampler,
+    SampledTasks,
     ThompsonSampler,
     UniformSampler,
     advantage_size,
@@ -28,8 +30,25 @@ from turngym.trainers.settings.selection import (
     ConfidenceBudget,
     FixedBudget,
     Thompson,
+    Uniform,
     VarianceBudget,
 )
+
+
+def tasks(
+    size: int,
+    difficulty: Difficulty | None = None,
+    *,
+    group_size: int = 4,
+    category: Callable[[int], str] = str,
+) -> SampledTasks:
+    """Return tasks whose only parameter is their category."""
+    return SampledTasks(
+        size=size,
+        difficulty=difficulty or Difficulty(decay=0.2, drift=0.0),
+        group_size=group_size,
+        parameter=lambda task, _: category(task),
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +64,7 @@ def test_chance_that_a_group_is_informative(attempts: int, chances: list[float])
     assert found.tolist() == pytest.approx(chances, abs=5e-5)
 
 
-def test_a_group_updates_the_belief_about_its_task() -> None:
+def test_a_group_updates_the_posterior_of_its_task() -> None:
     """Sixteen attempts, a quarter of them successes, from Beta(1, 1)."""
     found = Difficulty(decay=0.2, drift=0.0)
     found.observe(3, [1.0] * 4 + [0.0] * 12, step=0)
@@ -55,7 +74,7 @@ def test_a_group_updates_the_belief_about_its_task() -> None:
     assert found.attempts([3, 4]) == [16, 0]
 
 
-def test_beliefs_fade_with_time_and_survive_a_checkpoint() -> None:
+def test_posteriors_fade_with_time_and_survive_a_checkpoint() -> None:
     found = Difficulty(decay=0.2, drift=0.1)
     found.observe(0, [1.0] * 8, step=5)
     now, later = (found.success([0], step=step)[0] for step in (5, 40))
@@ -72,7 +91,7 @@ def test_thompson_sampling_prefers_tasks_between_easy_and_hard() -> None:
         difficulty.observe(task, [share] * 40, step=0)
     for score in ("informative", "variance"):
         config = Thompson.model_validate({"type": "thompson", "score": score})
-        sampler = ThompsonSampler(config, size=6, difficulty=difficulty, group_size=4)
+        sampler = ThompsonSampler(config, tasks(6, difficulty, group_size=4))
         for seed in range(20):
             chosen = sampler.choose(0, 2, step=0, rng=np.random.default_rng(seed))
             assert set(chosen) == {2, 5}
@@ -83,14 +102,14 @@ def test_an_unknown_task_is_tried_sooner_or_later() -> None:
     difficulty = Difficulty(decay=0.0, drift=0.0)
     difficulty.observe(0, [0.5] * 40, step=0)
     config = Thompson(type="thompson")
-    sampler = ThompsonSampler(config, size=2, difficulty=difficulty, group_size=2)
+    sampler = ThompsonSampler(config, tasks(2, difficulty, group_size=2))
     first = {sampler.choose(0, 1, step=0, rng=np.random.default_rng(i))[0] for i in range(50)}
     assert first == {0, 1}
 
 
 def test_arms_are_paid_and_drawn_by_their_value() -> None:
-    config = Bandit(type="bandit", rate=0.5, temperature=0.4)
-    sampler = BanditSampler(config, size=3, category=lambda task, step: str(task))
+    config = Bandit(type="bandit", by="name", rate=0.5, temperature=0.4)
+    sampler = BanditSampler(config, tasks(3, category=str))
     sampler._arms = {0: "0", 1: "1", 2: "2"}
     for arm, paid in ((0, 0.8), (1, 0.2), (2, 0.5), (0, 0.6)):
         old = sampler.values.get(str(arm), 0.0)
@@ -108,29 +127,29 @@ def test_an_arm_earns_the_size_of_its_advantages() -> None:
     assert advantage_size([1, 0, 0, 0, 0, 0, 0, 0]) == pytest.approx(
         (2.474874 + 7 * 0.353553) / 8, abs=1e-5
     )
-    config = Bandit(type="bandit", rate=1.0)
-    sampler = BanditSampler(config, size=2, category=lambda task, step: "all")
+    config = Bandit(type="bandit", by="name", rate=1.0)
+    sampler = BanditSampler(config, tasks(2, category=lambda _: "all"))
     sampler.choose(0, 2, step=0, rng=np.random.default_rng(0))
     task = next(iter(sampler._arms))
     sampler.observe(task, [1.0, 0.0])
     assert sampler.values == {"all": pytest.approx(advantage_size([1.0, 0.0]))}
     sampler.observe(99, [1.0, 0.0])  # drawn by nobody
     assert len(sampler.values) == 1
-    again = BanditSampler(config, size=2, category=lambda task, step: "all")
+    again = BanditSampler(config, tasks(2, category=lambda _: "all"))
     again.load_state(json.loads(json.dumps(sampler.state())))
     assert again.values == sampler.values
 
 
 def test_uniform_tasks_come_in_turn() -> None:
     rng = np.random.default_rng(0)
-    assert UniformSampler().choose(6, 3, step=2, rng=rng) == [6, 7, 8]
+    assert UniformSampler(Uniform(), tasks(3)).choose(6, 3, step=2, rng=rng) == [6, 7, 8]
 
 
 def test_attempts_in_proportion_to_the_deviation() -> None:
-    found = by_variance(np.array([0.01, 0.09, 0.25]), mean=8)
+    found = variance_shares(np.array([0.01, 0.09, 0.25]), mean=8)
     assert found.tolist() == pytest.approx([8 / 3, 8.0, 40 / 3])
     assert rounded(found, total=24, least=2, most=32) == [3, 8, 13]
-    assert by_variance(np.zeros(3), mean=8).tolist() == [8.0] * 3
+    assert variance_shares(np.zeros(3), mean=8).tolist() == [8.0] * 3
 
 
 def test_half_an_interval() -> None:

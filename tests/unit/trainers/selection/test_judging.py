@@ -17,7 +17,7 @@ from turngym.trainers.samples import to_samples
 from turngym.trainers.selection.batches import chosen, trained_part, with_imitation
 from turngym.trainers.selection.filters import down_sampled, most_varied, reason_to_drop
 from turngym.trainers.selection.past import (
-    Imitator,
+    SelfImitation,
     SuccessReplayer,
     as_ready_group,
     member_of,
@@ -132,7 +132,7 @@ def test_old_successes_are_forgotten_and_the_rest_survives_a_checkpoint() -> Non
 
 
 def test_the_baseline_of_imitation_is_the_median_of_recent_groups() -> None:
-    imitator = Imitator(Imitation(type="imitation"))
+    imitator = SelfImitation(Imitation(type="imitation"))
     for index, mean in enumerate((0.1, 0.2, 0.5, 0.6, 0.9)):
         imitator.replay(0, [ready([mean, mean], index=index)], RNG(0))
     assert imitator.baseline == pytest.approx(0.5)
@@ -142,17 +142,17 @@ def test_the_baseline_of_imitation_is_the_median_of_recent_groups() -> None:
     ("step", "weight"), [(0, 0.0), (50, 0.146447), (100, 0.5), (200, 1.0), (300, 1.0)]
 )
 def test_imitation_warms_up(step: int, weight: float) -> None:
-    imitator = Imitator(Imitation(type="imitation", warmup=200))
+    imitator = SelfImitation(Imitation(type="imitation", warmup=200))
     assert imitator.weight(step) == pytest.approx(weight, abs=1e-6)
 
 
 def test_only_attempts_above_the_baseline_come_back_until_they_are_too_old() -> None:
     config = Imitation(type="imitation", max_age=2, per_step=8)
-    imitator = Imitator(config)
+    imitator = SelfImitation(config)
     imitator.replay(0, [ready([1, 0, 0, 0])], RNG(0))
     found = imitator.replay(1, [ready([0, 0, 0, 0], index=1)], RNG(0))
     assert [g.returns for g in found] == [(1.0,)]
-    again = Imitator(config)
+    again = SelfImitation(config)
     again.load_state(json.loads(json.dumps(imitator.state())))
     assert len(again.replay(2, [ready([0, 0], index=2)], RNG(0))) == 1
     assert again.replay(3, [ready([0, 0], index=3)], RNG(0)) == []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ArcherCredit:
-    """Online: fresh actions at replayed states. Offline: the actions that were played, weighted.
+    """Online: on-policy actions at replayed states. Offline: weighted actions of the replay.
 
     Args:
         config: Mode, critic and replay.
@@ -126,7 +126,7 @@ class ArcherCredit:
         return self._critic.state() | joined({"baseline": baseline})
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._critic.load_state(tensors)
         if self._baseline is not None:
             self._baseline.load_state(below(tensors, "baseline"))
@@ -135,11 +135,11 @@ class ArcherCredit:
 def less_baseline(
     samples: Sequence[TrainingSample], values: Sequence[FloatArray]
 ) -> list[TrainingSample]:
-    """Return ``samples`` with each drawn token's advantage less its value.
+    """Return ``samples`` with each sampled token's advantage less its value.
 
     Args:
         samples: What is trained on.
-        values: One number per drawn token, one array [A] per sample.
+        values: One number per sampled token, one array [A] per sample.
     """
     lowered = []
     for sample, values_A in zip(samples, values, strict=True):

@@ -49,7 +49,7 @@ def choose_best(
 
 
 class BestOfNCredit:
-    """Trains the critic on replayed turns, draws candidates and returns the winners as samples.
+    """Trains the critic on replayed turns, samples candidates and returns the winners as samples.
 
     Args:
         config: Candidates and critic.
@@ -119,7 +119,7 @@ class BestOfNCredit:
         return self._critic.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._critic.load_state(tensors)
 
 

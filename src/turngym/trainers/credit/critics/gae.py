@@ -38,14 +38,14 @@ class _Text:
     episode: int
     token_ids: IntArray
     steps_L: Mask
-    """Tokens whose state has a value that counts: drawn tokens, or the first of each turn."""
+    """Tokens whose state has a value that counts: sampled tokens, or the first of each turn."""
     is_cut: bool
     """The last token is no part of the text: the value before it is that of the last state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Estimate:
-    """What is known of one episode. S counts turns or drawn tokens."""
+    """What is known of one episode. S counts turns or sampled tokens."""
 
     values_S: FloatArray
     advantages_S: FloatArray
@@ -183,7 +183,7 @@ class GaeCredit:
         return tensors | {"updates": torch.tensor([self._updates])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._values.load_state(below(tensors, "values"))
         self._sources.load_state(below(tensors, "rewards"))
         self._updates = int(tensors["updates"].item())
@@ -203,7 +203,7 @@ def total_reward(
 def scale_tokens(
     advantages: Sequence[FloatArray], turns: TurnBatch, config: BatchScale | None
 ) -> list[FloatArray]:
-    """Return advantages of drawn tokens on the scale of the batch, one array [M] per episode.
+    """Return advantages of sampled tokens on the scale of the batch, one array [M] per episode.
 
     A token of a turn of n tokens counts ``1 / n`` where turns are counted, and likewise where
     episodes are.
@@ -295,7 +295,7 @@ def bilevel_gae(
 
     Args:
         rewards_T: Reward of each turn. A turn without reward is a turn all the same.
-        values_M: Value before each drawn token.
+        values_M: Value before each sampled token.
         lengths_T: Drawn tokens of each turn, at least 1; sums to M.
         last_value: Value of the state after the last turn.
         gamma: Discount per token inside a turn.
@@ -321,7 +321,7 @@ def bilevel_gae(
 
 
 def on_last_token(values_T: FloatArray, lengths_T: IntArray) -> FloatArray:
-    """Return each turn's value on the last of its drawn tokens, 0 on the others, shape [M]."""
+    """Return each turn's value on the last of its sampled tokens, 0 on the others, shape [M]."""
     values_M = np.zeros(int(lengths_T.sum()), dtype=np.float64)
     values_M[np.cumsum(lengths_T) - 1] = values_T
     return values_M

@@ -1,4 +1,4 @@
-"""Actions that the policy draws now, at states that were seen before."""
+"""Actions that the policy samples now, at states that were seen before."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 async def sample_actions(
     context: CreditContext, states: Sequence[Ids], *, seed: int
 ) -> list[Generation]:
-    """Return one fresh action per state, drawn with the newest published weights.
+    """Return one action per state, sampled with the newest published weights.
 
     As many sessions as the engine has free run at once, states of like length together. An action
     depends on its state, ``seed`` and its number alone.
 
     Args:
-        context: Gives the engine and how actions are drawn.
+        context: Gives the engine and how actions are sampled.
         states: Everything the policy saw, as tokens; it acted there before, so there is room.
-        seed: Root of the draws.
+        seed: Root of the samples.
 
     Raises:
         ConfigError: The engine has no free session.
@@ -44,10 +44,10 @@ async def _sample_all(context: CreditContext, states: Sequence[Ids], seed: int) 
     found: dict[int, Generation] = {}
     for start in range(0, len(ordered), size):
         chunk = ordered[start : start + size]
-        drawn = await asyncio.gather(
+        sampled = await asyncio.gather(
             *(_sample(context, states[k], derive_seed(seed, "action", k)) for k in chunk)
         )
-        found |= dict(zip(chunk, drawn, strict=True))
+        found |= dict(zip(chunk, sampled, strict=True))
     return [found[k] for k in range(len(states))]
 
 
@@ -74,8 +74,8 @@ def action_sample(
     Args:
         state: Tokens the policy saw.
         action: Tokens of the action.
-        logprobs: Log-prob each was drawn with.
-        versions: Weights that drew each; tokens with -1 were not drawn and are not trained on.
+        logprobs: Log-prob each was sampled with.
+        versions: Weights that sampled each; tokens with -1 were not sampled and are not trained on.
         advantage: Of the action.
         index: Number of the sample.
     """

@@ -65,7 +65,7 @@ class Transition:
 
     @property
     def action(self) -> Ids:
-        """Tokens that it drew."""
+        """Tokens that it sampled."""
         return self.text_L[self.state_end : self.action_end]
 
     @property
@@ -174,7 +174,7 @@ class ReplayBuffer:
         self._next = 0
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Transition]:
-        """Return ``count`` turns, each drawn uniformly among all that are there, with replacement.
+        """Return ``count`` turns, sampled uniformly with replacement.
 
         Raises:
             ValueError: The buffer is empty.
@@ -212,7 +212,7 @@ class ReplayBuffer:
         }
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned.
+        """Restore what ``state`` returned.
 
         Raises:
             CheckpointError: It holds more turns than this buffer.

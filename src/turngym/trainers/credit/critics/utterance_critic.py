@@ -129,7 +129,7 @@ class CriticLearner:
         Args:
             rows: Turns that Q learns from.
             states: States that V learns at; None for those of ``rows``.
-            actions: Fresh actions at ``states``; None for the played ones of ``rows``.
+            actions: on-policy actions at ``states``; None for the played ones of ``rows``.
 
         Raises:
             TrainingError: The loss is not finite.
@@ -201,7 +201,7 @@ class CriticLearner:
         return joined(parts) | {"steps": torch.tensor([self.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.online.load_state_dict(below(tensors, "online"))
         self.target.load_state_dict(below(tensors, "target"))
         steps = int(tensors["steps"].item())
@@ -259,7 +259,7 @@ class ReplayedCritic:
         """Keep a batch, and return its turns.
 
         Raises:
-            TrainingError: A reward is not finite, or a turn has no drawn tokens.
+            TrainingError: A reward is not finite, or a turn has no sampled tokens.
         """
         turns = TurnBatch.of(groups)
         reward_N = self._sources.read(turns)["env"].values_N
@@ -352,7 +352,7 @@ class ReplayedCritic:
         return tensors | {"updates": torch.tensor([self.updates])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.buffer.load_state(below(tensors, "buffer"))
         self._learner.load_state(below(tensors, "critic"))
         self.updates = int(tensors["updates"].item())

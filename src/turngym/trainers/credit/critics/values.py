@@ -123,7 +123,7 @@ class ValueModel:
         return joined(parts) | {"counters": torch.tensor([self._fits, self._optimizer.steps])}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._net.load_state_dict(below(tensors, "net"))
         self._fits, steps = (int(n) for n in tensors["counters"])
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)

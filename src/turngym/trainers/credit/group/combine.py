@@ -98,7 +98,7 @@ def _gates(turns: TurnBatch, config: GatedSum) -> FloatArray:
 
 
 def _token_deviation(values_N: FloatArray, turns: TurnBatch) -> float:
-    """Return the sample standard deviation over all drawn tokens of the batch."""
+    """Return the sample standard deviation over all sampled tokens of the batch."""
     size = turns.tokens_N.sum()
     if size < 2:
         return 0.0

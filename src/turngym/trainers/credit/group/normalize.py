@@ -1,6 +1,6 @@
-"""Values compared within pools: what is subtracted and what is divided by.
+"""Values compared within groups: what is subtracted and what is divided by.
 
-Axis letters: N values, P pools.
+Axis letters: N values, P groups.
 """
 
 from __future__ import annotations
@@ -14,70 +14,71 @@ from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.group import Term
 
 ZERO_SPREAD = 1e-6
-"""Values of one pool that differ by less count as equal: float rewards are not exact."""
+"""Values of one baseline group that differ by less count as equal: float rewards are not exact."""
 
 
 def normalize(
     values_N: FloatArray, baseline_N: IntArray, term: Term, *, counts_N: FloatArray | None = None
 ) -> FloatArray:
-    """Return ``(x - centre) / (scale + eps)`` of each value within its pool, shape [N].
+    """Return ``(x - centre) / (scale + eps)`` of each value within its baseline group, shape [N].
 
-    A pool of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and is not
-    divided when it is not. A pool of one becomes what ``term.group_of_one`` says when it is centred
-    and is not divided either.
+    A baseline group of equal values becomes ``-offset`` (0 but for AsymRE) when it is centred and
+    is not divided when it is not. A baseline group of one becomes what ``term.group_of_one`` says
+    when it is centred and is not divided either.
 
     Args:
         values_N: What is compared, finite, shape [N].
-        baseline_N: Any number for each pool; values in pool -1 take no part and become 0.
-        term: Centre, scale, eps, least scale and what a pool of one becomes.
+        baseline_N: Any number for each baseline group; values in baseline group -1 take no part and
+            become 0.
+        term: Centre, scale, eps, least scale and what a baseline group of one becomes.
         counts_N: How often a value counts in the statistics, whole numbers. With 0 it is compared
             with the others and does not count itself. None counts each once.
 
     Raises:
-        TrainingError: ``scale="mean"`` meets a pool whose mean is negative.
+        TrainingError: ``scale="mean"`` meets a baseline group whose mean is negative.
     """
     result_N = np.zeros(values_N.shape)
     inside_N = baseline_N >= 0
     if not inside_N.any():
         return result_N
     counts = np.ones(values_N.shape) if counts_N is None else counts_N
-    pools = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
-    spread_P = pools.largest() - pools.smallest()
-    is_one_P, is_equal_P = pools.size_P <= 1, spread_P < ZERO_SPREAD
-    centred_N = pools.values_N - _centre(pools, term)[pools.index_N] - term.offset
+    groups = _Groups.of(values_N[inside_N], baseline_N[inside_N], counts[inside_N])
+    spread_P = groups.largest() - groups.smallest()
+    is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
+    centred_N = groups.values_N - _centre(groups, term)[groups.index_N] - term.offset
     if term.centre == "leave_one_out":
-        centred_N *= (pools.size_P / np.maximum(pools.size_P - 1, 1))[pools.index_N]
-    divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(pools, term))
-    scaled_N = centred_N / divisor_P[pools.index_N]
+        centred_N *= (groups.size_P / np.maximum(groups.size_P - 1, 1))[groups.index_N]
+    divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(groups, term))
+    scaled_N = centred_N / divisor_P[groups.index_N]
     if term.centre != "none":
-        alone_N = pools.values_N if term.group_of_one == "raw" else np.zeros(pools.values_N.shape)
-        scaled_N = np.where(is_equal_P[pools.index_N], -term.offset, scaled_N)
-        scaled_N = np.where(is_one_P[pools.index_N], alone_N, scaled_N)
+        alone_N = groups.values_N if term.group_of_one == "raw" else np.zeros(groups.values_N.shape)
+        scaled_N = np.where(is_equal_P[groups.index_N], -term.offset, scaled_N)
+        scaled_N = np.where(is_one_P[groups.index_N], alone_N, scaled_N)
     result_N[inside_N] = scaled_N
     return result_N
 
 
 def lower_medians(values_N: FloatArray, baseline_N: IntArray, counts_N: FloatArray) -> FloatArray:
-    """Return the median of each value's pool, shape [N]; the lower one of two in the middle.
+    """Return the (lower) median of each value's baseline group, shape [N].
 
     Args:
         values_N: Shape [N].
-        baseline_N: Number of the pool of each value, 0 or more.
+        baseline_N: Number of the baseline group of each value, 0 or more.
         counts_N: How often each counts.
     """
-    pools = _Groups.of(values_N, baseline_N, counts_N)
-    return pools.medians(values_N)[pools.index_N]
+    groups = _Groups.of(values_N, baseline_N, counts_N)
+    return groups.medians(values_N)[groups.index_N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Groups:
-    """N values in P pools and how often each counts."""
+    """N values in P groups and how often each counts."""
 
     values_N: FloatArray
     index_N: IntArray
     counts_N: FloatArray
     size_P: FloatArray
-    """How much counts in a pool."""
+    """How much counts in a baseline group."""
 
     @classmethod
     def of(cls, values_N: FloatArray, baseline_N: IntArray, counts_N: FloatArray) -> _Groups:
@@ -101,7 +102,7 @@ class _Groups:
         return np.bincount(self.index_N, self.counts_N * self.values_N) / self.size_P
 
     def log_mean_exp(self, tau: float) -> FloatArray:
-        """Return ``tau · log mean exp(x / tau)`` of each pool, shape [P]."""
+        """Return ``tau · log mean exp(x / tau)`` of each baseline group, shape [P]."""
         largest_P = self.largest()
         grown_N = np.exp((self.values_N - largest_P[self.index_N]) / tau)
         means_P = np.bincount(self.index_N, self.counts_N * grown_N) / self.size_P
@@ -115,39 +116,39 @@ class _Groups:
         return spread_P
 
     def medians(self, values_N: FloatArray) -> FloatArray:
-        """Return the lower median of ``values_N`` in each pool, shape [P]."""
+        """Return the lower median of ``values_N`` in each baseline group, shape [P]."""
         order = np.lexsort((values_N, self.index_N))
         first_P = np.cumsum(self.size_P) - self.size_P
         within_N = np.cumsum(self.counts_N[order]) - first_P[self.index_N[order]]
         is_past_N = within_N >= self.size_P[self.index_N[order]] / 2
-        pools, places = np.unique(self.index_N[order][is_past_N], return_index=True)
+        groups, places = np.unique(self.index_N[order][is_past_N], return_index=True)
         found_P = np.zeros(self.size_P.shape)
-        found_P[pools] = values_N[order][is_past_N][places]
+        found_P[groups] = values_N[order][is_past_N][places]
         return found_P
 
 
-def _centre(pools: _Groups, term: Term) -> FloatArray:
+def _centre(groups: _Groups, term: Term) -> FloatArray:
     if term.centre == "none":
-        return np.zeros(pools.size_P.shape)
+        return np.zeros(groups.size_P.shape)
     if term.centre == "log_mean_exp":
-        return pools.log_mean_exp(term.tau)
-    return pools.medians(pools.values_N) if term.centre == "median" else pools.means()
+        return groups.log_mean_exp(term.tau)
+    return groups.medians(groups.values_N) if term.centre == "median" else groups.means()
 
 
-def _scale(pools: _Groups, term: Term) -> FloatArray:
+def _scale(groups: _Groups, term: Term) -> FloatArray:
     """Return what is divided by, ``eps`` included, shape [P]."""
     if term.scale == "none":
-        return np.ones(pools.size_P.shape)
+        return np.ones(groups.size_P.shape)
     if term.scale == "mean":
-        scale_P = pools.means()
+        scale_P = groups.means()
         if scale_P.min() < 0:
             raise TrainingError(
                 f"scale='mean': the returns of a group have mean {scale_P.min():g}, wanted 0 or "
                 "more; count successes with the term's 'above', or choose another scale"
             )
     elif term.scale == "mad":
-        gaps_N = np.abs(pools.values_N - pools.medians(pools.values_N)[pools.index_N])
-        scale_P = pools.medians(gaps_N)
+        gaps_N = np.abs(groups.values_N - groups.medians(groups.values_N)[groups.index_N])
+        scale_P = groups.medians(gaps_N)
     else:
-        scale_P = pools.deviations(ddof=1 if term.scale == "std" else 0)
+        scale_P = groups.deviations(ddof=1 if term.scale == "std" else 0)
     return np.maximum(scale_P, term.least_scale) + term.eps

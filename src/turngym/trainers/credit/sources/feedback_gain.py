@@ -43,13 +43,13 @@ _PROBE = "probe content"
 
 
 class FeedbackGainSource(StatelessSource[FeedbackGain]):
-    """The channel ``feedback_gain``; learns nothing of its own.
+    """The component ``feedback_gain``; learns nothing of its own.
 
     ``I_t`` is the mean over the tokens of the next action of ``log pi(real feedback) - log
     pi(placeholder)``, in nats, with the policy as it is now and at its sampling temperature. The
-    last turn has no value, nor has one whose feedback is empty or cannot be told from the chat
-    template; ``credit/feedback_gain_fallbacks`` counts the latter, and turns of episodes with a
-    rewritten history.
+    last turn has no value, nor has one whose feedback is empty or cannot be told apart from the
+    chat template; ``credit/feedback_gain_fallbacks`` counts the latter, and turns of episodes with
+    a rewritten history.
 
     Args:
         config: The placeholder.
@@ -59,7 +59,7 @@ class FeedbackGainSource(StatelessSource[FeedbackGain]):
         ConfigError: The tokenizer gives no character offsets, or the placeholder has no tokens.
 
     Source:
-        InfoPO, arXiv:2603.00656. The term that reads the channel divides by the length of the
+        InfoPO, arXiv:2603.00656. The term that reads the component divides by the length of the
         asking action.
     """
 
@@ -182,7 +182,7 @@ class FeedbackLocator:
 
     A turn reads the chat template around one message. What the template puts before and after a
     message is learned from a probe message, and the text of the turn must begin and end with that.
-    Only tokens that lie wholly between the two are feedback; a token across the border belongs to
+    Only tokens that lie wholly between the two are feedback; a token across the boundary belongs to
     the template.
     """
 
@@ -194,8 +194,8 @@ class FeedbackLocator:
         """Return the place of the feedback that ``turn`` read, in the tokens of the episode.
 
         Returns:
-            An empty slice when nothing was said; None when the feedback cannot be told from the
-            template: several messages, a template that looks at the content, or tokens that are
+            An empty slice when nothing was said; None when the feedback cannot be told apart from
+            the template: several messages, a template that looks at the content, or tokens that are
             not the renderer's.
         """
         messages = episode.turns[turn].observation

@@ -1,4 +1,4 @@
-"""What a turn did for the policy's own belief in the true answer.
+"""What a turn did for the policy's own likelihood of the true answer.
 
 After every turn the policy is asked, in thought, to give the answer at once: the tokens of the
 answering action are put behind the prompt of the next turn and scored. Only the tokens that spell
@@ -37,7 +37,7 @@ from turngym.types import Trajectory
 
 
 class InfoGainSource(StatelessSource[InfoGain]):
-    """The channel ``info_gain``; learns nothing of its own.
+    """The component ``info_gain``; learns nothing of its own.
 
     The last turn of an episode has no value, and neither have episodes that cannot be scored: no
     true answer, rewritten history, an answer that does not fit into the model, log-probs that are
@@ -64,17 +64,17 @@ class InfoGainSource(StatelessSource[InfoGain]):
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
         questions = [self._question(episode) for episode in turns.episodes]
-        beliefs = self._beliefs([question for question in questions if question is not None])
+        answers = self._answer_logprobs([q for q in questions if q is not None])
         values_N = np.zeros(turns.turn_N.shape)
         has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
-        found, fallbacks, ends = iter(beliefs), 0, np.cumsum(turns.length_B)
+        found, fallbacks, ends = iter(answers), 0, np.cumsum(turns.length_B)
         for episode, question, end in zip(turns.episodes, questions, ends, strict=True):
-            belief_T = next(found) if question is not None else np.full(1, np.nan)
-            if not np.isfinite(belief_T).all():
+            answer_T = next(found) if question is not None else np.full(1, np.nan)
+            if not np.isfinite(answer_T).all():
                 fallbacks += 1
                 continue
             part = slice(int(end) - len(episode.turns), int(end) - 1)
-            values_N[part] = information_gains(belief_T, self._config.form)
+            values_N[part] = information_gains(answer_T, self._config.form)
             has_value_N[part] = True
         self._metrics = {"credit/info_gain_fallbacks": float(fallbacks)}
         if self._config.shuffled and turns.episodes:
@@ -93,7 +93,7 @@ class InfoGainSource(StatelessSource[InfoGain]):
         room, renderer = room_of(self._context.model), self._context.renderer
         return ask_each_turn(layout, renderer, episode.answer, episode.ground_truth, room)
 
-    def _beliefs(self, questions: list[Tree]) -> list[FloatArray]:
+    def _answer_logprobs(self, questions: list[Tree]) -> list[FloatArray]:
         """Return the mean log-prob of the truth before each turn, one array [T] per episode."""
         model = self._context.model
         if self._one_pass is None:
@@ -112,16 +112,16 @@ class InfoGainSource(StatelessSource[InfoGain]):
 
 
 def information_gains(
-    beliefs_T: FloatArray, form: Literal["prob_diff", "log_prob_diff"]
+    logprobs_T: FloatArray, form: Literal["prob_diff", "log_prob_diff"]
 ) -> FloatArray:
     """Return ``f(l_t) - f(l_{t-1})`` of the turns but the last, shape [T - 1].
 
     Args:
-        beliefs_T: Mean log-prob l of the truth's tokens before each turn, in nats.
+        logprobs_T: Mean log-prob l of the truth's tokens before each turn, in nats.
         form: f is exp for ``prob_diff``, so that gains sum to the growth of the geometric-mean
             probability; the identity for ``log_prob_diff``.
     """
-    gains: FloatArray = np.diff(np.exp(beliefs_T) if form == "prob_diff" else beliefs_T)
+    gains: FloatArray = np.diff(np.exp(logprobs_T) if form == "prob_diff" else logprobs_T)
     return gains
 
 
@@ -163,7 +163,7 @@ def truth_tokens(
     """Return the tokens of ``answer`` up to the end of ``truth``, and which of them spell it.
 
     What follows the truth is left out, because no token that counts can see it. A token across the
-    border counts. None when ``answer`` does not hold ``truth``.
+    boundary counts. None when ``answer`` does not hold ``truth``.
     """
     start = answer.rfind(truth)
     if start < 0 or not truth:

@@ -1,7 +1,7 @@
 """A critic that sees the true answer and says how good each turn was.
 
 The critic is a language model itself: what a turn was worth is how much likelier it finds the
-turn's tokens than a frozen copy does, both told the true answer before the episode begins. It
+turn's tokens than a frozen copy does, both given the true answer before the episode begins. It
 learns from pairs of attempts at one task, the best against each that did worse.
 
 Axis letters: N turn of any episode or token of a rectangle, P pair, T turn of one episode, L token
@@ -62,7 +62,7 @@ class _Judged:
 
 
 class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
-    """The channel ``privileged``: per turn the mean over its tokens of ``log pi - log pi_ref``.
+    """The component ``privileged``: per turn the mean over its tokens of ``log pi - log pi_ref``.
 
     The critic judges a batch before it learns from it. An episode has no value while the critic
     warms up, without a true answer, or when it is too long for the model with the answer before it;
@@ -76,8 +76,8 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         context: Gives policy, renderer, seed and memory budget.
 
     Source:
-        SWEET-RL, arXiv:2503.15478, the critic of its first stage. The authors rank fresh actions by
-        it and train by DPO; here it scores the turns that were played.
+        SWEET-RL, arXiv:2503.15478, the critic of its first stage. The authors rank sampled actions
+        by it and train by DPO; here it scores the turns that were played.
     """
 
     def __init__(self, config: Privileged, context: CreditContext) -> None:
@@ -166,7 +166,7 @@ class PrivilegedCritic:
     Args:
         model: The policy; neither copy touches it.
         config: Objective, beta and how the copy is trained.
-        seed: Root of its place in the seed tree; draws pairs for each step.
+        seed: Root of its place in the seed tree; samples pairs for each step.
         max_tokens: Tokens in memory at once, padding included.
     """
 
@@ -186,7 +186,7 @@ class PrivilegedCritic:
         return [replace(row, reference_L=theirs) for row, theirs in zip(rows, scored, strict=True)]
 
     def log_ratios(self, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-        """Return ``log pi - log pi_ref`` of the drawn tokens, one array [L] per row.
+        """Return ``log pi - log pi_ref`` of the sampled tokens, one array [L] per row.
 
         Args:
             rows: From ``with_reference``.
@@ -219,7 +219,7 @@ class PrivilegedCritic:
         return joined(parts) | {"steps": torch.tensor(self._optimizer.steps)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         load_own_state(self._model, below(tensors, "model"))
         load_own_state(self._reference, below(tensors, "reference"))
         steps = int(tensors["steps"].item())
@@ -241,20 +241,20 @@ class PrivilegedCritic:
 
     def _score(self, model: PreTrainedModel, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
         token_ids = [row.token_ids_L for row in rows]
-        drawn = [row.turn_ids_L >= 0 for row in rows]
-        return score(model, token_ids, drawn, max_tokens=self._max_tokens)
+        masks = [row.turn_ids_L >= 0 for row in rows]
+        return score(model, token_ids, masks, max_tokens=self._max_tokens)
 
 
 def truth_prefix(renderer: Renderer, truth: str) -> tuple[int, ...]:
-    """Return the tokens that tell the true answer, for before the first message."""
+    """Return the tokens that state the true answer, for before the first message."""
     return renderer.action(f"The true answer: {truth}")
 
 
 def turn_means(values_M: NDArray[np.float32], turns_M: NDArray[np.int64]) -> FloatArray:
-    """Return the mean over the drawn tokens of each turn, shape [T].
+    """Return the mean over the sampled tokens of each turn, shape [T].
 
     Args:
-        values_M: One number per drawn token.
+        values_M: One number per sampled token.
         turns_M: 0-based turn of each; no turn is without tokens.
     """
     means_T: FloatArray = np.bincount(turns_M, values_M) / np.bincount(turns_M)
@@ -291,17 +291,17 @@ def pair_example(better: Sequence[Row], worse: Sequence[Row]) -> TrainingExample
 def pair_weights(pair: TrainingExample, objective: Objective) -> list[NDArray[np.float32]]:
     """Return what each token's log-ratio counts in the margin, one array [L] per row.
 
-    ``turn_sum``: ``1 / n`` in a turn of n tokens. ``token_mean``: one over the drawn tokens of the
-    whole attempt. Negative on the worse side.
+    ``turn_sum``: ``1 / n`` in a turn of n tokens. ``token_mean``: one over the sampled tokens of
+    the whole attempt. Negative on the worse side.
     """
-    drawn = {
+    sampled = {
         sign: sum(int((row.turn_ids_L >= 0).sum()) for row in pair.rows if row.sign == sign)
         for sign in (1, -1)
     }
     weights = []
     for row in pair.rows:
         turn_L = row.turn_ids_L
-        size_L = np.full(turn_L.shape, drawn[row.sign])
+        size_L = np.full(turn_L.shape, sampled[row.sign])
         if objective == "turn_sum":
             size_L = np.bincount(turn_L + 1, minlength=1)[turn_L + 1]
         found = np.where(turn_L >= 0, row.sign / np.maximum(size_L, 1), 0.0)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ProgressSource(LearnedSource["ProgressEstimator"]):
-    """The channel ``progress``: ``contribution_weight * c_t + grounding_weight * g_t``.
+    """The component ``progress``: ``contribution_weight * c_t + grounding_weight * g_t``.
 
     ``c_t`` is the estimator's contribution of the turn and ``g_t`` 1 when its action could be
     carried out, else 0. A turn has no value while the estimator warms up. Truncated episodes teach
@@ -112,7 +112,7 @@ class ProgressEstimator:
     Args:
         model: Its body is copied, adapters merged, and the copy trained whole.
         config: How it is trained.
-        seed: Root of its place in the seed tree; draws episodes for each step.
+        seed: Root of its place in the seed tree; samples episodes for each step.
         max_tokens: Tokens in memory at once, padding included.
     """
 
@@ -162,7 +162,7 @@ class ProgressEstimator:
         return joined(parts) | {"steps": torch.tensor(self._optimizer.steps)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self._net.load_state_dict(below(tensors, "net"))
         steps = int(tensors["steps"].item())
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
