@@ -1,4 +1,4 @@
-"""Run commands nobody trusts: sandboxes with honest guarantees that fork in milliseconds.
+"""Run untrusted commands: sandboxes with honest guarantees that fork in milliseconds.
 
     async with await open_backend("bubblewrap").start(SandboxSpec()) as sandbox:
         result = await sandbox.exec("make test", timeout_s=60)

@@ -1,6 +1,6 @@
 """What a sandbox is: the contract that every back end keeps and every caller can rely on.
 
-A back end starts sandboxes; a sandbox runs commands nobody trusts. Whatever the commands do (fail,
+A back end starts sandboxes; a sandbox runs untrusted commands. Whatever the commands do (fail,
 hang, flood, run out of memory) is data in an `ExecResult`. That the sandbox itself broke is a
 `SandboxFault`, and such an episode has no reward. That a sandbox cannot be made as safe as was
 asked is `SandboxRefused`, before anything runs.
@@ -56,7 +56,7 @@ class Limits:
     file_bytes: int | None = None
     """Size of one file; None for no limit beyond ``disk_bytes``."""
     lifetime_s: float | None = None
-    """Seconds after which the sandbox is closed, whoever uses it; None for no limit."""
+    """Seconds after which the sandbox is closed, even in use; None for no limit."""
     enforce: Literal["strict", "best_effort"] = "strict"
 
     def __post_init__(self) -> None:

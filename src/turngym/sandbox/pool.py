@@ -125,7 +125,7 @@ class SandboxPool:
             await self._room.wait()
 
     async def close(self) -> None:
-        """Close the sandboxes nobody has taken. Those handed out are their owners'."""
+        """Close the sandboxes that were not handed out. The others are their owners'."""
         self._is_closed = True
         self._room.set()
         if self._filling is not None:

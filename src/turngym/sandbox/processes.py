@@ -82,7 +82,7 @@ class Stream:
         return data[:size]
 
     async def write(self, data: bytes) -> None:
-        """Send ``data``, waiting while nobody reads.
+        """Send ``data``, waiting while it is not read.
 
         Raises:
             SandboxFileError: The other side is closed.

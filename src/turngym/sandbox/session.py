@@ -1,6 +1,6 @@
 """A shell that remembers, without a shell that could hang.
 
-Each command runs in a fresh bash that first takes up the state the last one left: directory,
+Each command runs in a fresh bash that first restores the state the last one left: directory,
 variables, functions, aliases. So no input can get the session out of step: a command that waits
 for input gets end-of-file, an open quote is an error message, ``exec`` and ``exit`` end that one
 command. Functions named like commands that this needs itself (eval, unset, declare, ...) are not
@@ -97,7 +97,7 @@ class Session:
 
 
 def _read_state(state: bytes) -> bytes:
-    """Return what the next shell can take up, b"" when the state did not come whole.
+    """Return the state that the next shell can restore, b"" when the state did not come whole.
 
     Dropped are our own names and what bash does not let be set.
     """

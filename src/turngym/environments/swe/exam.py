@@ -195,7 +195,7 @@ class ExamMaker:
         self._focus: dict[Unit, set[int]] = {}
 
     async def make(self, broken: Delta) -> Exam:
-        """Return the exam; the ``broken`` project tells which expectations matter."""
+        """Return the exam; the ``broken`` project shows which expectations matter."""
         problem = await self._look(broken)
         if problem:
             return Exam(rounds=(), problem=problem)

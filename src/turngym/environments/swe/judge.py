@@ -3,7 +3,7 @@
 Each sandbox starts from the original project. The task's break is put in, then the patch; tests and
 configuration are the original's (``Layout.is_protected``). A supervisor that no submitted code
 reaches runs the tests (``supervisor.py``), in several rounds that look the same (``exam.py``). In
-each, other tests are mutants, which nobody who does the work can pass. A submission that passes one
+each, other tests are mutants, which no honest repair can pass. A submission that passes one
 made its results up, and nothing of it counts.
 """
 

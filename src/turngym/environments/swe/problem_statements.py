@@ -23,7 +23,7 @@ def problem_statement(record: SweRecord, name: str, version: str, style: Style) 
         record: The task.
         name: Of the project.
         version: Of the project.
-        style: ``"symptom"`` tells what goes wrong, ``"failing"`` names a failing test besides,
+        style: ``"symptom"`` says what goes wrong, ``"failing"`` names a failing test besides,
             ``"issue"`` is a report by a user.
     """
     test = record.shown[0]

@@ -255,7 +255,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _names(files: dict[str, bytes]) -> tuple[str, str]:
-    """Return name and version as PKG-INFO tells them."""
+    """Return name and version as PKG-INFO has them."""
     name, version = "", "0"
     for line in files.get("PKG-INFO", b"").decode("utf-8", "replace").splitlines():
         if line.startswith("Name: "):

@@ -1,4 +1,4 @@
-"""Runs tests inside the judge's sandbox and tells the host what became of each.
+"""Runs tests inside the judge's sandbox and reports to the host what became of each.
 
 Standard library and pytest only, Python 3.7 and later. Read as text by ``test_runner.py``, run as
 ``python3 -I -S -B -c``. This process, the supervisor, never imports submitted code. It makes itself
@@ -133,7 +133,7 @@ def parsed(data: bytes) -> list[Any]:
         try:
             lines.append(json.loads(line))
         except ValueError:
-            return []  # nobody but an intruder writes such a line
+            return []  # only an intruder writes such a line
     return lines
 
 

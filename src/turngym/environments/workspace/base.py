@@ -351,7 +351,7 @@ class WorkspaceEnv(AsyncTurnEnv):
 
 
 def _drop_layer(host: SandboxHost, layer: LayerRef) -> None:
-    """Forget the layer of a snapshot that nobody holds any more, unless it was copied."""
+    """Forget the layer of a snapshot that is not held any more, unless it was copied."""
     if layer.id in _copied:
         return
 

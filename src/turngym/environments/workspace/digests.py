@@ -1,4 +1,4 @@
-"""What of a file tells one state of a workspace from another: its content, never when it was made.
+"""What of a file belongs to the state key of a workspace: its content, never when it was made.
 
 Some files hold times, so that the same commands never write the same bytes twice. Of these:
 

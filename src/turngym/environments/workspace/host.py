@@ -159,7 +159,7 @@ class SandboxHost(SharedResource):
             with self._claims:
                 self._made.pop(key, None)
             made.set_exception(error if isinstance(error, Exception) else _StoppedError(key))
-            made.exception()  # looked at, should nobody else wait
+            made.exception()  # retrieved, should no one else wait
             raise
         made.set_result(result)
         return result

@@ -1,6 +1,6 @@
 """The default back end: bubblewrap, without a daemon, as root or as a plain user.
 
-Every start is checked from inside: the guest tells its capabilities, seccomp mode, user map,
+Every start is checked from inside: the guest reports its capabilities, seccomp mode, user map,
 network and limits, and one that is not as wanted is a `SandboxRefused`, with nothing run.
 """
 
@@ -432,7 +432,7 @@ class BubblewrapSandbox(GuestSandbox):
         outcomes = await asyncio.gather(
             *(self._backend.start_on(self.spec, layer) for _ in range(n)), return_exceptions=True
         )
-        # Ours until nobody stands on it any more.
+        # Ours until no sandbox stands on it any more.
         await (await self._backend.launcher()).call("drop", layer=layer)
         return settled(outcomes)
 

@@ -169,7 +169,7 @@ class Channel:
             async with self._send_lock:
                 await self._stream.write(wire.frame([number, method.encode(), *fields]))
         except OSError:
-            self._fail(SandboxDied(f"sandbox {self._name} died: nobody listens"))
+            self._fail(SandboxDied(f"sandbox {self._name} died: its guest does not listen"))
         return number, future
 
     async def call(self, method: str, *fields: bytes) -> list[bytes]:
@@ -231,7 +231,7 @@ class RequestLock:
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Let nobody else in, and wait until all have left."""
+        """Wait until all have left, and let none in meanwhile."""
         async with self._lock:
             while self._users:
                 self._is_empty.clear()

@@ -156,7 +156,7 @@ class DockerBackend:
         return self._client
 
     def _connect(self) -> tuple[Client, dict[str, bool]]:
-        # Tried first without the client, which leaves a socket open when nobody answers.
+        # Tried first without the client, which leaves a socket open when no engine answers.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.connect(self.base_url.removeprefix("unix://"))
         client = self._docker.DockerClient(base_url=self.base_url, timeout=120, max_pool_size=64)

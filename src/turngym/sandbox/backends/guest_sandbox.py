@@ -165,7 +165,7 @@ class GuestSandbox(ABC):
                 timed_out = True
                 await self._stop(number, future)
         except asyncio.CancelledError:
-            # Nobody waits any more: end the command, and do not let that be cancelled too.
+            # The caller is gone: end the command, and do not let that be cancelled too.
             await asyncio.shield(asyncio.ensure_future(self._stop(number, future)))
             raise
         answer = future.result()
@@ -284,7 +284,7 @@ class GuestSandbox(ABC):
         """See `Sandbox.dial`.
 
         Raises:
-            SandboxFileError: Nobody listens there.
+            SandboxFileError: No process listens there.
         """
         if not 0 < port < 65536:
             raise ValueError(f"dial: wanted a port of 1 to 65535, got {port}")
@@ -292,7 +292,7 @@ class GuestSandbox(ABC):
         try:
             await future
         except asyncio.CancelledError:
-            # Nobody waits any more: the guest shall not wait either.
+            # The caller is gone: the guest shall not wait either.
             await asyncio.shield(asyncio.ensure_future(Stream(self._channel, number).close()))
             raise
         return Stream(self._channel, number)
@@ -408,7 +408,7 @@ class GuestSandbox(ABC):
             self._expiry.cancel()
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
-        # The removal goes on when whoever asked for it is cancelled.
+        # The removal goes on when the caller is cancelled.
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

@@ -104,7 +104,7 @@ def made_once(target: Path, fill: Callable[[Path], None]) -> Path:
 
 def command(settings: str, mount: str = MOUNT) -> list[str]:
     """Return the command that starts the guest, where the runtime folder is at ``mount``."""
-    # The mark tells whose guest this is, to whoever looks at the processes of the host.
+    # The mark shows in the host's list of processes whose guest this is.
     mark = f"owner={os.getpid()}"
     code = f"from turngym.sandbox.guest.main import main; main({settings!r}, {mark!r})"
     python = [f"{mount}/bin/python3", "-I", "-S", "-c", code]

@@ -1,4 +1,4 @@
-"""No isolation at all: commands run as whoever runs turngym, with all that implies.
+"""No isolation at all: commands run as the user of turngym, with all that implies.
 
 For machines where nothing else works and for commands one would run by hand. It exists under its
 full name only, asks for the risk to be accepted in words, and says ``isolation="none"``.
@@ -33,7 +33,7 @@ from turngym.sandbox.base import (
 )
 
 RISK = "commands can do to this machine whatever I can"
-"""What `UnsafeLocalBackend` wants to be told."""
+"""What `UnsafeLocalBackend` wants to be given as ``accept_risk``."""
 _ENFORCED: dict[str, Enforcement] = {**dict.fromkeys(LIMIT_NAMES, "none"), "memory": "watched"}
 
 
@@ -125,7 +125,7 @@ class UnsafeLocalBackend:
             await asyncio.to_thread(shutil.rmtree, path, True)
 
     async def sweep(self) -> int:
-        """See `Backend.sweep`. Nothing tells a leftover from work of others, so nothing goes."""
+        """See `Backend.sweep`. Leftovers look like the work of others, so nothing goes."""
         return 0
 
     async def close(self) -> None:

@@ -178,7 +178,7 @@ for folder, _, files in os.walk("/sys/fs/cgroup"):
 SYSCALLS = (
     _HEAD
     + """
-BAD = 8  # an address nobody may use: a call that gets as far as looking there is not filtered
+BAD = 8  # an address that is never valid: a call that gets as far as looking there is not filtered
 for call in sys.argv[1:]:
     name, number = call.split("=")
     error = errno_of(int(number), BAD, BAD, BAD, BAD, BAD)
@@ -325,7 +325,7 @@ try:
 except OSError:
     pass
 os.dup2(os.memfd_create("memory", 0), 1)
-for _ in range(5):  # so that whoever should react gets no turn
+for _ in range(5):  # so that a process that should react gets no turn
     if os.fork() == 0: break
 os.execv("/usr/bin/head", ["head", "-c", sys.argv[1], "/dev/zero"])
 """
@@ -458,7 +458,7 @@ def orphan():
         pid = os.fork()
         if pid == 0:
             os._exit(0 if os.fork() >= 0 else 1)
-    except OSError:  # whoever reaps is slower at the moment than who makes them
+    except OSError:  # the reaper is slower at the moment than what makes them
         if os.getpid() != own: os._exit(1)
         return False
     return os.waitpid(pid, 0)[1] == 0

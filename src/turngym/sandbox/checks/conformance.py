@@ -33,7 +33,7 @@ async def a_string_runs_in_bash(context: CheckContext) -> None:
     want(text == "4", text)
 
 
-async def exit_code_signal_and_both_streams_are_told_apart(context: CheckContext) -> None:
+async def exit_code_signal_and_both_streams_are_distinct(context: CheckContext) -> None:
     sandbox = await context.start()
     result = await sandbox.exec("echo out; echo err >&2; exit 7", timeout_s=30)
     want((result.exit_code, result.signal) == (7, None), said(result))
@@ -265,7 +265,7 @@ async def a_server_in_the_sandbox_can_be_reached(context: CheckContext) -> None:
         await stream.write(b"hello")
         want(await stream.read() == b"HELLO", "no answer")
     await process.close()
-    await raises(SandboxFileError, sandbox.dial(1), "a port where nobody listens")
+    await raises(SandboxFileError, sandbox.dial(1), "a port where no process listens")
     await raises(ValueError, sandbox.dial(0), "port 0")
 
 
@@ -275,7 +275,7 @@ async def a_paused_sandbox_stands_still(context: CheckContext) -> None:
     await process.write(b"1\n")
     want(await process.read() == b"1\n", "no answer before the pause")
     await sandbox.pause()
-    # Frozen by the kernel nobody answers at all; stopped by a signal the guest still does.
+    # Frozen by the kernel no process answers at all; stopped by a signal the guest still does.
     answer = asyncio.ensure_future(_exchange(process, b"2\n"))
     done, _ = await asyncio.wait([answer], timeout=1.0)
     want(not done, "it answered while paused")

@@ -74,7 +74,7 @@ async def a_folder_goes_in_and_comes_out_the_same(context: CheckContext) -> None
         await raises(SandboxFileError, sandbox.put_tree(Path(temporary, "none"), "x"), "no source")
 
 
-async def diff_tells_what_was_written_and_deleted(context: CheckContext) -> None:
+async def diff_reports_what_was_written_and_deleted(context: CheckContext) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for name in ("same", "edited", "deleted", "dir/inner"):
             path = Path(temporary, name)

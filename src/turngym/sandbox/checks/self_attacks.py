@@ -103,7 +103,7 @@ async def a_full_disk_is_full_at_the_limit(context: CheckContext) -> None:
 
 
 async def _refused_when_strict(context: CheckContext, limit: str) -> None:
-    """A limit that is not held must be a refusal for whoever relies on it."""
+    """A limit that is not held must be a refusal for a caller that relies on it."""
     error = await raises(SandboxRefused, context.start(context.spec(enforce="strict")), limit)
     want(limit in str(error), f"the refusal does not name {limit}: {error}")
 
@@ -126,7 +126,7 @@ async def empty_files_stop_at_the_limit(context: CheckContext) -> None:
     want(total <= 500, f"{total} files under a limit of 500")
 
 
-async def a_child_that_keeps_the_output_open_holds_nobody_up(context: CheckContext) -> None:
+async def a_child_that_keeps_the_output_open_blocks_no_caller(context: CheckContext) -> None:
     sandbox = await context.start()
     result = await sandbox.exec("sleep 600 & setsid sleep 600 & echo done", timeout_s=30)
     want(result.stdout == b"done\n" and not result.timed_out, said(result))
@@ -304,7 +304,7 @@ async def a_command_that_would_be_spared_is_killed_first(context: CheckContext) 
         await sandbox.close()
 
 
-async def what_system_v_keeps_for_nobody_is_bounded(context: CheckContext) -> None:
+async def what_system_v_keeps_without_an_owner_is_bounded(context: CheckContext) -> None:
     # Memory, messages and semaphores outlive their makers, so no kill gives that memory back.
     for kind, exact, small in (("shm", 300, 4), ("msg", 8000, 2), ("sem", 60, 1)):
         sandbox = await context.start(context.spec(memory_bytes=96 << 20, disk_bytes=4 << 20))
@@ -385,7 +385,7 @@ async def _too_deep(context: CheckContext) -> None:
         await _usable(each, "a folder that is too deep")
 
 
-async def every_change_is_told_or_none(context: CheckContext) -> None:
+async def every_change_is_reported_or_none(context: CheckContext) -> None:
     sandbox = await context.start(context.spec(inodes=150_000, disk_bytes=256 << 20))
     count = 34_000 if context.is_isolating else 50
     for number in range(4):
@@ -421,7 +421,7 @@ async def an_attribute_is_not_taken_for_the_overlays_own(context: CheckContext) 
         await context.backend.drop(made)
 
 
-async def a_full_port_holds_nobody_up(context: CheckContext) -> None:
+async def a_full_port_blocks_no_caller(context: CheckContext) -> None:
     sandbox = await context.start()
     server = await sandbox.spawn(program(sandbox, programs.FULL_PORT))
     port = int(await server.read())
@@ -434,5 +434,5 @@ async def a_full_port_holds_nobody_up(context: CheckContext) -> None:
     for outcome in await asyncio.gather(*dials, return_exceptions=True):
         if not isinstance(outcome, BaseException):
             await outcome.close()
-    await raises(SandboxFileError, sandbox.dial(port), "a port that accepts nobody")
+    await raises(SandboxFileError, sandbox.dial(port), "a port that accepts no connection")
     await server.close()

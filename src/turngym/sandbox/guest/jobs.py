@@ -43,7 +43,7 @@ class Capture:
         return bytes(self._head + self._tail[max(0, len(self._tail) - self._tail_limit) :])
 
 
-class Job:
+class RunningCommand:
     """One command, from its start until its last output was collected.
 
     Every result goes through ``guest.reply``; a caller that must wait is remembered by its request.
@@ -105,7 +105,7 @@ class Job:
             os.close(fd)
             self.report_fd = self.runner_pid = -1
             if self.ended is None:
-                # The command killed its runner. What it left cannot be told apart: all goes.
+                # The command killed its runner. What it left cannot be distinguished: all goes.
                 self.guest.kill_everything()
                 self._finish(b"signal", system.SIGKILL)
             elif not self.is_stream:
@@ -249,7 +249,7 @@ class Job:
         except OSError as error:
             self.pending_stdin, self.close_stdin = b"", True
             if self.writer:
-                self.guest.fail(self.writer, error.errno or errno.EPIPE, b"nobody reads")
+                self.guest.fail(self.writer, error.errno or errno.EPIPE, b"no process reads")
                 self.writer = b""
         self.guest.unwatch(fd)
         if self.writer:

@@ -11,7 +11,7 @@ import select
 import time
 
 from turngym.sandbox.guest import files, runner, system, wire
-from turngym.sandbox.guest.jobs import CHUNK, POLLIN, POLLOUT, Job
+from turngym.sandbox.guest.jobs import CHUNK, POLLIN, POLLOUT, RunningCommand
 
 STOP_PATIENCE_S = 3.0
 """How long a runner may take to end its command before everything is killed."""
@@ -31,7 +31,7 @@ class Guest:
         """Private memory of all processes at which the largest is killed; 0 for no watch."""
         self.is_init = os.getpid() == 1
         self.score = runner.Score(system.sent_file(score_fd))
-        self.jobs: dict[bytes, Job] = {}
+        self.jobs: dict[bytes, RunningCommand] = {}
         self.poll = select.poll()
         self.handlers: dict[int, object] = {}
         self.inbox = bytearray()
@@ -196,7 +196,7 @@ class Guest:
             for job in self.jobs.values():
                 job.why = job.why or b"memory"
 
-    def expect_end(self, job: Job) -> None:
+    def expect_end(self, job: RunningCommand) -> None:
         """Kill everything unless ``job`` ends soon."""
         self.deadlines.setdefault(job.request, time.monotonic() + STOP_PATIENCE_S)
 
@@ -213,7 +213,7 @@ class Guest:
             if not system.reap_all():
                 time.sleep(0.001)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: RunningCommand) -> None:
         """Drop a job that is over."""
         self.deadlines.pop(job.request, None)
         self.jobs.pop(job.request, None)
@@ -223,7 +223,7 @@ class Guest:
     def do_start(self, request: bytes, *fields: bytes) -> None:
         """Start a command: argv, env, cwd, stdin, max_output, flags, idle_ms, state, rows, cols."""
         argv, env, cwd, stdin, max_output, flags, idle_ms, state, rows, cols = fields
-        job = Job(self, request, b"s" in flags, int(max_output))
+        job = RunningCommand(self, request, b"s" in flags, int(max_output))
         job.idle_s = int(idle_ms) / 1000
         variables = wire.load(env)
         command = runner.Command(
@@ -260,7 +260,12 @@ class Guest:
         self.watch(job.report_fd, POLLIN, lambda fd, events: job.on_report(fd))
 
     def _make_pipes(
-        self, job: Job, command: runner.Command, given: "list[int]", stdin: bytes, is_stream: bool
+        self,
+        job: RunningCommand,
+        command: runner.Command,
+        given: "list[int]",
+        stdin: bytes,
+        is_stream: bool,
     ) -> None:
         if stdin or is_stream:
             read_end, job.stdin_fd = os.pipe()
@@ -281,7 +286,7 @@ class Guest:
             job.on_stdin(job.stdin_fd)
 
     def _make_terminal(
-        self, job: Job, command: runner.Command, given: "list[int]", rows: int, cols: int
+        self, job: RunningCommand, command: runner.Command, given: "list[int]", rows: int, cols: int
     ) -> None:
         master, slave = os.openpty()
         # Asked of the terminal itself: this process cannot look at its own /proc/self/fd.
@@ -349,7 +354,7 @@ class Guest:
             job.close()
         self.reply(request)
 
-    def _job(self, target: bytes) -> Job:
+    def _job(self, target: bytes) -> RunningCommand:
         if target not in self.jobs:
             raise OSError(errno.ESRCH, "no such process of this sandbox")
         return self.jobs[target]
@@ -359,7 +364,7 @@ class Guest:
     def do_dial(self, request: bytes, port: bytes) -> None:
         """Connect to a port of the sandbox; the job that stands for it has no process.
 
-        A port that is full lets nobody know, so it is waited for like anything else, for a while.
+        A port that is full gives no sign, so it is waited for like anything else, for a while.
         """
         import _socket
 
@@ -384,7 +389,7 @@ class Guest:
             return
         self.unwatch(fd)
         del self.dials[request]
-        job = Job(self, request, True, 0)
+        job = RunningCommand(self, request, True, 0)
         job.outputs[fd] = 1
         job.stdin_fd = os.dup(fd)
         self.jobs[request] = job

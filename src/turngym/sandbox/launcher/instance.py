@@ -251,7 +251,7 @@ def in_child(work: Any) -> tuple[int, int]:  # a function that returns JSON valu
 
 
 def start_marker() -> str:
-    """Return what tells this launcher's control groups from those of any other, past or present."""
+    """Return the name that only this launcher's control groups have, of all past and present."""
     return f"{os.getpid()}-{cgroups.start_time(os.getpid())}"
 
 

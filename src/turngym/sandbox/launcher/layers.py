@@ -3,7 +3,7 @@
 A store is a file system of its own, with a limit of bytes and inodes, that holds the upper folder
 of one sandbox. Committing a sandbox turns its store into a layer; the sandbox gets a new one.
 
-What lies in a store was chosen by a command nobody trusts: files of exabytes that hold nothing,
+What lies in a store was chosen by an untrusted command: files of exabytes that hold nothing,
 folders deeper than any path reaches, names of any bytes. So trees are walked folder by folder
 through descriptors, and of a file only what it holds is read.
 """
@@ -21,7 +21,7 @@ AREAS = ("workspace", "home", "tmp", "run", "shm", "vartmp")
 """The writable places of a sandbox, one folder each in every layer."""
 MAX_LAYERS = 60
 MAX_CHANGE_PATH = 4000
-"""In bytes; nobody can open a longer path. What lies deeper is one change of its folder."""
+"""In bytes; a longer path cannot be opened. What lies deeper is one change of its folder."""
 TRUSTED, USER = "trusted.overlay.", "user.overlay."
 """What marks of root's overlay begin with, and of a plain user's. In root's any command can set
 attributes like the other's."""

@@ -232,7 +232,7 @@ class Launcher:
         )
 
     def on_info(self, sandbox: Instance) -> None:
-        """Bubblewrap tells its first process, or has ended."""
+        """Bubblewrap has reported its first process, or has ended."""
         fd = sandbox.info_fd
         if not sandbox.hear():
             return

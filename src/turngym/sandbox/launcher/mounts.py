@@ -16,7 +16,7 @@ SYSTEM_V_LIMITS = {
 }
 """Memory goes with the last who shares it, messages and semaphores take 2 MB at most.
 
-They outlive their makers. What belongs to nobody cannot be had back by a kill, so the kernel would
+They outlive their makers. What has no owner cannot be had back by a kill, so the kernel would
 kill every process before it gave up.
 """
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
@@ -123,7 +123,7 @@ def mount_overlay(
 
 
 def unmount(target: str) -> None:
-    """Unmount ``target`` now, or as soon as nobody uses it."""
+    """Unmount ``target`` now, or as soon as it is not in use."""
     _check(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"umount {target}")
 
 

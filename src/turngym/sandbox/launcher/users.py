@@ -29,7 +29,7 @@ class Users:
         return self.first + self._count if self._is_root else 0
 
     def of(self, layer: str) -> int:
-        """Return the user whose files a layer holds, a new one when it holds nobody's."""
+        """Return the user whose files a layer holds, a new one when it has none."""
         return self._of[layer] if layer in self._of else self.fresh()
 
     def note(self, layer: str, user: int) -> None:

@@ -73,9 +73,9 @@ class MiniEnv(TextGame):
         """Return which call is wrong, and what it calls."""
         p = self.state.problem
         own = dict(self.state.files)[path_of(p.right.name)]
-        return f"{self._told(p.shown, p.wrong.run(p.shown))}\n{_numbered(own)}"
+        return f"{self._result_line(p.shown, p.wrong.run(p.shown))}\n{_numbered(own)}"
 
-    def _told(self, call: Call, value: Value) -> str:
+    def _result_line(self, call: Call, value: Value) -> str:
         return f"{call} is {value}, not {self.state.problem.wanted(call)}."
 
     def turn(self, action: Action) -> Outcome:
@@ -107,7 +107,7 @@ class MiniEnv(TextGame):
         [value] = self._call([call])
         if value == self.state.problem.wanted(call):
             return Outcome(text=f"{call} is {value}, right.")
-        return Outcome(text=self._told(call, value))
+        return Outcome(text=self._result_line(call, value))
 
     def end_at_limit(self) -> Outcome:
         """Judge as at ``submit``."""

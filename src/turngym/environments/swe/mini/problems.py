@@ -98,7 +98,7 @@ class Problem:
     line: int
     """The wrong line, from 1."""
     shown: Call
-    """What the agent is told of."""
+    """The call that the agent gets to see."""
     hidden: tuple[Call, ...]
     """What is judged besides."""
 
