@@ -280,9 +280,13 @@ class Sandbox(Protocol):
     async def get_tree(
         self, source: str, target: Path, *, max_bytes: int, max_files: int
     ) -> TreeReport:
-        """Copy a folder out, into ``target``, which must not exist.
+        """Copy a folder out. Only files, folders and links that stay inside come along.
 
-        Only files, folders and links that stay inside come along. Nothing is written elsewhere.
+        Args:
+            source: The folder, relative to the workspace.
+            target: Where it goes on the host; must not exist. Nothing is written elsewhere.
+            max_bytes: Most bytes of all files and links.
+            max_files: Most entries, folders included.
 
         Raises:
             SandboxFileTooLarge: There is more than allowed; ``target`` is removed again.

@@ -151,6 +151,7 @@ async def exam_of(
 
 def _key(runner: TestRunner, *parts: object) -> str:
     whole = hashlib.sha256(f"{runner.key} {sys.version}".encode())
+    # An exam is as good as the code that made it: other code, other key.
     for module in (test_runner, mutants, literals):
         whole.update(Path(str(module.__file__)).read_bytes())
     whole.update(Path(__file__).read_bytes())
@@ -202,6 +203,7 @@ class ExamMaker:
         plan = self._plan()
         rounds = [await self._sat(chosen) for chosen in plan]
         exam = Exam(rounds=tuple(one for one in rounds if one is not None))
+        # A test that calls a mutant of another one fails with it, and would never be asked for.
         for number in range(_TRIES):
             left = set(self._ids) - exam.asked
             if not left or not exam.rounds:
@@ -213,6 +215,7 @@ class ExamMaker:
 
     async def _look(self, broken: Delta) -> str:
         """Find the function of each test, and where those that are to be fixed fail."""
+        # The broken project first: its failures say which expectation the repair must meet.
         for delta in (broken, self._gold):
             run = await self._run(delta, Round(changes=()), is_explained=True)
             for test, code in run.codes.items():
@@ -247,6 +250,7 @@ class ExamMaker:
         plan: list[dict[Unit, list[Mutant]]] = [{} for _ in range(ROUNDS)]
         for unit, tests in self._owned.items():
             is_asked = bool(self._fix.intersection(tests))
+            # At random: a cheat that cannot know which tests are mutants cannot spare them.
             times = self._rng.choice(_OFTEN) if is_asked else self._rng.choice(_SELDOM)
             if len(unit.cases) * 2 > len(tests) > 1:
                 for found in unit.cases.values():

@@ -129,6 +129,7 @@ async def grade(
     if sitting.forged:
         return replace(_nothing(sitting.problem, (*fix, *keep)), is_forged=True)
     passed, kept = sitting.passed(fix), sitting.passed(keep)
+    # Without a mutant among what passed, "passed" may be made up for every one of them.
     if passed and not exam.examined & set(passed):
         problem = "none of the tests that passed can be made to fail, so nothing is believed"
         return _nothing(problem, (*fix, *keep))
@@ -164,6 +165,7 @@ class _Sitting:
             one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
         }
         accused = {one for one in round_.failing if outcome.get(one) == "passed"}
+        # A flaky mutant would accuse an honest repair, so the known repair sits the round again.
         for _ in range(_CHECKED if accused else 0):
             again = await self._run(self._gold, ids, round_)
             names = {one: round_.names.get(one, one) for one in accused}

@@ -29,7 +29,7 @@ class Patch:
 
 
 def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> Patch:
-    """Return the patch that makes ``changed`` of ``base``.
+    """Return the patch of a submission, which makes ``changed`` of ``base``.
 
     Tests and what Python or pytest load by themselves are left out, binary files too, and what is
     larger than ``MAX_FILE_BYTES``, or ``MAX_PATCH_BYTES`` in all.

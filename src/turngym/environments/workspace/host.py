@@ -143,9 +143,13 @@ class SandboxHost(SharedResource):
         return await self.shared(f"{image} {folder}", lambda: backend.adopt(image, folder))
 
     async def shared(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what is called ``key``; the first who asks makes it, the others wait.
+        """Return what is called ``key``; the first caller makes it, the others wait.
 
         Where the first is cancelled, the next one makes it.
+
+        Args:
+            key: Names it for the life of the host.
+            make: Makes it, in the event loop of the caller.
         """
         made: Future[T] = Future()
         while (found := self._claim(key, made)) is not None:

@@ -156,7 +156,12 @@ class BubblewrapBackend:
         return sandbox
 
     async def start_guest(self, spec: SandboxSpec, layer: str) -> Started:
-        """Start the processes of a sandbox, and check from inside that it is as it must be."""
+        """Start the processes of a sandbox, and check from inside that it is as it must be.
+
+        Raises:
+            SandboxRefused: It came up otherwise than it must.
+            SandboxUnavailable: It did not come up.
+        """
         launcher = await self.launcher()
         root = await self._root(spec.image, launcher)
         name = uuid.uuid4().hex[:12]
@@ -188,6 +193,7 @@ class BubblewrapBackend:
             ours.close()
             raise refusals.of_start(str(error), spec) from None
         except SandboxDied:
+            # Bubblewrap says why on its standard error, which the launcher has once all is gone.
             messages = (await launcher.call("kill", id=name))["messages"]
             raise refusals.of_start(messages, spec) from None
         except BaseException:
@@ -200,6 +206,7 @@ class BubblewrapBackend:
                 facts,
                 spec,
                 host_uid=answer["uid"],
+                # A plain user's launcher sees itself as 0 of its user namespace, sandboxes too.
                 wanted_uid=max(FIRST, answer["user"]) if launcher.facts["root"] else 0,
                 system_v=launcher.facts["system_v"],
             )
@@ -261,7 +268,7 @@ class BubblewrapBackend:
     async def flat(self, layer: str, limits: Limits) -> str:
         """Return ``layer``, or one layer that stands for a stack that has grown too high."""
         if self._chains[layer] < MAX_LAYERS:
-            return layer
+            return layer  # each layer costs a path in the options of a mount, which the kernel caps
         launcher = await self.launcher()
         several = replace(limits, disk_bytes=2 * limits.disk_bytes, inodes=2 * limits.inodes)
         try:
@@ -335,7 +342,7 @@ class BubblewrapSandbox(GuestSandbox):
                     self._started = await self._backend.start_guest(self.spec, self._layer)
                     self._channel = self._started.channel
                     await self._started.launcher.call("unhold", layer=self._layer)
-                    if self._is_closed:
+                    if self._is_closed:  # closed while it started: `close` found nothing to end
                         await self._channel.close()
                         await self._end()
                         await super()._settled()
@@ -365,7 +372,7 @@ class BubblewrapSandbox(GuestSandbox):
     async def _diff_frozen(self) -> Answer:
         await self._settled()
         started = self.running()
-        await self._freeze(True)
+        await self._freeze(True)  # or a tree would be read that never existed as a whole
         try:
             return await started.launcher.call(
                 "diff", id=started.id, layers=self._own_layers, limit=MAX_CHANGES
@@ -412,6 +419,8 @@ class BubblewrapSandbox(GuestSandbox):
         return layer
 
     async def _commit_idle(self, started: Started) -> str:
+        # Its processes end: an upper folder may become a layer only when nothing writes to it. The
+        # sandbox starts again on that layer when it is next used (`_settled`).
         self._started = None
         answer = await started.launcher.call("commit", id=started.id)
         await self._channel.close()

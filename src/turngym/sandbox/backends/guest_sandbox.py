@@ -138,7 +138,11 @@ class GuestSandbox(ABC):
         idle_timeout_s: float | None = None,
         keep_background: bool = False,
     ) -> tuple[ExecResult, bytes]:
-        """Run one command of a session; return its result and the state after it, b"" for none."""
+        """Run ``wrapper``, which restores ``state``, runs ``script`` and writes the new state.
+
+        Returns:
+            Its result and the state after it, b"" for none. Other arguments as `Sandbox.exec`.
+        """
         # Each as one quoted word, so that a state that is broken does not break the script.
         source = b"set -- " + _quoted(_encode(script)) + b"\neval " + _quoted(state) + b"\n"
         fields = self._start_request(
@@ -160,6 +164,7 @@ class GuestSandbox(ABC):
         number, future = await self._send("start", *fields)
         timed_out = False
         try:
+            # `wait`, not `wait_for`: a late command is stopped and still has a result.
             done, _ = await asyncio.wait([future], timeout=timeout_s)
             if not done:
                 timed_out = True

@@ -171,7 +171,7 @@ class RunningCommand:
     def on_output(self, fd: int) -> None:
         """Collect all that a stream of a captured command has to offer now."""
         capture = self.captures[self.outputs[fd]]
-        for _ in range(8):  # then others have their turn
+        for _ in range(8):  # then others have their turn: a flood must not starve the connection
             try:
                 data = os.read(fd, CHUNK)
             except BlockingIOError:

@@ -75,6 +75,7 @@ class Guest:
         self._send([request, wire.number(number), text])
 
     def _send(self, fields: "list[bytes]") -> None:
+        # Never a blocking write: a host that reads slowly must not stop the watch over commands.
         self.outbox += wire.frame(fields)
         self._flush(self.send_fd, 0)
 
@@ -181,6 +182,7 @@ class Guest:
             if job.idle_s and job.ended is None and now >= job.last_output + job.idle_s:
                 job.idle_s = 0.0
                 job.stop(b"idle")
+        # Without a control group the kernel bounds each process, not their sum: see `Limits.enforce`.
         if self.memory_bytes and self.jobs and now >= self.next_watch:
             self.next_watch = now + WATCH_PERIOD_S
             self._watch_memory()

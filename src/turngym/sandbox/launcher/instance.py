@@ -118,6 +118,7 @@ class Instance:
                 self.group.join()
             import fcntl
 
+            # First all out of the way: a descriptor may lie where another one has to go.
             moved = {place: fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for place, fd in fds.items()}
             for place, fd in moved.items():
                 os.dup2(fd, place)
@@ -126,7 +127,7 @@ class Instance:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            mounts.enter_private_ipc()
+            mounts.enter_private_ipc()  # one of bubblewrap's would have the kernel's own limits
             become(command, owner)
         except BaseException as error:  # noqa: BLE001 - the last word of a forked process
             with contextlib.suppress(OSError):
@@ -160,6 +161,7 @@ class Instance:
             return False
         if self.is_doomed:
             self.kill()
+        # Only now bubblewrap goes on: before, there was no descriptor to kill process 1 by.
         os.write(self.block_fd, b"1")
         os.close(self.block_fd)
         self.block_fd = -1
@@ -181,7 +183,7 @@ class Instance:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
         if self.group is not None and self.init_fd >= 0:
-            self.group.freeze(False)
+            self.group.freeze(False)  # a frozen process dies only when it is thawed
 
     def wait_frozen(self) -> None:
         """Wait until frozen processes stand still; a kernel takes a moment for that."""

@@ -132,13 +132,18 @@ def copy_upper(source: str, target: str, marks: str = TRUSTED) -> None:
 
 
 def merge(layers: list[str], target: str, marks: str = TRUSTED) -> None:
-    """Write into ``target`` what the stacked ``layers`` (topmost first) amount to as one layer.
+    """Write what stacked layers amount to as one layer.
+
+    Args:
+        layers: Upper folders, topmost first.
+        target: Folder to make.
+        marks: What the overlay's marks begin with, `TRUSTED` or `USER`.
 
     Raises:
         OSError: Something cannot be copied.
     """
     os.mkdir(target)
-    for layer in reversed(layers):
+    for layer in reversed(layers):  # from below, so that each replaces what it hides
         _copy_marks(layer, target, marks)
         folder = os.open(target, _FOLDER)
         try:

@@ -141,9 +141,13 @@ class Launcher:
         then: Callable[[Any], Request],
         undo: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do ``work``, which takes a while, in another process, and answer with ``then(result)``.
+        """Answer later what takes a while: this process must go on to serve the others.
 
-        When it fails ``undo`` is called and the answer is the error.
+        Args:
+            request: Gets the answer.
+            work: Runs in a forked process; returns JSON values.
+            then: Makes the answer of its result, in this process.
+            undo: Called when ``work`` failed; the answer is then its error.
         """
         pid, fd = in_child(work)
         parts: list[bytes] = []
@@ -212,6 +216,7 @@ class Launcher:
         sandbox.enforced = {"disk": "exact", "inodes": "exact"}
         sandbox.group = cgroups.Group(self.parents, f"{start_marker()}-{sandbox.id}")
         sandbox.enforced |= sandbox.group.limit(
+            # Files lie in memory and are charged to the group; bubblewrap and the guest are two.
             memory_bytes=limits["memory_bytes"] + limits["disk_bytes"],
             pids=limits["pids"] + 2,
             cpus=limits["cpus"],
@@ -461,7 +466,7 @@ class Launcher:
 
     def collect_layers(self) -> None:
         """Remove dropped layers that no sandbox and no other layer needs."""
-        for name in list(self.dropped):
+        for name in list(self.dropped):  # one may free the one below it: start over after each
             sandboxes = [*self.sandboxes.values(), *self.dying]
             needed = name in self.held or any(name in sandbox.chain for sandbox in sandboxes)
             needed = needed or any(name in chain for chain in self.layers.values())

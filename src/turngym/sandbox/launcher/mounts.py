@@ -110,9 +110,17 @@ def _kept_flags(path: str) -> int:
 def mount_overlay(
     target: str, *, lower: Sequence[str], upper: str, work: str, as_root: bool
 ) -> None:
-    """Mount ``upper`` on top of ``lower`` (topmost first).
+    """Mount an overlay. Relative paths keep its options below the kernel's 4 KiB.
 
-    Paths are relative to the working directory, which keeps the options below the kernel's 4 KiB.
+    Args:
+        target: Where it is seen.
+        lower: Read-only folders, topmost first.
+        upper: Folder that takes what is written.
+        work: Empty folder for the kernel's own use, in the file system of ``upper``.
+        as_root: The host's root mounts; in a user namespace marks are attributes of users.
+
+    Raises:
+        OSError: The kernel refuses, or there are too many layers.
     """
     options = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work}"
     if not as_root:
