@@ -182,7 +182,7 @@ class Guest:
             if job.idle_s and job.ended is None and now >= job.last_output + job.idle_s:
                 job.idle_s = 0.0
                 job.stop(b"idle")
-        # Without a control group the kernel bounds each process, not their sum: see `Limits.enforce`.
+        # Without a control group the kernel bounds each process, not their sum (best effort).
         if self.memory_bytes and self.jobs and now >= self.next_watch:
             self.next_watch = now + WATCH_PERIOD_S
             self._watch_memory()
