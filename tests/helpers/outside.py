@@ -83,7 +83,7 @@ def segments_match(trajectory: Trajectory, served: list[Answer]) -> None:
         if turn.starts_segment or number == 0:
             stored = []
         stored += [i for span in turn.spans for i in span.token_ids]
-        assert stored == [*answer.prompt_ids, *answer.drawn.token_ids]
+        assert stored == [*answer.prompt_ids, *answer.generation.token_ids]
         drawn = [span for span in turn.spans if span.sampled]
-        assert [i for span in drawn for i in span.token_ids] == list(answer.drawn.token_ids)
-        assert [x for span in drawn for x in span.logprobs] == list(answer.drawn.logprobs)
+        assert [i for span in drawn for i in span.token_ids] == list(answer.generation.token_ids)
+        assert [x for span in drawn for x in span.logprobs] == list(answer.generation.logprobs)

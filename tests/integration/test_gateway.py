@@ -125,7 +125,7 @@ async def test_responses_agent_is_recorded_too() -> None:
             assert event.type == "response.incomplete"  # six tokens are never the end of it
             last = event.response
             assert last.output_text == text == served_text(found, 2)
-            assert last.usage.output_tokens == len(found.served[2].drawn.token_ids)
+            assert last.usage.output_tokens == len(found.served[2].generation.token_ids)
         served, episodes = found.served, found.episodes
     (trajectory,) = episodes.finished
     segments_match(trajectory, served)

@@ -34,7 +34,7 @@ class PolicyTurn:
     spans: tuple[TokenSpan, ...] = ()
     """Tokens appended by this turn; empty when the policy has no tokens."""
     starts_segment: bool = False
-    """The history was rewritten: what was read and drawn before is no prefix of this turn."""
+    """The history was rewritten: what was read and sampled before is no prefix of this turn."""
     segment_reason: str | None = None
     """Why it was rewritten."""
     usage: Mapping[str, float] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class PolicySession(Protocol):
     """One episode's side of a policy. Used by one task at a time.
 
     A session may also have ``replay(observation, info, turn: Turn) -> None``, called instead of
-    ``act`` for turns that were played before, in order, when an episode is taken up again or begins
+    ``act`` for turns that were played before, in order, when an episode is resumed or begins
     with a given prefix. Afterwards it must act as if it had played them itself; a session without
-    it cannot be taken up.
+    it cannot be resumed.
     """
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:

@@ -1,4 +1,4 @@
-"""Policies without a model or a function of the user's: the expert, chance, nobody, a person."""
+"""Policies without a model or a function of the user's: expert, random, no-op, human."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ExpertPolicy:
 
     Args:
         noise: Probability in [0, 1] of a random legal action instead of the expert's.
-        noise_commands: First words of the legal actions that are drawn, where there are any; empty
-            for all. An expert that asks at random but answers well has ``["ask"]``.
+        noise_commands: First words of the legal actions that are sampled; empty for all. An
+            expert that asks at random but answers well has ``["ask"]``.
 
     An environment without an expert is refused, and so is one that, at the first turn, has no legal
     action that begins with each of ``noise_commands``.
@@ -151,7 +151,7 @@ def _check_commands(commands: Collection[str], info: Mapping[str, Any], env_id: 
 def _legal(info: Mapping[str, Any], env_id: str) -> list[str]:
     legal = info.get("legal_actions")
     if not legal:
-        raise ConfigError(f"environment {env_id!r} lists no legal actions to draw from")
+        raise ConfigError(f"environment {env_id!r} lists no legal actions to sample from")
     return list(legal)
 
 

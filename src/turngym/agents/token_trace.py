@@ -1,9 +1,9 @@
-"""Where a conversation stands in token space, when a server tells what it read and drew.
+"""Where a conversation stands in token space, when a server says what it read and sampled.
 
-A chat server is told the whole conversation at every call and renders it anew. Only the ids that it
+A chat server gets the whole conversation at every call and renders it anew. Only the ids that it
 reports say what it really read: a template may have dropped earlier thinking, trimmed a text, or
-encoded it in other tokens than were drawn. ``TokenTrace`` compares each call with the one before,
-in tokens. A prompt that goes on from it adds spans; any other opens a new segment, with the reason.
+encoded it in other tokens than were sampled. ``TokenTrace`` compares each call with the one before:
+a prompt that continues it adds spans; any other opens a new segment, with the reason.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class TokenTrace:
         self._prompt_length = 0
         self._lost: str | None = None
 
-    def add(self, prompt_ids: Sequence[int], drawn: Generation) -> Traced:
+    def add(self, prompt_ids: Sequence[int], generation: Generation) -> Traced:
         """Take in one call and return what it adds to the trajectory.
 
         Args:
             prompt_ids: Everything the server read, from the first token on.
-            drawn: What it drew after it.
+            generation: What it sampled after it.
         """
         prompt = tuple(prompt_ids)
         reason = self._lost or self._divergence(prompt)
         before = 0 if self._served is None or reason is not None else len(self._served)
-        self._served = (*prompt, *drawn.token_ids)
+        self._served = (*prompt, *generation.token_ids)
         self._prompt_length, self._lost = len(prompt), None
         return Traced(
-            spans=spans_of(prompt[before:], drawn),
+            spans=spans_of(prompt[before:], generation),
             starts_segment=reason is not None,
             reason=reason,
         )

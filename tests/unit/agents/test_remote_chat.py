@@ -24,8 +24,8 @@ from turngym.agents.chat.conversation import ChatMessage, Completion
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.config import ChatConfig
+from turngym.agents.remote.endpoint import RateLimit
 from turngym.agents.remote.images import png
-from turngym.agents.remote.limits import RateLimit
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn
@@ -99,7 +99,7 @@ async def test_unknown_model_names_the_nearest() -> None:
 async def test_server_that_is_not_there_is_a_wrong_setting() -> None:
     config = ChatConfig(model="m", base_url="http://127.0.0.1:9/v1", retry_wait_s=0.01)
     conversation = RemoteChat(config).open(0)
-    with pytest.raises(ConfigError, match="nobody answers there; is the server running"):
+    with pytest.raises(ConfigError, match="no server answers there; is the server running"):
         await conversation.complete([user("hi")])
     await conversation.close()  # type: ignore[misc]
 
@@ -209,7 +209,7 @@ async def test_tool_call_with_invalid_json_is_an_invalid_action(arguments: str) 
 
 
 async def test_token_ids_that_are_not_told_are_one_line() -> None:
-    with pytest.raises(ConfigError, match="token_ids is set, but the server tells none"):
+    with pytest.raises(ConfigError, match="token_ids is set, but the server returns none"):
         await ask([answer("ok")], token_ids=True)
 
 

@@ -93,7 +93,7 @@ class _ChatSession:
         self._add(entries, turn, starts_segment=turn.starts_segment)
 
     async def _resume(self) -> None:
-        """Tell the conversation of the turns that were replayed; restarting it may have to wait."""
+        """Resume the conversation from the replayed turns; restarting it may have to wait."""
         replayed, self._replayed = self._replayed, []
         for new, turn in replayed:
             if turn.starts_segment:

@@ -35,7 +35,7 @@ class Rewritten:
 
 
 class History(Protocol):
-    """Decides, before each answer, what the model is still told."""
+    """Decides, before each answer, what the model still sees."""
 
     async def fit(
         self, messages: Sequence[ChatMessage], *, tokens: float, ask: Ask
@@ -119,7 +119,7 @@ class SummaryHistory:
 
 
 def estimated_tokens(messages: Sequence[ChatMessage]) -> float:
-    """Return about how many tokens ``messages`` are, where nobody has counted."""
+    """Return about how many tokens ``messages`` are, by their characters."""
     return sum(len(entry.message.content) for entry in messages) / _CHARS_PER_TOKEN
 
 

@@ -153,7 +153,7 @@ class CachedDecoder:
         self.load_weights(model.state_dict())
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Copy new weights out of a state dict of the model, fused as the layers want them."""
+        """Copy new weights out of a state dict of the model."""
         with torch.no_grad():
             self._embed = state["model.embed_tokens.weight"].detach().float().clone()
             self._norm = state["model.norm.weight"].detach().float().clone()

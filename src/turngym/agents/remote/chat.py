@@ -11,7 +11,7 @@ from turngym.agents.chat.conversation import ChatMessage, Completion, Conversati
 from turngym.agents.remote.config import OWN_URL, ChatConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
 from turngym.agents.remote.images import data_url
-from turngym.agents.remote.wire import ASK_CHAT_TOKENS, drawn_of, first_choice, prompt_ids_of
+from turngym.agents.remote.wire import ASK_CHAT_TOKENS, first_choice, generation_of, prompt_ids_of
 from turngym.agents.token_trace import TokenTrace, Traced
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
@@ -36,7 +36,7 @@ class RemoteChat:
 
 
 class _ChatConversation:
-    """Keeps the rows of one conversation: the server is told all of them at every call."""
+    """Keeps the rows of one conversation: the server gets all of them at every call."""
 
     def __init__(self, model: RemoteChat, seed: int) -> None:
         self._model = model
@@ -94,7 +94,7 @@ class _ChatConversation:
         body: Row = {"model": config.model, "messages": rows, limit: config.max_new_tokens}
         if config.temperature is not None:
             body["temperature"] = config.temperature
-        if config.temperature != 0:  # drawn anew at every call, and the same in the next run
+        if config.temperature != 0:  # sampled anew at every call, and the same in the next run
             body["seed"] = derive_seed(self._seed, "call", self._calls) % 2**31
         if config.top_p is not None:
             body["top_p"] = config.top_p
@@ -138,13 +138,14 @@ class _ChatConversation:
         return {"role": role, "content": [text, _picture(entry)]}
 
     def _traced(self, answer: Mapping[str, Any]) -> Traced:
-        prompt, drawn = prompt_ids_of(answer), drawn_of(answer)
-        if prompt is None or drawn is None:
+        prompt, generation = prompt_ids_of(answer), generation_of(answer)
+        if prompt is None or generation is None:
             raise ConfigError(
                 f"model {self._model.config.model!r} at {self._model.config.url}: token_ids is "
-                "set, but the server tells none with log-probs; vLLM and 'turngym serve policy' do"
+                "set, but the server returns none with log-probs; vLLM and "
+                "'turngym serve policy' do"
             )
-        return self._trace.add(prompt, drawn)
+        return self._trace.add(prompt, generation)
 
 
 def _result(call_id: str, content: str) -> Row:
@@ -167,7 +168,7 @@ def _check(answer: Mapping[str, Any]) -> None:
 
 
 def _answer_row(message: Mapping[str, Any]) -> Row:
-    """Return the row that tells the server what it said."""
+    """Return the row of an answer of the server."""
     content = message.get("content")
     row: Row = {"role": "assistant", "content": content if isinstance(content, str) else ""}
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]

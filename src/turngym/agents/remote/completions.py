@@ -1,4 +1,4 @@
-"""A model behind ``/completions`` that takes and tells token ids: an engine over HTTP."""
+"""A model behind ``/completions`` that takes and returns token ids: an engine over HTTP."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from turngym.agents.engine.protocol import Generation, Sampling, Session
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import CompletionsConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
-from turngym.agents.remote.wire import ASK_COMPLETION_TOKENS, drawn_of, first_choice
+from turngym.agents.remote.wire import ASK_COMPLETION_TOKENS, first_choice, generation_of
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 
 
 class CompletionsEngine:
-    """Draws tokens on a server (vLLM, ``turngym serve policy``); keeps each token as it was.
+    """Samples tokens on a server (vLLM, ``turngym serve policy``); keeps each token as it was.
 
     The server keeps no state of ours: each call sends the ids of the whole conversation, which its
     prefix cache knows.
@@ -49,14 +49,14 @@ class _CompletionsSession:
             raise ContextOverflow(f"conversation of {len(prompt)} tokens, context {config.context}")
         body = self._request(prompt, sampling, min(room, sampling.max_new_tokens))
         reply = await endpoint.post("/completions", body, check=_check)
-        drawn = drawn_of(reply.body)
-        if drawn is None or not drawn.token_ids:
+        generation = generation_of(reply.body)
+        if generation is None or not generation.token_ids:
             raise ConfigError(
-                f"model {config.model!r} at {config.url}: the server tells no token ids with "
+                f"model {config.model!r} at {config.url}: the server returns no token ids with "
                 "log-probs; vLLM and 'turngym serve policy' do. Use openai:MODEL for others"
             )
-        self._ids = [*prompt, *drawn.token_ids]
-        return drawn
+        self._ids = [*prompt, *generation.token_ids]
+        return generation
 
     def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
         """Append the tokens of an earlier turn; the next request has the seed after its own."""

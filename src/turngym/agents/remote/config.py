@@ -11,7 +11,7 @@ from turngym.config import StrictModel
 from turngym.errors import ConfigError
 
 OWN_URL = "https://api.openai.com/v1"
-"""Where the ``openai`` client goes when nobody says where."""
+"""Where the ``openai`` client goes by default."""
 _NO_KEY = "none"
 
 
@@ -38,7 +38,7 @@ class EndpointConfig(StrictModel):
     input_usd_per_mtok: float = Field(default=0.0, ge=0)
     """Price of a million prompt tokens."""
     output_usd_per_mtok: float = Field(default=0.0, ge=0)
-    """Price of a million drawn tokens."""
+    """Price of a million sampled tokens."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """More fields of every request, for example ``{"reasoning_effort": "low"}``."""
 
@@ -70,7 +70,7 @@ class EndpointConfig(StrictModel):
 
 
 class SamplingConfig(EndpointConfig):
-    """How a remote model draws."""
+    """How a remote model samples."""
 
     temperature: float | None = Field(default=0.0, ge=0)
     """None leaves it to the server; some models refuse any but their own."""
@@ -85,18 +85,18 @@ class ChatConfig(SamplingConfig):
 
     type: Literal["openai"] = "openai"
     tool_calls: bool = True
-    """Tell of tools natively where the environment has some; False for plain text only."""
+    """Offer tools natively where the environment has some; False for plain text only."""
     images: bool = True
     """Show what the environment shows; False for a model that reads only text."""
     token_ids: bool = False
     """Ask for token ids and log-probs (vLLM, ``turngym serve policy``), so that trajectories can be
     trained on."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """What the server calls the limit; None for what OpenAI or everybody else calls it."""
+    """What the server calls the limit; None for what OpenAI, or other servers, call it."""
 
 
 class CompletionsConfig(SamplingConfig):
-    """A model behind ``/completions`` that reads and tells token ids, as vLLM does."""
+    """A model behind ``/completions`` that reads and returns token ids, as vLLM does."""
 
     type: Literal["completions"]
     tokenizer: str

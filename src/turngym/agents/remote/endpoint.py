@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import EndpointConfig
-from turngym.agents.remote.limits import Limits
 from turngym.agents.remote.scrub import Scrubber
 from turngym.agents.remote.wire import usage_of
 from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
@@ -42,6 +41,59 @@ class Reply:
 
 class HalfAnswer(Exception):
     """An answer that broke off, or is none; asking again may help."""
+
+
+class RateLimit:
+    """Lets through so much a minute, evenly, with a burst of a few seconds' worth.
+
+    Args:
+        per_minute: Amount a minute; None for no limit.
+    """
+
+    _BURST_S = 2.0
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._seconds_each = 0.0 if per_minute is None else 60.0 / per_minute
+        self._next = 0.0
+
+    def reserve(self, amount: float, now: float) -> float:
+        """Return for how many seconds to wait before using ``amount``."""
+        if not self._seconds_each:
+            return 0.0
+        start = max(self._next, now - self._BURST_S)
+        self._next = start + amount * self._seconds_each
+        return max(0.0, start - now)
+
+    def charge(self, amount: float) -> None:
+        """Note that ``amount`` was used; who reserves next waits for it."""
+        self._next += amount * self._seconds_each
+
+
+class Limits:
+    """The limits of one server, shared by all conversations with it."""
+
+    def __init__(self, config: EndpointConfig) -> None:
+        self._requests = RateLimit(config.requests_per_minute)
+        self._tokens = RateLimit(config.tokens_per_minute)
+        self._not_before = 0.0
+
+    async def wait(self) -> None:
+        """Wait until a request may be sent."""
+        now = asyncio.get_running_loop().time()
+        pause = max(
+            self._not_before - now, self._requests.reserve(1, now), self._tokens.reserve(0, now)
+        )
+        if pause > 0:
+            await asyncio.sleep(pause)
+
+    def pause(self, seconds: float) -> None:
+        """Send nothing for so long: the server asked for it."""
+        now = asyncio.get_running_loop().time()
+        self._not_before = max(self._not_before, now + seconds)
+
+    def charge(self, tokens: float) -> None:
+        """Note what an answer cost in tokens."""
+        self._tokens.charge(tokens)
 
 
 class Endpoint:
@@ -92,7 +144,7 @@ class Endpoint:
             check: Raises ``HalfAnswer`` for an answer that is not whole.
 
         Raises:
-            ConfigError: It can never succeed: wrong key, unknown model, nobody there at all.
+            ConfigError: It can never succeed: wrong key, unknown model, no server there at all.
             ContextOverflow: The prompt is too long.
             PolicyFault: No whole answer in the time and tries allowed, or the request is refused.
         """
@@ -149,7 +201,7 @@ class Endpoint:
             await chunks.close()
 
     async def models(self) -> list[str]:
-        """Return the names of the models that the server has; empty when it does not tell."""
+        """Return the names of the models that the server has; empty when it does not say."""
         try:
             found: Any = await self._now().get("/models", cast_to=object)
             return [str(model["id"]) for model in found["data"]]
@@ -233,21 +285,21 @@ class Endpoint:
     def _given_up(self, error: Exception, tries: int) -> Exception:
         text = f"{self._who()}: no whole answer in {tries + 1} tries: {self._shown(error)}"
         if isinstance(error, self._openai.APIConnectionError) and not self._ever_answered:
-            return ConfigError(f"{self._who()}: nobody answers there; is the server running?")
+            return ConfigError(f"{self._who()}: no server answers there; is the server running?")
         return PolicyFault(text)
 
     def _usage(self, answer: dict[str, Any], *, tries: int, seconds: float) -> dict[str, float]:
-        read, drawn = usage_of(answer)
+        read, sampled = usage_of(answer)
         usage = {
             "prompt_tokens": read,
-            "completion_tokens": drawn,
+            "completion_tokens": sampled,
             "requests": tries + 1.0,
             "retries": float(tries),
             "seconds": seconds,
         }
         config = self.config
         if config.input_usd_per_mtok or config.output_usd_per_mtok:
-            spent = read * config.input_usd_per_mtok + drawn * config.output_usd_per_mtok
+            spent = read * config.input_usd_per_mtok + sampled * config.output_usd_per_mtok
             usage["cost_usd"] = spent / 1e6
         return usage
 

@@ -24,7 +24,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+@")
 
 
 class Scrubber:
-    """Takes secrets out of texts: those it is told of, and what looks like one.
+    """Takes secrets out of texts: those it knows, and what looks like one.
 
     Args:
         secrets: Known ones; those under six characters are left, they would be everywhere.

@@ -1,7 +1,7 @@
-"""The JSON of OpenAI-compatible servers: what is asked for token ids, and how answers tell them.
+"""The JSON of OpenAI-compatible servers: what is asked for token ids, and how answers give them.
 
 Field names are vLLM's: ``return_token_ids`` in a request; ``prompt_token_ids``, ``token_ids`` and
-``logprobs`` in an answer. ``policy_versions``, one per token, is told by ``turngym serve policy``.
+``logprobs`` in an answer. ``policy_versions``, one per token, comes from ``turngym serve policy``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FINISH = {"stop": "end", "tool_calls": "end", "length": "length"}
 
 
 def prompt_ids_of(answer: Mapping[str, Any]) -> list[int] | None:
-    """Return what the server read, or None when it does not tell."""
+    """Return what the server read, or None when it does not say."""
     for holder in (answer, first_choice(answer)):
         found = holder.get("prompt_token_ids")
         if _are_ids(found):
@@ -29,8 +29,8 @@ def prompt_ids_of(answer: Mapping[str, Any]) -> list[int] | None:
     return None
 
 
-def drawn_of(answer: Mapping[str, Any]) -> Generation | None:
-    """Return what the server drew, or None when ids or log-probs are missing or do not match."""
+def generation_of(answer: Mapping[str, Any]) -> Generation | None:
+    """Return what the server sampled, or None when ids or log-probs are missing or do not match."""
     choice = first_choice(answer)
     ids, logprobs = choice.get("token_ids"), _logprobs(choice.get("logprobs"))
     if not _are_ids(ids) or logprobs is None or len(ids) != len(logprobs):
@@ -50,8 +50,8 @@ def usage_of(answer: Mapping[str, Any]) -> tuple[float, float]:
     """Return tokens read and sampled as the server counts them, 0 where it does not say."""
     found = answer.get("usage")
     rows = found if isinstance(found, Mapping) else {}
-    read, drawn = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    return _count(read), _count(drawn)
+    read, sampled = (rows.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return _count(read), _count(sampled)
 
 
 def finish_of(choice: Mapping[str, Any]) -> str:

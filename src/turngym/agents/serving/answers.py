@@ -26,24 +26,24 @@ class Answer:
 
     model: str
     prompt_ids: tuple[int, ...]
-    drawn: Generation
+    generation: Generation
     message: Message
-    tells_ids: bool
-    tells_logprobs: bool
+    returns_ids: bool
+    returns_logprobs: bool
     id: str
     created: int
     """Unix time in seconds."""
 
     @property
     def usage(self) -> Json:
-        """Tokens read and drawn."""
-        read, drawn = len(self.prompt_ids), len(self.drawn.token_ids)
-        return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
+        """Tokens read and sampled."""
+        read, sampled = len(self.prompt_ids), len(self.generation.token_ids)
+        return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
     @property
     def finish(self) -> str:
         """Why it ended, in OpenAI's words."""
-        return "tool_calls" if self.message.tool_calls else _FINISH[self.drawn.finish]
+        return "tool_calls" if self.message.tool_calls else _FINISH[self.generation.finish]
 
     def chat(self, decode: Decode) -> Json:
         """Return the body of a chat completion."""
@@ -62,11 +62,11 @@ class Answer:
             "finish_reason": self.finish,
             "logprobs": None,
         }
-        if self.tells_logprobs:
-            tokens = [decode([token]) for token in self.drawn.token_ids]
+        if self.returns_logprobs:
+            tokens = [decode([token]) for token in self.generation.token_ids]
             choice["logprobs"] = {
                 "tokens": tokens,
-                "token_logprobs": list(self.drawn.logprobs),
+                "token_logprobs": list(self.generation.logprobs),
                 "top_logprobs": None,
                 "text_offset": [sum(map(len, tokens[:i])) for i in range(len(tokens))],
             }
@@ -81,16 +81,16 @@ class Answer:
             "choices": [choice],
             "usage": self.usage,
         }
-        if self.tells_ids:
+        if self.returns_ids:
             body["prompt_token_ids"] = list(self.prompt_ids)
-            choice["token_ids"] = list(self.drawn.token_ids)
-            choice["policy_versions"] = list(self.drawn.versions)
+            choice["token_ids"] = list(self.generation.token_ids)
+            choice["policy_versions"] = list(self.generation.versions)
         return body
 
     def _chat_logprobs(self, decode: Decode) -> Json | None:
-        if not self.tells_logprobs:
+        if not self.returns_logprobs:
             return None
-        pairs = zip(self.drawn.token_ids, self.drawn.logprobs, strict=True)
+        pairs = zip(self.generation.token_ids, self.generation.logprobs, strict=True)
         return {"content": [logprob_row(decode([token]), logprob) for token, logprob in pairs]}
 
 
@@ -138,7 +138,7 @@ def split_tool_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Message:
 
 
 def tool_note(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return the words that tell a model of tools, for templates that know none."""
+    """Return the words that describe tools to a model, for templates that know none."""
     shown = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
     form = action_json("<tool>", {"<argument>": "<value>"})
     return "\n".join([f"You may call a tool by ending your answer with {form}. Tools:", *shown])

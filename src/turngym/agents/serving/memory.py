@@ -1,8 +1,8 @@
-"""What the policy server remembers: whose tokens it drew, and which caches go on from where.
+"""The memory of the policy server: sampled tokens by conversation, and a prefix cache.
 
 A chat client sends its whole conversation at every call, as text. Encoding an earlier answer again
-would give other tokens than were drawn. So the server remembers, for each conversation that it
-answered, the tokens that it read and drew; a request that goes on from one is rendered from there.
+would give other tokens than were sampled. So the server remembers, for each conversation that it
+answered, the tokens that it read and sampled; a request that continues one is rendered from there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Answered:
 
 
 class ConversationMemory:
-    """Renders a conversation to tokens, going on from what was really read and drawn.
+    """Renders a conversation to tokens, going on from what was really read and sampled.
 
     Args:
         renderer: Encodes what is new.
@@ -56,23 +56,27 @@ class ConversationMemory:
         return self._renderer.opening([_plain(message) for message in messages])
 
     def remember(
-        self, messages: Sequence[Message], prompt: Sequence[int], answer: Message, drawn: Generation
+        self,
+        messages: Sequence[Message],
+        prompt: Sequence[int],
+        answer: Message,
+        generation: Generation,
     ) -> None:
         """Note the tokens of ``messages`` and the answer to them."""
         key = _key([*messages, answer])
-        ids = (*prompt, *drawn.token_ids)
-        self._answered[key] = _Answered(ids, hit_eos=drawn.finish == "end")
+        ids = (*prompt, *generation.token_ids)
+        self._answered[key] = _Answered(ids, hit_eos=generation.finish == "end")
         self._answered.move_to_end(key)
         if len(self._answered) > self._size:
             self._answered.popitem(last=False)
 
 
 class PrefixCache:
-    """Engine sessions that stay open, for whoever goes on from what they have read.
+    """Engine sessions that stay open, for requests that continue what they have read.
 
     Args:
-        engine: Draws.
-        idle: Most sessions that are kept for nobody in particular.
+        engine: Samples the tokens.
+        idle: Most sessions that are kept idle.
     """
 
     def __init__(self, engine: LocalEngine, *, idle: int = 32) -> None:
@@ -81,7 +85,7 @@ class PrefixCache:
         self._idle: list[tuple[tuple[int, ...], EngineSession]] = []
         self._version = engine.version
 
-    async def draw(
+    async def generate(
         self,
         prompt: tuple[int, ...],
         sampling: Sampling,
@@ -89,18 +93,18 @@ class PrefixCache:
         seed: int,
         on_token: OnToken | None = None,
     ) -> Generation:
-        """Return what is drawn after ``prompt``; only what no open session has read is computed."""
+        """Sample after ``prompt``; only what no open session has read is computed."""
         known, session = self._take(prompt)
         session.reseed(seed)
         try:
-            drawn = await session.generate(prompt[known:], sampling, on_token=on_token)
+            generation = await session.generate(prompt[known:], sampling, on_token=on_token)
         except BaseException:
             session.close()  # cut in the middle: what it has read is not known
             raise
-        self._idle.append(((*prompt, *drawn.token_ids), session))
+        self._idle.append(((*prompt, *generation.token_ids), session))
         if len(self._idle) > self._idle_max:
             self._idle.pop(0)[1].close()
-        return drawn
+        return generation
 
     def close(self) -> None:
         """Close every session."""

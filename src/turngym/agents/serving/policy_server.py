@@ -3,7 +3,7 @@
     GET  /health                     GET  /v1/models
     POST /v1/chat/completions        POST /v1/completions
 
-Both kinds of request stream, tell log-probs, and tell token ids on ``return_token_ids``.
+Both kinds of request stream, return log-probs, and token ids on ``return_token_ids``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from turngym.agents.serving.memory import ConversationMemory, PrefixCache
 from turngym.agents.serving.requests import (
     ChatRequest,
     CompletionRequest,
-    DrawRequest,
+    SamplingRequest,
     messages_of,
     parse,
 )
@@ -62,14 +62,14 @@ class PolicyServer:
     """Answers requests with one model.
 
     Args:
-        engine: Draws the tokens.
+        engine: Samples the tokens.
         renderer: Encodes conversations.
         name: The model's name in requests.
         key: What clients must send as bearer token; None lets everybody in.
-        seed: Root of the draws of requests that name no seed.
+        seed: Root of the seeds of requests that name no seed.
         max_new_tokens: Longest answer of requests that name no limit.
-        max_requests: Requests that are drawn for at once; others wait.
-        on_answer: Told of every whole answer, for an account of one's own.
+        max_requests: Requests that are sampled for at once; others wait.
+        on_answer: Called with every whole answer.
         access: Which requests are read at all; None for those of this machine.
     """
 
@@ -156,7 +156,7 @@ class PolicyServer:
     async def _answer(
         self,
         request: Request,
-        asked: DrawRequest,
+        asked: SamplingRequest,
         prompt: tuple[int, ...],
         messages: Sequence[Message] | None,
     ) -> Response | EventStream:
@@ -180,7 +180,7 @@ class PolicyServer:
         if self._key is not None and not hmac.compare_digest(sent.encode(), self._key.encode()):
             raise BadRequest("the key is wrong", status=401, code="invalid_api_key")
 
-    def _check_model(self, asked: DrawRequest) -> None:
+    def _check_model(self, asked: SamplingRequest) -> None:
         if asked.model != self.name:
             message = f"the model {asked.model!r} does not exist; this server has {self.name!r}"
             raise BadRequest(message, status=404, code="model_not_found")
@@ -192,7 +192,7 @@ class _Call:
     def __init__(
         self,
         server: PolicyServer,
-        asked: DrawRequest,
+        asked: SamplingRequest,
         prompt: tuple[int, ...],
         messages: Sequence[Message] | None,
     ) -> None:
@@ -206,66 +206,68 @@ class _Call:
         self._id, self._created = uuid.uuid4().hex, int(time.time())
 
     async def whole(self) -> Answer:
-        """Return the answer when it is drawn."""
-        return self._finish(await self._draw(None))
+        """Return the answer when it is sampled."""
+        return self._finish(await self._generate(None))
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the answer as server-sent events, as it is drawn."""
-        drawing = asyncio.create_task(self._draw(self._on_token))
+        """Yield the answer as server-sent events, as it is sampled."""
+        sampling_task = asyncio.create_task(self._generate(self._on_token))
         try:
             yield event(self._opening())
             decode = self._server._renderer.decode_action
             texts = TextStream(decode, self._sampling.stop)
-            while not (drawing.done() and self._fresh.empty()):
-                token = await self._next(drawing)
+            while not (sampling_task.done() and self._fresh.empty()):
+                token = await self._next(sampling_task)
                 if token is not None:
                     text = "" if self._tools else texts.add(token[0])
                     yield event(self._choice(text, token))
-            answer = self._finish(drawing.result())
+            answer = self._finish(sampling_task.result())
             for chunk in self._closing(answer, texts):
                 yield event(chunk)
             yield DONE
         except (ContextOverflow, PolicyFault) as error:
             yield event({"error": {"message": str(error), "type": "server_error"}})
         finally:
-            drawing.cancel()
+            sampling_task.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await drawing
+                await sampling_task
 
-    async def _draw(self, on_token: Any) -> Generation:
+    async def _generate(self, on_token: Any) -> Generation:
         server, asked = self._server, self._asked
         place = next(server._count)
         seed = derive_seed(server._seed, "request", place) if asked.seed is None else asked.seed
         async with server._slots:
-            return await server._cache.draw(
+            return await server._cache.generate(
                 self._prompt, self._sampling, seed=seed & (2**63 - 1), on_token=on_token
             )
 
     def _on_token(self, token: int, logprob: float, version: int) -> None:
         self._fresh.put_nowait((token, logprob, version))
 
-    async def _next(self, drawing: asyncio.Task[Generation]) -> tuple[int, float, int] | None:
+    async def _next(self, sampling_task: asyncio.Task[Generation]) -> tuple[int, float, int] | None:
         """Return the next token, or None when there will be no more."""
         getting = asyncio.create_task(self._fresh.get())
-        await asyncio.wait({getting, drawing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({getting, sampling_task}, return_when=asyncio.FIRST_COMPLETED)
         if getting.done():
             return getting.result()
         getting.cancel()
         return None if self._fresh.empty() else self._fresh.get_nowait()
 
-    def _finish(self, drawn: Generation) -> Answer:
+    def _finish(self, generation: Generation) -> Answer:
         server = self._server
-        text = before_stop(server._renderer.decode_action(drawn.token_ids), self._sampling.stop)
+        text = before_stop(
+            server._renderer.decode_action(generation.token_ids), self._sampling.stop
+        )
         message = split_tool_calls(text, self._tools)
         if self._messages is not None:
-            server._memory.remember(self._messages, self._prompt, message, drawn)
+            server._memory.remember(self._messages, self._prompt, message, generation)
         answer = Answer(
             model=server.name,
             prompt_ids=self._prompt,
-            drawn=drawn,
+            generation=generation,
             message=message,
-            tells_ids=self._asked.return_token_ids,
-            tells_logprobs=self._tells_logprobs,
+            returns_ids=self._asked.return_token_ids,
+            returns_logprobs=self._returns_logprobs,
             id=self._id,
             created=self._created,
         )
@@ -274,7 +276,7 @@ class _Call:
         return answer
 
     @property
-    def _tells_logprobs(self) -> bool:
+    def _returns_logprobs(self) -> bool:
         asked = self._asked
         if isinstance(asked, CompletionRequest):
             return asked.logprobs is not None
@@ -309,11 +311,11 @@ class _Call:
         shown = self._server._renderer.tokenizer.decode([token_id])
         if self._messages is None:
             choice["text"] = text
-            if self._tells_logprobs:
+            if self._returns_logprobs:
                 choice["logprobs"] = {"tokens": [shown], "token_logprobs": [logprob]}
         else:
             choice["delta"] = {"content": text} if text else {}
-            if self._tells_logprobs:
+            if self._returns_logprobs:
                 choice["logprobs"] = {"content": [logprob_row(shown, logprob)]}
         if self._asked.return_token_ids:  # the version too: a client may leave before the end
             choice |= {"token_ids": [token_id], "policy_versions": [version]}
@@ -330,13 +332,13 @@ class _Call:
             if answer.message.tool_calls:
                 last["delta"]["tool_calls"] = tool_call_rows(answer.id, answer.message.tool_calls)
         chunks = [self._chunk([last])]
-        if self._asked.tells_usage:
+        if self._asked.returns_usage:
             chunks.append(self._chunk([]) | {"usage": answer.usage})
         return chunks
 
 
 def _with_tools(messages: list[Message], tools: Sequence[Json]) -> list[Message]:
-    """Return ``messages`` with the tools told in the system message."""
+    """Return ``messages`` with the tools described in the system message."""
     if not tools:
         return messages
     note = tool_note(tools)

@@ -1,4 +1,4 @@
-"""What clients may ask of the policy server, checked before anything is drawn."""
+"""What clients may ask of the policy server, checked before anything is sampled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROLES: Mapping[str, Role] = {
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
-class DrawRequest(BaseModel):
+class SamplingRequest(BaseModel):
     """What both kinds of request share. Fields that we do not know are ignored, as others do."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
@@ -41,7 +41,7 @@ class DrawRequest(BaseModel):
     return_token_ids: bool = False
 
     def sampling(self, default_max_tokens: int) -> Sampling:
-        """Return how to draw."""
+        """Return how to sample."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Sampling(
             temperature=1.0 if self.temperature is None else self.temperature,
@@ -56,12 +56,12 @@ class DrawRequest(BaseModel):
         return self.max_tokens
 
     @property
-    def tells_usage(self) -> bool:
+    def returns_usage(self) -> bool:
         """The last chunk of a stream holds the usage."""
         return bool((self.stream_options or {}).get("include_usage"))
 
 
-class ChatRequest(DrawRequest):
+class ChatRequest(SamplingRequest):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -81,7 +81,7 @@ class ChatRequest(DrawRequest):
         return [] if self.tool_choice == "none" else self.tools or []
 
 
-class CompletionRequest(DrawRequest):
+class CompletionRequest(SamplingRequest):
     """The body of ``POST /v1/completions``."""
 
     prompt: str | list[int] | list[str] | list[list[int]]

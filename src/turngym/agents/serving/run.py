@@ -18,7 +18,7 @@ App = Callable[..., Any]
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, so that its port is known before anybody is told of it.
+    """Return a socket that listens, so that its port is known before it is announced.
 
     Args:
         host: Address to listen at.
@@ -32,7 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
-        sock.listen(1024)  # who is told the address may call before the server takes over
+        sock.listen(1024)  # a client that knows the address may call before the server takes over
     except OSError as error:
         sock.close()
         raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error

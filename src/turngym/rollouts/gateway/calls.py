@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
-from turngym.agents.remote.wire import drawn_of, prompt_ids_of, usage_of
+from turngym.agents.remote.wire import generation_of, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
 from turngym.errors import ConfigError, PolicyFault, TurnGymError
@@ -97,7 +97,7 @@ class Call:
             recorder.fault(f"{why}, so turn {recorder.num_turns} is cut off")
 
     def _add_turn(self, answer: Json, usage: Mapping[str, float] | None = None) -> None:
-        prompt_ids, drawn = prompt_ids_of(answer), drawn_of(answer)
+        prompt_ids, drawn = prompt_ids_of(answer), generation_of(answer)
         if self._needs_tokens and (prompt_ids is None or drawn is None):
             raise ConfigError("upstream tells no token ids with log-probs, and tokens=yes asks for")
         read, sampled = usage_of(answer)

@@ -1,7 +1,7 @@
 """Training episodes as people look at them: with the advantages that they were given.
 
 The numbers go into a trajectory's metadata, ``advantages`` with one for each turn and
-``token_advantages`` with one for each drawn token of each turn.
+``token_advantages`` with one for each sampled token of each turn.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def most_telling(credit: Credit) -> list[Trajectory]:
 def with_advantages(
     trajectory: Trajectory, values_T: FloatArray, samples: Sequence[TrainingSample] = ()
 ) -> Trajectory:
-    """Return a trajectory that tells its advantages.
+    """Return a trajectory annotated with its advantages.
 
     Args:
         trajectory: An episode.
         values_T: One number for each turn, shape [T].
-        samples: What is trained on of it; advantages of tokens are told when these are its tokens.
+        samples: What is trained on of it; advantages of tokens are added when these are its tokens.
     """
     told: dict[str, Any] = {"advantages": [round(float(value), _DIGITS) for value in values_T]}
     tokens = _of_tokens(trajectory, samples)
@@ -66,15 +66,17 @@ def with_advantages(
 def _of_tokens(
     trajectory: Trajectory, samples: Sequence[TrainingSample]
 ) -> list[list[float]] | None:
-    """Return the advantages of each turn's drawn tokens; None when the samples are not of it."""
-    drawn = [[t for s in turn.spans if s.sampled for t in s.token_ids] for turn in trajectory.turns]
-    values: list[list[float]] = [[] for _ in drawn]
-    ids: list[list[int]] = [[] for _ in drawn]
+    """Return the advantages of each turn's sampled tokens; None when the samples are not of it."""
+    sampled = [
+        [t for s in turn.spans if s.sampled for t in s.token_ids] for turn in trajectory.turns
+    ]
+    values: list[list[float]] = [[] for _ in sampled]
+    ids: list[list[int]] = [[] for _ in sampled]
     for sample in samples:
         for place in np.flatnonzero(sample.loss_mask):
             turn = int(sample.turn_ids[place])
-            if turn >= len(drawn):
+            if turn >= len(sampled):
                 return None
             ids[turn].append(int(sample.token_ids[place]))
             values[turn].append(round(float(sample.advantages[place]), _DIGITS))
-    return values if ids == drawn else None
+    return values if ids == sampled else None

@@ -100,7 +100,7 @@ def token_logprobs(
     Args:
         model: A causal language model, with adapters or without.
         batch: The tokens.
-        temperature: Logits are divided by it first, as when the tokens were drawn; more than 0.
+        temperature: Logits are divided by it first, as when the tokens were sampled; more than 0.
         entropy_gradient: Let gradients flow through the entropies.
 
     Returns:

@@ -92,7 +92,7 @@ def moved_weight(weight: float, mean_log_ratio: float) -> float:
 
 
 def turn_row(sample: TrainingSample, turn: int, *, factor: float, share: float) -> TrainingSample:
-    """Return what teaches one turn: the sample up to the turn's end, with its tokens alone drawn.
+    """Return what teaches one turn: the sample up to the turn's end, with its tokens alone sampled.
 
     Args:
         sample: Holds the turn.
@@ -119,7 +119,7 @@ def turn_logprobs(
 
 
 def _only(sample: TrainingSample, turns: Collection[int]) -> TrainingSample:
-    """Return the sample up to the end of the last of ``turns``, with their tokens alone drawn."""
+    """Return the sample up to the end of the last of ``turns``, with their tokens alone sampled."""
     mask = np.isin(sample.turn_ids, list(turns))
     kept = slice(0, int(np.flatnonzero(mask)[-1]) + 1)
     return replace(
