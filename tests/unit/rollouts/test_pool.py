@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -210,3 +211,46 @@ def test_what_makes_no_sense_is_refused() -> None:
         EnvPool(LadderEnv, size=0)
     with pytest.raises(UnknownNameError, match="Did you mean 'process'"):
         EnvPool(LadderEnv, size=1, isolation="proces")  # type: ignore[arg-type]
+
+
+class Sleepy(LadderEnv):
+    """Waits in every turn, and does not say so."""
+
+    def turn(self, action: Any) -> Any:
+        time.sleep(0.1)
+        return super().turn(action)
+
+
+class SleepyCoroutine(AsyncLadderEnv):
+    """The same where it should await."""
+
+    async def turn(self, action: Any) -> Any:
+        time.sleep(0.1)
+        return await super().turn(action)
+
+
+class Thinking(LadderEnv):
+    """Computes in every turn."""
+
+    def turn(self, action: Any) -> Any:
+        ends = time.thread_time() + 0.1
+        while time.thread_time() < ends:
+            pass
+        return super().turn(action)
+
+
+@pytest.mark.parametrize("kind", [Sleepy, SleepyCoroutine, Thinking])
+async def test_an_environment_that_blocks_the_event_loop_is_named_once(
+    kind: type[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = EnvPool(lambda: kind(top=99), size=2)
+    leases = [await pool.lease(), await pool.lease()]
+    for lease in leases:
+        await lease.reset(seed=0)
+        for _ in range(10):
+            await lease.step("up")
+        lease.release()
+    await pool.close()
+    named = [text for text in caplog.messages if f"{kind.__name__} blocks the event loop" in text]
+    assert len(named) == (kind is not Thinking)
+    assert len(caplog.messages) == len(named)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import sys
+import threading
+import time
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
+import gymnasium
+
 from turngym.environments.core.env import Observation, Step
+from turngym.environments.core.episode import EpisodeCore
 from turngym.environments.core.info import Info
 from turngym.environments.gym.hosts import (
     ISOLATIONS,
@@ -28,6 +36,9 @@ T = TypeVar("T")
 
 _CANCEL_S = 5.0
 """Seconds that a call has to end after it was cancelled."""
+_LOOK_S = 0.05
+_BLOCKED_S = 0.5
+"""How often the event loop is looked at, and how long an environment may wait in it, all in all."""
 
 MakeAnyEnv = Callable[[], Any]
 """Makes a ``gymnasium.Env`` or an ``AsyncTurnEnv``."""
@@ -101,6 +112,7 @@ class EnvPool:
         self._background: set[asyncio.Task[None]] = set()
         self._making = 0
         self._closed = False
+        self._watch: BlockWatch | None = None
 
     async def open(self) -> None:
         """Make one environment and the spares, so that what is wrong with them is said at once.
@@ -145,6 +157,8 @@ class EnvPool:
             await asyncio.wait(self._background)
         idle, self._idle = self._idle, deque()
         await asyncio.gather(*(self._close_env(env) for env in idle))
+        if self._watch is not None:
+            self._watch.close()
 
     def give_back(self, env: AsyncEnv, *, broken: bool) -> None:
         """Take back what was lent; ``Lease.release`` calls it."""
@@ -191,8 +205,10 @@ class EnvPool:
                 if self._place == "inline":
                     self._place = "thread"  # the next ones are made where they will be called
                 await env.start()
-            elif isinstance(env, InlineEnv):
-                self._check_deadlines()
+            else:
+                if isinstance(env, InlineEnv):
+                    self._check_deadlines()
+                self._watch = self._watch or BlockWatch()
         self.stats.made += 1
         return env
 
@@ -245,6 +261,65 @@ class EnvPool:
     def _check_open(self) -> None:
         if self._closed:
             raise EnvironmentFault("lease: the environment pool is closed")
+
+
+class BlockWatch:
+    """Names each kind of environment, once, that blocks the event loop in which it is played.
+
+    Its thread looks at the thread of the loop again and again: one that stands in an environment,
+    and neither ran nor could have run since the last look, waits there for something outside.
+    """
+
+    def __init__(self) -> None:
+        self._thread_id = threading.get_ident()
+        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._blocked_s: defaultdict[str, float] = defaultdict(float)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="turngym-block-watch", daemon=True)
+        if self._schedule.exists():  # Linux
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        at, busy = time.monotonic(), self._busy_s()
+        while not self._ended.wait(_LOOK_S):
+            now, busy_now = time.monotonic(), self._busy_s()
+            if busy_now - busy < 0.2 * (now - at):
+                self._note(now - at)
+            at, busy = now, busy_now
+
+    def _busy_s(self) -> float:
+        """Return how long the loop's thread ran, or was ready to run, in seconds."""
+        running, ready, _ = self._schedule.read_text().split()
+        return (int(running) + int(ready)) / 1e9
+
+    def _note(self, seconds: float) -> None:
+        kind = _environment_in(sys._current_frames().get(self._thread_id))
+        if kind is None:
+            return
+        before = self._blocked_s[kind]
+        self._blocked_s[kind] += seconds
+        if before < _BLOCKED_S <= self._blocked_s[kind]:
+            logger.warning(
+                "%s blocks the event loop, which holds up all other episodes: set blocks = True in "
+                "its class, await what it waits for, or use isolation 'thread' or 'process'",
+                kind,
+            )
+
+
+def _environment_in(frame: FrameType | None) -> str | None:
+    """Return the class of the environment whose method runs in ``frame`` or called it."""
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, EpisodeCore | gymnasium.Env):
+            return type(owner).__qualname__
+        frame = frame.f_back
+    return None
 
 
 class Lease:
