@@ -1,8 +1,8 @@
 """Part a: what one turn of a trivial environment costs, in microseconds.
 
-The same game (``guess.py``) is played as a plain class, through turngym bare, wrapped and
-vectorised, through GEM's own GuessTheNumber, and as a plain Gymnasium environment over integers.
-All run in one process, interleaved.
+The same game (``guess.py``) is played as a plain class, through turngym bare, wrapped,
+vectorised and awaited as rollouts do, through GEM's own GuessTheNumber, and as a plain Gymnasium
+environment over integers. All run in one process, interleaved.
 
 A single environment plays episodes of ten turns, the last of which finds the number; the clock runs
 from the first ``step`` to the last. A vector takes ten steps after each ``reset``, none of which
@@ -11,6 +11,7 @@ ends an episode; a turn is one step of one environment in it. Resets are measure
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import logging
@@ -95,6 +96,11 @@ def measure(repeats: int, clock: Clock) -> PartResult:
                 at_least=1.0,
             )
         )
+    result.goals.append(
+        ratio_goal(
+            "20 us / turngym awaited", [20.0] * repeats, costs["turngym awaited"], at_least=1.0
+        )
+    )
     return result
 
 
@@ -109,6 +115,7 @@ def _turn_cases(gem: Any, clock: Clock) -> dict[str, Case]:
         "plain class": _single(_Plain(), say, number, clock),
         "turngym bare": _single(guess.GuessEnv(), say, number, clock),
         "turngym wrapped": _single(gymnasium.make(BENCH_ID), say, number, clock),
+        "turngym awaited": _awaited(turngym.make_async(BENCH_ID), number, clock),
     }
     if gem is not None:
         raw = gem.make("game:GuessTheNumber-v0-hard", max_turns=2 * TURNS)
@@ -196,6 +203,24 @@ def _single(
         return 1e6 * spent / (EPISODES * TURNS)
 
     return run
+
+
+def _awaited(env: Any, number_of: Callable[[Any], int], clock: Clock) -> Case:
+    """Return a case that plays whole episodes as rollouts do, in an event loop."""
+
+    async def play() -> float:
+        spent = 0.0
+        for seed in range(EPISODES):
+            await env.reset(seed=seed)
+            number = number_of(env)
+            guesses = [f"guess {n}" for n in (*_wrong(number), number)]
+            start = clock()
+            for action in guesses:
+                await env.step(action)
+            spent += clock() - start
+        return 1e6 * spent / (EPISODES * TURNS)
+
+    return lambda: asyncio.run(play())
 
 
 def _wrong(number: int) -> Iterator[int]:

@@ -8,8 +8,7 @@ of calls, and the record that snapshots by replay need.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 import numpy as np
@@ -24,6 +23,7 @@ from turngym.environments.core.episode import (
     Step,
     add_end,
     awaited,
+    finished,
 )
 from turngym.environments.core.info import Info
 from turngym.tasks.base import Task
@@ -38,8 +38,6 @@ __all__ = [
     "Step",
     "TurnEnv",
 ]
-
-T = TypeVar("T")
 
 
 class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
@@ -107,7 +105,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             SnapshotError: It belongs to another environment, or replaying it gave other
                 observations.
         """
-        _finished(self._restore(snapshot))
+        finished(self._restore(snapshot))
 
     def fork(self, n: int) -> list[Self]:
         """Return ``n`` independent environments in the state of this one.
@@ -115,7 +113,7 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         Raises:
             SnapshotError: A child does not get there; those made so far are closed.
         """
-        return _finished(self._fork(n))
+        return finished(self._fork(n))
 
 
 class AsyncTurnEnv(EpisodeCore):
@@ -194,14 +192,3 @@ class AsyncTurnEnv(EpisodeCore):
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
-
-
-def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that has nothing to wait for, without an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    work.close()
-    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,7 @@ from turngym.errors import ConfigError, SnapshotError
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
+T = TypeVar("T")
 Observation = dict[str, Any]
 """``{"text": str}``, and ``"image"``: uint8 [H, W, 3] where the environment is visual."""
 
@@ -34,9 +35,6 @@ Step = tuple[Observation, float, bool, bool, Info]
 
 SnapshotKind = Literal["exact", "fs", "replay"]
 """How a state is kept: a copy of it, a copy with its files, or the actions that led to it."""
-
-METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
-"""Gymnasium's description of an environment; it warns when the frame rate is missing."""
 
 _TERMINATED, _TRUNCATED = StopReason.TERMINATED.value, StopReason.TRUNCATED_ENV.value
 _MAX_TASK_INDEX = 1 << 31
@@ -95,9 +93,12 @@ class EpisodeCore:
     snapshot_kind: ClassVar[SnapshotKind] = "replay"
     shows_ground_truth: ClassVar[bool] = False
     """The opening may hold the text of ``info["ground_truth"]``: finding it there is the task."""
-    metadata: ClassVar[dict[str, Any]] = METADATA
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
     action_format: ActionFormat
     np_random: np.random.Generator
+    reset: Any  # coroutines in an AsyncTurnEnv, and so are these two
+    step: Any
+    close: Any
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     episode_limits: list[Limit]
@@ -290,18 +291,15 @@ class EpisodeCore:
         return observation, info
 
     def _parse(self, action: str) -> Parsed:
-        if self._over or not isinstance(action, str):
-            self._refuse(action)
+        if self._over:
+            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
+        if not isinstance(action, str):
+            raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
         return self.action_format.parse(action)
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:
         text = f"{problem.reason} {self.reminder()}".rstrip()
         return Outcome(text=text, invalid_action=problem.reason)
-
-    def _refuse(self, action: object) -> None:
-        if self._over:
-            raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
-        raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
 
     def _stepped(self, action: str, outcome: Outcome) -> Step:
         text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
@@ -313,13 +311,14 @@ class EpisodeCore:
         if outcome.invalid_action is not None:
             info["invalid_action"] = outcome.invalid_action
         if over:
-            info["stop_reason"] = _TERMINATED if terminated else _TRUNCATED
-            score = info["score"] if "score" in info else self.score()
-            info["score"] = None if score is None else float(score)
-        observation: Observation = {"text": text}
-        if outcome.image is not None:
-            observation["image"] = outcome.image
-        return observation, float(outcome.reward), terminated, truncated, info
+            self._note_end(info, _TERMINATED if terminated else _TRUNCATED)
+        return observation_of(outcome), float(outcome.reward), terminated, truncated, info
+
+    def _note_end(self, info: Info, stop_reason: str) -> None:
+        """Note in ``info`` how the episode ended."""
+        info["stop_reason"] = stop_reason
+        score = info["score"] if "score" in info else self.score()
+        info["score"] = None if score is None else float(score)
 
     def _spent(self, action: str, parsed: Parsed, step: Step) -> Limit | None:
         """Count a step; return the first limit that it reached, unless the episode ended anyway."""
@@ -335,10 +334,7 @@ class EpisodeCore:
         if end is not None:
             reward += end.reward
             info = joined_info(info, end.info or {}, reward)
-        if "score" not in info:
-            score = self.score()
-            info["score"] = None if score is None else float(score)
-        info["stop_reason"] = limit.reason.value
+        self._note_end(info, limit.reason.value)
         if "legal_actions" in info:
             info["legal_actions"] = []
         self._over = True
@@ -379,9 +375,7 @@ class EpisodeCore:
             bookkeeping={
                 "over": self._over,
                 "last_text": self._last_text,
-                "limits": [
-                    (type(limit).__name__, limit.get_state()) for limit in self.episode_limits
-                ],
+                "limits": [(type(one).__name__, one.get_state()) for one in self.episode_limits],
             },
         )
 
@@ -415,9 +409,8 @@ class EpisodeCore:
         self._started = True
         self._over = bool(snapshot.bookkeeping["over"])
         self._last_text = snapshot.bookkeeping["last_text"]
-        for limit, (_, state) in zip(
-            self.episode_limits, snapshot.bookkeeping["limits"], strict=True
-        ):
+        spent = snapshot.bookkeeping["limits"]
+        for limit, (_, state) in zip(self.episode_limits, spent, strict=True):
             limit.set_state(state)
 
     async def _replay(self, log: EpisodeLog) -> None:
@@ -427,30 +420,8 @@ class EpisodeCore:
             self._compare(number, wanted, (await awaited(self.step(action)))[0])
 
     async def _fork(self, n: int) -> list[Self]:
-        """Return ``n`` clones in the state of this one; they are closed when one fails."""
-        snapshot, children = self._snapshot(await awaited(self._state())), list[Self]()
-        try:
-            for _ in range(n):
-                children.append(self.clone())
-                await children[-1]._restore(snapshot)
-        except BaseException:
-            for child in children:
-                await awaited(child.close())
-            raise
-        return children
-
-    # Of the classes that inherit from this one.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode."""
-        raise NotImplementedError
-
-    def step(self, action: str) -> Any:
-        """Carry out what the agent said."""
-        raise NotImplementedError
-
-    def close(self) -> Any:
-        """Release what the environment holds."""
+        state = self._snapshot(await awaited(self._state()))
+        return await forked(n, self.clone, lambda child: child._restore(state))
 
     def _set_rng(self, state: Mapping[str, Any]) -> None:
         bits: np.random.BitGenerator = getattr(np.random, str(state["bit_generator"]))()
@@ -469,6 +440,37 @@ class EpisodeCore:
 async def awaited(result: Any) -> Any:
     """Return ``result``, or what it is a coroutine of."""
     return await result if inspect.isawaitable(result) else result
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that has nothing to wait for, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")
+
+
+async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) -> list[T]:
+    """Return ``n`` clones, each restored; they are closed when one fails.
+
+    Args:
+        n: Number of clones.
+        clone: Makes one.
+        restore: Brings it to its state; may be a coroutine.
+    """
+    children: list[Any] = []
+    try:
+        for _ in range(n):
+            children.append(clone())
+            await awaited(restore(children[-1]))
+    except BaseException:
+        for child in children:
+            await awaited(child.close())
+        raise
+    return children
 
 
 def add_end(outcome: Outcome, end: Outcome | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import gymnasium
 
-from turngym.environments.core.env import Snapshot
+from turngym.environments.core.episode import Snapshot
 from turngym.errors import SnapshotError
 
 AnyEnv = gymnasium.Env[Any, Any]

@@ -14,7 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step
+from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
+from turngym.environments.core.episode import finished, forked
 from turngym.environments.core.info import Info
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary
@@ -82,22 +83,10 @@ class GymFace(gymnasium.Env[Observation, str]):
             self._stop()
             self._thread.join(_JOIN_TIMEOUT_S)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go back to ``snapshot``."""
-        self._run(self.inner.restore(snapshot))
-
     def fork(self, n: int) -> list[GymFace]:
         """Return ``n`` independent environments in the state of this one, each with its loop."""
-        snapshot, children = self._run(self.inner.snapshot()), list[GymFace]()
-        try:
-            for _ in range(n):
-                children.append(self.clone())
-                children[-1].restore(snapshot)
-        except BaseException:
-            for child in children:
-                child.close()
-            raise
-        return children
+        state = self.snapshot()
+        return finished(forked(n, self.clone, lambda child: child.restore(state)))
 
     def clone(self) -> GymFace:
         """Return a new environment made with the same arguments; it needs a reset."""

@@ -18,15 +18,16 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import gymnasium
 
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step
+from turngym.environments.core.episode import forked
 from turngym.environments.core.info import Info
-from turngym.environments.core.snapshot import clone, fork, restore, snapshot
+from turngym.environments.core.snapshot import clone
 from turngym.environments.gym.face import GymFace
-from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv
+from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv, dispatch
 from turngym.environments.gym.registration import make, with_own_turns
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 
@@ -40,32 +41,6 @@ _JOIN_TIMEOUT_S = 10.0
 _INTERRUPT_TIMEOUT_S = 1.0
 _INTERRUPTS = 20
 """How long a cancelled call is waited for, and how often it is interrupted meanwhile."""
-
-
-class AsyncEnv(Protocol):
-    """What rollouts play: the coroutines of ``AsyncTurnEnv``, used by one task at a time."""
-
-    async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Start an episode."""
-        ...
-
-    async def step(self, action: str) -> Step:
-        """Carry out one action."""
-        ...
-
-    async def snapshot(self) -> Snapshot:
-        """Return the state of the episode."""
-        ...
-
-    async def restore(self, snapshot: Snapshot) -> None:
-        """Go back to ``snapshot``."""
-        ...
-
-    async def close(self) -> None:
-        """Release what the environment holds. Safe to call twice."""
-        ...
 
 
 def make_async(name: str, *, isolation: Isolation = "inline", **kwargs: Any) -> AsyncEnv:
@@ -116,13 +91,13 @@ def as_async(
             return env
         return EnvHost(_picklable(env) if isolation == "process" else env, isolation)
     if isolation == "process":
-        return EnvHost(_again(env), isolation)
+        return EnvHost(_recipe(env), isolation)
     if isolation == "thread" or getattr(env.unwrapped, "blocks", False) is True:
         return EnvHost(_First(env), "thread")
     return InlineEnv(env)
 
 
-def _again(env: gymnasium.Env[Any, Any]) -> MakeEnv:
+def _recipe(env: gymnasium.Env[Any, Any]) -> MakeEnv:
     """Return what makes ``env`` again in another process."""
     if env.spec is None:
         raise ConfigError(
@@ -157,85 +132,20 @@ class _First:
         return self._env
 
 
-class _Closing:
-    """Closed by ``async with``."""
+class _Hosted:
+    """A ``gymnasium.Env`` with the coroutines of ``AsyncTurnEnv``, used by one task at a time.
 
-    async def close(self) -> None:
-        """Release what the environment holds. Safe to call twice."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        """Return the environment."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        await self.close()
-
-
-class InlineEnv(_Closing):
-    """An environment that computes, with coroutines that run in the event loop and never wait."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.env = env
-
-    async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Start an episode, as ``gymnasium.Env.reset``."""
-        return self.env.reset(seed=seed, options=options)
-
-    async def step(self, action: str) -> Step:
-        """Carry out one action, as ``gymnasium.Env.step``."""
-        return self.env.step(action)  # type: ignore[return-value]  # SupportsFloat
-
-    async def snapshot(self) -> Snapshot:
-        """Return the state of the environment and its wrappers."""
-        return snapshot(self.env)
-
-    async def restore(self, snapshot: Snapshot) -> None:
-        """Go back to ``snapshot``, which may come from another equal environment."""
-        restore(self.env, snapshot)
-
-    async def fork(self, n: int) -> list[InlineEnv]:
-        """Return ``n`` independent environments in the state of this one."""
-        return [InlineEnv(child) for child in fork(self.env, n)]
-
-    async def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the environment or its wrappers."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.env.get_wrapper_attr(name)
-
-
-class EnvHost(_Closing):
-    """An environment in a thread of its own, or in a child process that this thread waits for.
-
-    Used by one task at a time. Its other attributes (``score``, ``expert_action``,
-    ``episode_limits`` ...) are those of the environment and its wrappers; they answer at once,
-    and raise ``EnvironmentFault`` while a call runs.
-
-    When a call is cancelled in a thread, the thread goes on and the next call waits for it, but the
-    coroutine behind a ``GymFace`` is cancelled as well, and waited for a moment; in a process the
-    child is killed, and the next ``reset`` starts a new one.
+    Its other attributes (``score``, ``expert_action``, ``episode_limits`` ...) are those of the
+    environment and its wrappers; they answer at once.
     """
 
-    def __init__(self, source: MakeEnv, isolation: Isolation) -> None:
-        self._source = source
-        self._isolation: Isolation = isolation
-        self._env = ChildEnv(source) if isolation == "process" else LocalEnv(source)
-        self._thread = _Thread()
-        self._last: tuple[str, _Future] | None = None
-        self._closed = False
-        self._finalizer = weakref.finalize(self, _abandon, self._env, self._thread)
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Carry out a call, see ``dispatch``."""
+        raise NotImplementedError
 
-    async def start(self) -> None:
-        """Make the environment now, and its process, instead of at the first call."""
-        await self._call(GET, "metadata")
+    def _again(self) -> Self:
+        """Return another host, of an equal environment."""
+        raise NotImplementedError
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -258,18 +168,71 @@ class EnvHost(_Closing):
         """Go back to ``snapshot``, which may come from another equal environment."""
         await self._call("restore", snapshot)
 
-    async def fork(self, n: int) -> list[EnvHost]:
+    async def fork(self, n: int) -> list[Self]:
         """Return ``n`` independent hosts in the state of this one; each makes its environment."""
-        state, children = await self.snapshot(), list[EnvHost]()
-        try:
-            for _ in range(n):
-                children.append(EnvHost(self._source, self._isolation))
-                await children[-1].restore(state)
-        except BaseException:
-            for child in children:
-                await child.close()
-            raise
-        return children
+        state = await self.snapshot()
+        return await forked(n, self._again, lambda child: child.restore(state))
+
+    async def close(self) -> None:
+        """Close the environment. Safe to call twice."""
+        await self._call("close")
+
+    async def __aenter__(self) -> Self:
+        """Return the host."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+
+class InlineEnv(_Hosted):
+    """An environment that computes: its coroutines run in the event loop and never wait."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(self.env, name, args, kwargs)
+
+    def _again(self) -> Self:
+        return type(self)(clone(self.env))
+
+    async def step(self, action: str) -> Step:
+        """Carry out one action; this path is short, since most turns of text games take it."""
+        return self.env.step(action)  # type: ignore[return-value]  # SupportsFloat
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment or its wrappers."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.env.get_wrapper_attr(name)
+
+
+class EnvHost(_Hosted):
+    """An environment in a thread of its own, or in a child process that this thread waits for.
+
+    While a call runs, attributes raise ``EnvironmentFault``. When a call is cancelled in a thread,
+    the thread goes on and the next call waits for it, but the coroutine behind a ``GymFace`` is
+    cancelled as well, and waited for a moment; in a process the child is killed, and the next
+    ``reset`` starts a new one.
+    """
+
+    def __init__(self, source: MakeEnv, isolation: Isolation) -> None:
+        self._source = source
+        self._isolation: Isolation = isolation
+        self._env = ChildEnv(source) if isolation == "process" else LocalEnv(source)
+        self._thread = _Thread()
+        self._last: tuple[str, _Future] | None = None
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _abandon, self._env, self._thread)
+
+    def _again(self) -> Self:
+        return type(self)(self._source, self._isolation)
+
+    async def start(self) -> None:
+        """Make the environment now, and its process, instead of at the first call."""
+        await self._call(GET, "metadata")
 
     async def close(self) -> None:
         """Close the environment and end its thread and process. Safe to call twice.
@@ -340,6 +303,10 @@ class EnvHost(_Closing):
     def _check_open(self, name: str) -> None:
         if self._closed:
             raise EnvironmentFault(f"{name}: the environment is closed")
+
+
+AsyncEnv = AsyncTurnEnv | InlineEnv | EnvHost
+"""What rollouts play: coroutines, used by one task at a time."""
 
 
 def _settling(future: _Future) -> asyncio.Future[Any]:
