@@ -61,13 +61,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         lowest = {
-            "memory_bytes": 32 << 20,
-            "pids": 8,
-            "cpus": 0.01,
-            "disk_bytes": 1 << 20,
-            "inodes": 64,
+            "memory_bytes": 32 << 20, "pids": 8, "cpus": 0.01, "disk_bytes": 1 << 20, "inodes": 64,
             "open_files": 32,
-        }
+        }  # fmt: skip
         for name, least in lowest.items():
             if getattr(self, name) < least:
                 raise ValueError(

@@ -79,15 +79,9 @@ class Session:
         A command that is killed leaves the state as it was before it.
         """
         result, state = await self._sandbox.run_with_state(
-            _WRAPPER,
-            script,
-            self._state,
-            timeout_s=timeout_s,
-            env=env,
-            max_output=max_output,
-            idle_timeout_s=idle_timeout_s,
-            keep_background=keep_background,
-        )
+            _WRAPPER, script, self._state, timeout_s=timeout_s, env=env, max_output=max_output,
+            idle_timeout_s=idle_timeout_s, keep_background=keep_background,
+        )  # fmt: skip
         self._state = _read_state(state) or self._state
         return result
 

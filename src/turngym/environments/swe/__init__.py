@@ -14,24 +14,11 @@ def register_swe() -> None:
     """Register every SWE environment; called once by ``import turngym``. Starts no sandbox."""
     for name, tasks in (("Bugs", "shipped"), ("Bugs-sample", "sample")):
         register(
-            f"turngym/{name}-v0",
-            f"{_HERE}.instances:bugs",
-            family="swe",
-            max_turns=_MAX_TURNS,
-            kwargs={"tasks": tasks},
-            snapshot_kind="fs",
-            extra="swe",
-            modules=("pytest",),
-            programs=("bwrap",),
-            provides=("anchor",),
-        )
+            f"turngym/{name}-v0", f"{_HERE}.instances:bugs", family="swe", max_turns=_MAX_TURNS,
+            kwargs={"tasks": tasks}, snapshot_kind="fs", extra="swe", modules=("pytest",),
+            programs=("bwrap",), provides=("anchor",),
+        )  # fmt: skip
     register(
-        "turngym/Bugs-mini-v0",
-        f"{_HERE}.mini.env:MiniEnv",
-        family="swe",
-        max_turns=_MINI_TURNS,
-        snapshot_kind="exact",
-        extra="swe",
-        programs=("bwrap",),
-        provides=("anchor",),
-    )
+        "turngym/Bugs-mini-v0", f"{_HERE}.mini.env:MiniEnv", family="swe", max_turns=_MINI_TURNS,
+        snapshot_kind="exact", extra="swe", programs=("bwrap",), provides=("anchor",),
+    )  # fmt: skip

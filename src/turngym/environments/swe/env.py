@@ -157,15 +157,11 @@ class SweEnv(RepairEnv):
         result = NOTHING_CHANGED
         if not self.patch.is_empty:
             result = await judge(
-                self.host,
-                self._project,
-                self._broken,
-                self.patch,
+                self.host, self._project, self._broken, self.patch,
                 fail_to_pass=self.record.fail_to_pass,
-                pass_to_pass=self._file.pass_to_pass(self.record),
-                packages=packages_folder(),
+                pass_to_pass=self._file.pass_to_pass(self.record), packages=packages_folder(),
                 timeout_s=20.0 + 3 * self._file.suite_s,
-            )
+            )  # fmt: skip
         outcome = float(result.is_resolved)
         if self._reward == "partial" and result.kept == 1.0:
             outcome = result.fixed

@@ -337,13 +337,9 @@ class ExamMaker:
             numbers.setdefault(_base(test), []).append(self._numbers[test])
         changed = {**delta, **round_.put(self._texts)}
         return await self._runner.run(
-            changed,
-            self._ids,
-            timeout_s=self._timeout_s,
-            is_explained=is_explained,
-            is_traced=True,
-            numbers=numbers,
-        )
+            changed, self._ids, timeout_s=self._timeout_s, is_explained=is_explained,
+            is_traced=True, numbers=numbers,
+        )  # fmt: skip
 
     def _read(
         self,

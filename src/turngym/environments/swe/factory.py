@@ -127,15 +127,10 @@ async def measure(
     exam = await maker.make({})
     sound = exam.asked & exam.examined
     return TaskFile(
-        name=project.name,
-        version=project.version,
-        digest=project.digest,
-        source=source,
-        layout=project.layout,
-        split=split or split_of(project.name),
-        suite_s=seconds,
+        name=project.name, version=project.version, digest=project.digest, source=source,
+        layout=project.layout, split=split or split_of(project.name), suite_s=seconds,
         tests=tuple(one for one in order if one in sound),
-    )
+    )  # fmt: skip
 
 
 def quick_tests(seconds: Mapping[str, float], limit_s: float) -> list[str]:
@@ -231,13 +226,9 @@ class Factory:
         started = time.monotonic()
         try:
             self._file = self._earlier() or await measure(
-                host,
-                self.project,
-                self._packages,
-                self.demands,
-                source=self._source,
+                host, self.project, self._packages, self.demands, source=self._source,
                 split=self._split,
-            )
+            )  # fmt: skip
             found = candidates(self.project, self._seed, self.demands)
             if self.before is not None:
                 found.insert(0, ("release", []))
@@ -378,14 +369,11 @@ class Factory:
         name = rng.choice(names)
         shown = [one for one in judged if test_name(one) == name]
         return SweRecord(
-            id=f"{self.project.key}/{key}",
-            kind=kind,
-            edits=tuple(edits),
-            fail_to_pass=tuple(judged),
-            shown=tuple(shown),
+            id=f"{self.project.key}/{key}", kind=kind, edits=tuple(edits),
+            fail_to_pass=tuple(judged), shown=tuple(shown),
             also_failing=tuple(one for one in failing if one not in judged),
             symptom=symptom_of(messages[shown[0]]),
-        )
+        )  # fmt: skip
 
     def _leaks(self, record: SweRecord, broken: Mapping[str, bytes | None]) -> bool:
         """Say whether a statement holds a line of the repair."""

@@ -110,16 +110,12 @@ def as_instance(
     broken = broken_of(file, record, project)
     base = {**project.files, **{path: data for path, data in broken.items() if data is not None}}
     return Instance(
-        instance_id=record.id.replace("/", "__"),
-        repo=file.name,
-        base_commit=file.digest,
+        instance_id=record.id.replace("/", "__"), repo=file.name, base_commit=file.digest,
         problem_statement=problem_statement(record, file.name, file.version, style),
-        patch=diff_text({path: project.files.get(path) for path in broken}, base),
-        test_patch="",
-        fail_to_pass=record.fail_to_pass,
-        pass_to_pass=tuple(file.pass_to_pass(record)),
+        patch=diff_text({path: project.files.get(path) for path in broken}, base), test_patch="",
+        fail_to_pass=record.fail_to_pass, pass_to_pass=tuple(file.pass_to_pass(record)),
         version=file.version,
-    )
+    )  # fmt: skip
 
 
 def write_predictions(path: Path, model: str, patches: Iterable[tuple[str, str]]) -> int:

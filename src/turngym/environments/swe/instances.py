@@ -160,14 +160,10 @@ class InstanceEnv(RepairEnv):
 
     async def _judge(self, runner: TestRunner, tests: Delta) -> JudgeResult:
         return await judge_changes(
-            runner,
-            {**self.patch.files, **tests},
-            gold={**self._wanted, **tests},
-            broken=tests,
+            runner, {**self.patch.files, **tests}, gold={**self._wanted, **tests}, broken=tests,
             fail_to_pass=list(self.instance.fail_to_pass),
-            pass_to_pass=list(self.instance.pass_to_pass),
-            timeout_s=self._tests_timeout_s,
-        )
+            pass_to_pass=list(self.instance.pass_to_pass), timeout_s=self._tests_timeout_s,
+        )  # fmt: skip
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, run the tests, submit. Other calls are carried out too."""

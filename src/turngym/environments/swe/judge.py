@@ -70,14 +70,9 @@ async def judge(
     runner = await project_runner(host, project, packages)
     allowed = {p: d for p, d in patch.files.items() if not project.layout.is_protected(p)}
     return await judge_changes(
-        runner,
-        {**broken, **allowed},
-        gold={},
-        broken=broken,
-        fail_to_pass=list(fail_to_pass),
-        pass_to_pass=list(pass_to_pass),
-        timeout_s=timeout_s,
-    )
+        runner, {**broken, **allowed}, gold={}, broken=broken, fail_to_pass=list(fail_to_pass),
+        pass_to_pass=list(pass_to_pass), timeout_s=timeout_s,
+    )  # fmt: skip
 
 
 async def judge_changes(

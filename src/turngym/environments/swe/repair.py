@@ -57,14 +57,9 @@ class RepairEnv(WorkspaceEnv):
 
     turns = 40
     tools = (
-        actions.BASH,
-        actions.VIEW,
-        actions.SEARCH,
-        actions.EDIT,
-        actions.CREATE,
-        RUN_TESTS,
+        actions.BASH, actions.VIEW, actions.SEARCH, actions.EDIT, actions.CREATE, RUN_TESTS,
         actions.SUBMIT,
-    )
+    )  # fmt: skip
     rules = (
         "You mend a Python project in a workspace. Only your changes to its code are judged: tests "
         "and configuration are put back, and hidden tests run in another place."

@@ -147,15 +147,12 @@ class TestRunner:
         """Return the request to the supervisor."""
         inner = [f"/{root}" for root in self.layout.roots if root != "."]
         return {
-            "workspace": _WORKSPACE,
-            "packages": [] if self.packages is None else [TOOLS],
+            "workspace": _WORKSPACE, "packages": [] if self.packages is None else [TOOLS],
             "roots": [*(_WORKSPACE + root for root in inner), _WORKSPACE],
             "files": list(dict.fromkeys(map(test_file, asked))),
             "ids": [one for one in asked if "::" in one and one.partition("[")[0] not in numbers],
-            "numbers": dict(numbers),
-            "options": list(OPTIONS),
-            "total_s": timeout_s,
-        }
+            "numbers": dict(numbers), "options": list(OPTIONS), "total_s": timeout_s,
+        }  # fmt: skip
 
     def tests_with(self, delta: Delta) -> dict[str, str]:
         """Return the text of every Python file of the tests, as they are judged."""

@@ -6,14 +6,9 @@ from turngym.environments.gym.registration import register
 
 _HERE = "turngym.environments.terminal"
 _GROUPS: dict[str, tuple[str, ...]] = {
-    "all": ("bwrap", "git"),
-    "files": ("bwrap",),
-    "text": ("bwrap",),
-    "archives": ("bwrap",),
-    "git": ("bwrap", "git"),
-    "sql": ("bwrap",),
-    "programs": ("bwrap",),
-}
+    "all": ("bwrap", "git"), "files": ("bwrap",), "text": ("bwrap",), "archives": ("bwrap",),
+    "git": ("bwrap", "git"), "sql": ("bwrap",), "programs": ("bwrap",),
+}  # fmt: skip
 """Group of problems to the programs that it needs."""
 
 
@@ -21,12 +16,7 @@ def register_terminal() -> None:
     """Register every terminal environment; called once by ``import turngym``."""
     for group, programs in _GROUPS.items():
         register(
-            f"turngym/Shell{'' if group == 'all' else '-' + group}-v0",
-            f"{_HERE}.env:TerminalEnv",
-            family="terminal",
-            max_turns=30,
-            kwargs={"group": group},
-            snapshot_kind="fs",
-            programs=programs,
-            provides=("anchor",),
-        )
+            f"turngym/Shell{'' if group == 'all' else '-' + group}-v0", f"{_HERE}.env:TerminalEnv",
+            family="terminal", max_turns=30, kwargs={"group": group}, snapshot_kind="fs",
+            programs=programs, provides=("anchor",),
+        )  # fmt: skip

@@ -53,14 +53,11 @@ _BY_GROUP: Mapping[str, tuple[Generator, ...]] = {
     ),
 }  # fmt: skip
 _SQL: Mapping[str, Generator] = {
-    "total_of_city": databases.total_of_city,
-    "never_ordered": databases.never_ordered,
-    "large_orders": databases.large_orders,
-    "best_customer": databases.best_customer,
-    "write_query": databases.write_query,
-    "repair_rows": databases.repair_rows,
+    "total_of_city": databases.total_of_city, "never_ordered": databases.never_ordered,
+    "large_orders": databases.large_orders, "best_customer": databases.best_customer,
+    "write_query": databases.write_query, "repair_rows": databases.repair_rows,
     "load_table": databases.load_table,
-}
+}  # fmt: skip
 
 GENERATORS: Mapping[str, Generator] = {
     **{one.__name__: one for group in _BY_GROUP.values() for one in group},

@@ -237,10 +237,7 @@ EDIT = Tool(
     ),
 )
 CREATE = Tool(
-    name="create",
-    run=create,
-    writes=True,
-    help="writes a file, in place of one that is there",
+    name="create", run=create, writes=True, help="writes a file, in place of one that is there",
     parameters=(_PATH, Parameter(name="content", kind="body", help="the whole file")),
-)
+)  # fmt: skip
 SUBMIT = Tool(name="submit", help="ends the episode; your work is then judged")

@@ -128,13 +128,8 @@ class WorkspaceEnv(AsyncTurnEnv):
     turns: ClassVar[int] = 30
     """Of an episode whose budget is not set."""
     tools: ClassVar[tuple[Tool, ...]] = (
-        actions.BASH,
-        actions.VIEW,
-        actions.SEARCH,
-        actions.EDIT,
-        actions.CREATE,
-        actions.SUBMIT,
-    )
+        actions.BASH, actions.VIEW, actions.SEARCH, actions.EDIT, actions.CREATE, actions.SUBMIT,
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -265,13 +260,10 @@ class WorkspaceEnv(AsyncTurnEnv):
         """Commit what was written, without copying it."""
         await self._note_changes()
         state = WorkspaceState(
-            layer=await self.sandbox.snapshot(),
-            touched=self._touched,
-            state_key=self._state_key,
-            turns=self._turns,
-            extended=self._extended,
+            layer=await self.sandbox.snapshot(), touched=self._touched, state_key=self._state_key,
+            turns=self._turns, extended=self._extended,
             own=(self._score, self.own_state(), dict(self.current)),
-        )
+        )  # fmt: skip
         # A snapshot keeps the back end, so that it outlives its environment.
         weakref.finalize(
             state, _drop_layer, SandboxHost.lease(self.backend), state.layer

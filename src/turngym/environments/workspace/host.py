@@ -31,13 +31,9 @@ BackendName = Literal["bubblewrap", "docker"]
 TOOLS = "/opt/tools"
 """Where a sandbox sees the folder of Python packages that it is given."""
 LIMITS = Limits(
-    memory_bytes=1 << 30,
-    pids=128,
-    cpus=1.0,
-    disk_bytes=256 << 20,
-    inodes=50_000,
+    memory_bytes=1 << 30, pids=128, cpus=1.0, disk_bytes=256 << 20, inodes=50_000,
     enforce="best_effort",
-)
+)  # fmt: skip
 """Of every workspace; held exactly where there is a cgroup, watched elsewhere."""
 ENV = {
     "LC_ALL": "C.UTF-8",

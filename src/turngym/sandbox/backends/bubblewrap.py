@@ -166,12 +166,9 @@ class BubblewrapBackend:
         root = await self._root(spec.image, launcher)
         name = uuid.uuid4().hex[:12]
         options = arguments(
-            spec,
-            root,
-            overlay=f"{launcher.base}/sandboxes/{name}/m",
-            runtime=f"{launcher.base}/runtime",
-            watch_memory=spec.limits.enforce == "best_effort",
-        )
+            spec, root, overlay=f"{launcher.base}/sandboxes/{name}/m",
+            runtime=f"{launcher.base}/runtime", watch_memory=spec.limits.enforce == "best_effort",
+        )  # fmt: skip
         ours, theirs = socket.socketpair()
         try:
             with theirs:  # once the guest has it, our copy would hide the guest's end

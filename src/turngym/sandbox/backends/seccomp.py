@@ -68,14 +68,11 @@ SOCKET_FAMILIES = (1, 2, 10, 16)
 """Unix, IPv4, IPv6, netlink. Others (virtual sockets to the hypervisor!) know no namespace."""
 
 OF_PROCESS_ONE: dict[str, tuple[tuple[int, int], int]] = {
-    "ioprio_set": ((251, 30), 1),
-    "prlimit64": ((302, 261), 0),
-    "sched_setaffinity": ((203, 122), 0),
-    "sched_setattr": ((314, 274), 0),
-    "sched_setparam": ((142, 118), 0),
-    "sched_setscheduler": ((144, 119), 0),
+    "ioprio_set": ((251, 30), 1), "prlimit64": ((302, 261), 0),
+    "sched_setaffinity": ((203, 122), 0), "sched_setattr": ((314, 274), 0),
+    "sched_setparam": ((142, 118), 0), "sched_setscheduler": ((144, 119), 0),
     "setpriority": ((141, 140), 1),
-}
+}  # fmt: skip
 """Calls that change a process, and which argument names it. 1 is the guest, also as a group."""
 OF_A_USER: dict[str, int] = {"ioprio_set": 3, "setpriority": 2}
 """Calls whose first argument says that they mean everything of a user, the guest included."""

@@ -214,15 +214,11 @@ async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Pope
     fd = theirs.fileno()
     settings = (fd, fd, -1, limits.memory_bytes, -1, -1, limits.open_files, 0, -1)
     process = subprocess.Popen(
-        command(",".join(map(str, settings)), str(runtime)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
-        cwd=folder / "workspace",
-        pass_fds=[theirs.fileno()],
-        start_new_session=True,
-    )
+        command(",".join(map(str, settings)), str(runtime)), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")}, cwd=folder / "workspace",
+        pass_fds=[theirs.fileno()], start_new_session=True,
+    )  # fmt: skip
     theirs.close()
     channel = Channel(SocketStream(ours), folder.name)
     try:

@@ -46,12 +46,9 @@ class CheckContext:
         """Return a small spec with limits that this back end can hold."""
         exact = all(how == "exact" for how in self.capabilities.limits.values())
         small: dict[str, Any] = {
-            "memory_bytes": 256 << 20,
-            "pids": 64,
-            "disk_bytes": 64 << 20,
-            "inodes": 5000,
+            "memory_bytes": 256 << 20, "pids": 64, "disk_bytes": 64 << 20, "inodes": 5000,
             "enforce": "strict" if exact else "best_effort",
-        }
+        }  # fmt: skip
         return SandboxSpec(limits=Limits(**{**small, **limits}))
 
     async def start(self, spec: SandboxSpec | None = None) -> Sandbox:

@@ -153,14 +153,10 @@ def _spawn(command: Command) -> int:
     if command.tty:
         actions = [(os.POSIX_SPAWN_OPEN, fd, command.tty, os.O_RDWR, 0) for fd in (0, 1, 2)]
     return os.posix_spawn(
-        find_program(command.argv[0], command.env.get(b"PATH", b"")),
-        command.argv,
-        command.env,
-        file_actions=actions,
-        setsid=True,
-        setsigmask=[],
+        find_program(command.argv[0], command.env.get(b"PATH", b"")), command.argv, command.env,
+        file_actions=actions, setsid=True, setsigmask=[],
         setsigdef=[_SIGINT, _SIGPIPE, _SIGXFSZ, system.SIGUSR1, _signal.SIGCHLD],
-    )
+    )  # fmt: skip
 
 
 def _be_killed_first() -> None:

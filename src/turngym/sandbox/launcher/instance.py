@@ -94,15 +94,11 @@ class Instance:
         self.messages_fd = os.memfd_create("messages")
         split = args.index("--")
         fds = {
-            0: os.open("/dev/null", os.O_RDWR),
-            2: self.messages_fd,
-            GUEST_FD: guest_fd,
+            0: os.open("/dev/null", os.O_RDWR), 2: self.messages_fd, GUEST_FD: guest_fd,
             ARGS_FD: _memory_file("\0".join(args[:split]).encode() + b"\0"),
-            SECCOMP_FD: _memory_file(seccomp),
-            INFO_FD: info_write,
-            BLOCK_FD: block_read,
+            SECCOMP_FD: _memory_file(seccomp), INFO_FD: info_write, BLOCK_FD: block_read,
             SCORE_FD: guest_score.detach(),
-        }
+        }  # fmt: skip
         command = ["bwrap", "--args", str(ARGS_FD), "--", *args[split + 1 :]]
         self.monitor_pid = os.fork()
         if self.monitor_pid == 0:

@@ -206,12 +206,9 @@ class Launcher:
         if request["layer"] == "skeleton":
             layers.make_areas(sandbox.store.upper, sandbox.user)
         mounts.mount_overlay(
-            f"{sandbox.folder}/m",
-            lower=[self.layer_path(name) for name in sandbox.chain],
-            upper=sandbox.store.upper,
-            work=f"{sandbox.store.path}/w",
-            as_root=self.is_root,
-        )
+            f"{sandbox.folder}/m", lower=[self.layer_path(name) for name in sandbox.chain],
+            upper=sandbox.store.upper, work=f"{sandbox.store.path}/w", as_root=self.is_root,
+        )  # fmt: skip
         sandbox.is_mounted = True
         sandbox.enforced = {"disk": "exact", "inodes": "exact"}
         sandbox.group = cgroups.Group(self.parents, f"{start_marker()}-{sandbox.id}")

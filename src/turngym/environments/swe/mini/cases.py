@@ -25,13 +25,8 @@ from turngym.sandbox.processes import Process
 from turngym.shared_resource import SharedResource
 
 LIMITS = Limits(
-    memory_bytes=256 << 20,
-    pids=32,
-    cpus=1.0,
-    disk_bytes=1 << 20,
-    inodes=64,
-    enforce="best_effort",
-)
+    memory_bytes=256 << 20, pids=32, cpus=1.0, disk_bytes=1 << 20, inodes=64, enforce="best_effort",
+)  # fmt: skip
 SECONDS = 2.0
 """Longest run of one submission, all calls together."""
 _ANSWER_S = 30.0

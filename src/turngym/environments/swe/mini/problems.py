@@ -15,13 +15,10 @@ from typing import TypeVar
 import numpy as np
 
 _LIBRARY: Mapping[str, tuple[str, Callable[[int, int], int]]] = {
-    "add": ("a + b", lambda a, b: a + b),
-    "sub": ("a - b", lambda a, b: a - b),
-    "mul": ("a * b", lambda a, b: a * b),
-    "low": ("min(a, b)", min),
-    "high": ("max(a, b)", max),
+    "add": ("a + b", lambda a, b: a + b), "sub": ("a - b", lambda a, b: a - b),
+    "mul": ("a * b", lambda a, b: a * b), "low": ("min(a, b)", min), "high": ("max(a, b)", max),
     "far": ("abs(a - b)", lambda a, b: abs(a - b)),
-}
+}  # fmt: skip
 """Library function to what it returns, as text and as a function."""
 LIBRARY = tuple(_LIBRARY)
 NAMES = (
@@ -150,13 +147,10 @@ def draw(rng: np.random.Generator) -> Problem:
         for function in LIBRARY:
             calls += _calls(rng, function, _LIBRARY_CASES)
         return Problem(
-            right=right,
-            wrong=wrong,
-            path=path_of(place),
-            line=_OWN_LINE if place == right.name else _LIBRARY_LINE,
-            shown=telling[0],
+            right=right, wrong=wrong, path=path_of(place),
+            line=_OWN_LINE if place == right.name else _LIBRARY_LINE, shown=telling[0],
             hidden=tuple(calls),
-        )
+        )  # fmt: skip
 
 
 def _with_bug(rng: np.random.Generator, right: Program, place: str) -> Program:
