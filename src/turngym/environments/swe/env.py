@@ -10,7 +10,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.swe.judge import NOTHING_CHANGED, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
 from turngym.environments.swe.parsing import hide_tests, test_file
-from turngym.environments.swe.patches import Patch, collect_patch, diff_text
+from turngym.environments.swe.patches import Patch, collect_patch
 from turngym.environments.swe.problem_statements import STYLES, Style, problem_statement
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile
@@ -168,10 +168,6 @@ class SweEnv(RepairEnv):
         steps = self._step_reward * self._good_calls if outcome > self._gate else 0.0
         parts = {"reward_parts": {"outcome": outcome, "steps": steps}} if self._step_reward else {}
         return self._report(result, self._base, outcome + steps, **parts)
-
-    def patch_text(self) -> str:
-        """Return what was submitted last as a unified diff."""
-        return diff_text(self.patch.files, self._base)
 
     def legal_actions(self) -> list[str]:
         """Return a menu: run the tests, look at files, submit. Other calls are carried out too."""
