@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from turngym.environments.core.spaces import Image
@@ -97,3 +97,45 @@ class Device(Protocol):
     def close(self) -> None:
         """End it and all that runs on it. Safe to call twice."""
         ...
+
+
+class Screened:
+    """What devices share that answer for the places of their screen."""
+
+    width: int
+    height: int
+
+    def _outside(self, x: int, y: int) -> str | None:
+        """Say why a place cannot be pointed at; None where it is on the screen."""
+        if 0 <= x < self.width and 0 <= y < self.height:
+            return None
+        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
+
+
+class Phone(Screened):
+    """What phones share: no pointer, no clipboard to read, nothing that lies over the window."""
+
+    def reveal(self, element: Element) -> None:
+        """Do nothing: on a phone nothing lies over what is listed."""
+
+    def move(self, x: int, y: int) -> str | None:
+        """Say that there is no pointer."""
+        return self._outside(x, y) or "A phone has no pointer to move."
+
+    def clipboard(self) -> str | None:
+        """Return None: only the program in front may read it."""
+        return None
+
+
+def untypable(text: str, is_typable: Callable[[str], bool], reason: str = "") -> str | None:
+    """Return why ``text`` cannot be typed: too long, or a character that is not typable.
+
+    Args:
+        text: What an agent wants to type.
+        is_typable: Of one character.
+        reason: What is said besides of a character that is not.
+    """
+    if len(text) > MAX_TYPED:
+        return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
+    odd = next((char for char in text if not is_typable(char)), None)
+    return None if odd is None else f"{odd!r} cannot be typed{reason}."

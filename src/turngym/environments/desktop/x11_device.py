@@ -10,7 +10,7 @@ from turngym.environments.core.spaces import Image
 from turngym.environments.desktop import files
 from turngym.environments.desktop.accessibility import Accessibility
 from turngym.environments.desktop.activity import Activity
-from turngym.environments.desktop.device import MAX_TYPED
+from turngym.environments.desktop.device import Screened, untypable
 from turngym.environments.desktop.display import HOME, Display, DisplayGone
 from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.workbooks import contents
@@ -35,7 +35,7 @@ _CHUNK = 200
 """Characters typed before we wait for the application to follow."""
 
 
-class X11Device:
+class X11Device(Screened):
     """One desktop, from its start to ``close``. See ``Device``.
 
     Args:
@@ -135,11 +135,8 @@ class X11Device:
 
     def type_text(self, text: str) -> str | None:
         """Type ``text`` key by key, not faster than the application reads."""
-        if len(text) > MAX_TYPED:
-            return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
-        odd = next((char for char in text if not keysym_of(char)), None)
-        if odd is not None:
-            return f"{odd!r} cannot be typed."
+        if problem := untypable(text, lambda char: bool(keysym_of(char))):
+            return problem
         for start in range(0, len(text), _CHUNK):
             self.screen.type(text[start : start + _CHUNK])
             if len(text) > _CHUNK and not self._ping_active(_PING_S):
@@ -316,11 +313,6 @@ class X11Device:
             for one in self.display.ended()
             if one.number in self._names
         ]
-
-    def _outside(self, x: int, y: int) -> str | None:
-        if 0 <= x < self.width and 0 <= y < self.height:
-            return None
-        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
 
     def _check(self) -> None:
         if not self.display.is_alive:

@@ -117,22 +117,16 @@ def read_view(raw: dict[str, Any], **more: Any) -> PageView:
 
 
 def _read_line(line: Sequence[Any]) -> Element:
-    mark, depth, role, name, value, states, options, hint, x, y, width, height, about = line
-    return Element(
-        mark=mark,
-        depth=depth,
-        role=role,
-        name=name,
-        value=value,
-        states=tuple(states),
-        options=tuple(options),
-        hint=hint,
-        about=about,
-        x=x,
-        y=y,
-        width=width,
-        height=height,
-    )
+    fields: dict[str, Any] = dict(zip(_FIELDS, line, strict=True))
+    fields |= {"states": tuple(fields["states"]), "options": tuple(fields["options"])}
+    return Element(**fields)
+
+
+_FIELDS = (
+    "mark", "depth", "role", "name", "value", "states", "options", "hint", "x", "y", "width",
+    "height", "about",
+)  # fmt: skip
+"""What ``page.js`` says of a line, in its order."""
 
 
 def page_text(view: PageView, max_chars: int) -> str:

@@ -15,8 +15,8 @@ from typing import ClassVar
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.android.hierarchy import read_hierarchy
 from turngym.environments.desktop.android.wire import Wire
-from turngym.environments.desktop.device import MAX_TYPED
-from turngym.environments.desktop.observation import Element, View, marked
+from turngym.environments.desktop.device import Phone, untypable
+from turngym.environments.desktop.observation import View, marked
 from turngym.errors import EnvironmentFault
 
 KEYCODES: dict[str, int] = {
@@ -47,7 +47,7 @@ _TROUBLE = {
 """How the system calls the dialogs that it shows about programs, and what is shown to the agent."""
 
 
-class AndroidDevice:
+class AndroidDevice(Phone):
     """A phone that adb lists, from now to ``close``. One at a time holds it. See ``Device``.
 
     Args:
@@ -119,9 +119,6 @@ class AndroidDevice:
             )
         return decode(picture, self.width, self.height)
 
-    def reveal(self, element: Element) -> None:
-        """Do nothing: on a phone nothing lies over the window that is read."""
-
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
         """Tap; the right button presses long."""
         if problem := self._outside(x, y):
@@ -130,10 +127,6 @@ class AndroidDevice:
         held = f"input swipe {x} {y} {x} {y} {_LONG_MS}"
         self._wire.execute(held if button == "right" else " && ".join([tap] * times))
         return None
-
-    def move(self, x: int, y: int) -> str | None:
-        """Say that there is no pointer."""
-        return self._outside(x, y) or "A phone has no pointer to move."
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
         problem = self._outside(*start) or self._outside(*end)
@@ -152,11 +145,8 @@ class AndroidDevice:
 
     def type_text(self, text: str) -> str | None:
         """Type ASCII at the focus, which is what Android's ``input`` knows; a line end is Enter."""
-        if len(text) > MAX_TYPED:
-            return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
-        odd = next((c for c in text if not (" " <= c <= "~" or c == "\n")), None)
-        if odd is not None:
-            return f"{odd!r} cannot be typed; adb types ASCII only."
+        if problem := untypable(text, _is_typable, "; adb types ASCII only"):
+            return problem
         for number, line in enumerate(text.split("\n")):
             if number:
                 self._wire.execute(f"input keyevent {KEYCODES['enter']}")
@@ -225,10 +215,6 @@ class AndroidDevice:
                     folders.append(f"{path}/")
         return found
 
-    def clipboard(self) -> str | None:
-        """Return None: since Android 10 only the program in front may read it."""
-        return None
-
     def state(self, query: str) -> str | None:
         """Return one of ``window``, ``setting NAMESPACE KEY``, ``property KEY``, ``dump SERVICE``.
 
@@ -272,10 +258,9 @@ class AndroidDevice:
     def _swipe(self, start: tuple[int, int], end: tuple[int, int]) -> None:
         self._wire.execute(f"input swipe {start[0]} {start[1]} {end[0]} {end[1]} {_SWIPE_MS}")
 
-    def _outside(self, x: int, y: int) -> str | None:
-        if 0 <= x < self.width and 0 <= y < self.height:
-            return None
-        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
+
+def _is_typable(char: str) -> bool:
+    return " " <= char <= "~" or char == "\n"
 
 
 def _pieces(line: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from turngym.environments.core.actions import Action
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop import files
-from turngym.environments.desktop.device import MAX_TYPED
+from turngym.environments.desktop.device import Phone, untypable
 from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.web.acting import act
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash
@@ -39,7 +39,7 @@ _KEYS = {
 """Names of keys, and the browser's; ``back`` and ``home`` are the phone's buttons."""
 
 
-class WebPhone:
+class WebPhone(Phone):
     """One phone, from its start to ``close``. See ``Device``.
 
     Its methods block, in any thread but the browser's own.
@@ -77,9 +77,6 @@ class WebPhone:
 
         return decode(self._await(self._session.screenshot()), self.width, self.height)
 
-    def reveal(self, element: Element) -> None:
-        """Do nothing: what is listed is on the screen."""
-
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
         """Tap; the right button presses long."""
         if problem := self._outside(x, y):
@@ -90,10 +87,6 @@ class WebPhone:
         for _ in range(times):
             self._touch([(x, y)], hold_s=0.0)
         return None
-
-    def move(self, x: int, y: int) -> str | None:
-        """Say that there is no pointer."""
-        return self._outside(x, y) or "A phone has no pointer to move."
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
         problem = self._outside(*start) or self._outside(*end)
@@ -117,11 +110,8 @@ class WebPhone:
 
     def type_text(self, text: str) -> str | None:
         """Type ``text`` at the focus; a line end is Enter."""
-        if len(text) > MAX_TYPED:
-            return f"The text has {len(text)} characters; one action types {MAX_TYPED} at most."
-        odd = next((char for char in text if char != "\n" and not char.isprintable()), None)
-        if odd is not None:
-            return f"{odd!r} cannot be typed."
+        if problem := untypable(text, lambda char: char == "\n" or char.isprintable()):
+            return problem
         for number, line in enumerate(text.split("\n")):
             if number:
                 self._press("Enter")
@@ -172,10 +162,6 @@ class WebPhone:
 
     def tree(self) -> dict[str, bytes | None]:
         return files.read_tree(self._folder, "")
-
-    def clipboard(self) -> str | None:
-        """Return None: pages may not read it."""
-        return None
 
     def state(self, query: str) -> str | None:
         """Return ``"window"``, the address in front, or ``"storage KEY"``, what the page keeps."""
@@ -232,11 +218,6 @@ class WebPhone:
             if is_crash(error) or not self._host.is_alive:
                 raise BrowserGone(f"phone: the browser died ({_first(error)})") from error
             raise
-
-    def _outside(self, x: int, y: int) -> str | None:
-        if 0 <= x < self.width and 0 <= y < self.height:
-            return None
-        return f"{x}, {y} is off the screen, which is {self.width} x {self.height}."
 
 
 def _elements(page: PageView) -> list[Element]:
