@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import ConfigError, missing_extra, unknown_name
 
 
 def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; the caller checks it
@@ -38,6 +38,23 @@ def import_attribute(kind: str, spec: str) -> Any:  # whatever the user wrote; t
         ]
         raise unknown_name(kind, spec, known, hint=f"{where!r} holds no such name.")
     return getattr(module, attribute)
+
+
+def import_extra(module: str, needed_for: str, extra: str) -> Any:  # optional, and often untyped
+    """Return a module that an extra of this package installs.
+
+    Args:
+        module: Its name.
+        needed_for: What needs it, for the message.
+        extra: Which extra installs it.
+
+    Raises:
+        MissingExtraError: It is not installed; the message holds the install line.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing_extra(needed_for, extra) from error
 
 
 def import_function(kind: str, spec: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from turngym.environments.core.spaces import Image
-from turngym.errors import missing_extra
+from turngym.plugins import import_extra
 
 _COLOURS = ((200, 0, 0), (0, 90, 200), (0, 130, 0), (150, 0, 150), (190, 100, 0))
 
@@ -79,9 +79,5 @@ def save(image: Image, path: Path) -> None:
     _pillow().fromarray(image).save(path)
 
 
-def _pillow() -> Any:  # Pillow is an optional package
-    try:
-        from PIL import Image as pillow
-    except ModuleNotFoundError as error:
-        raise missing_extra("screenshots", "web") from error
-    return pillow
+def _pillow() -> Any:
+    return import_extra("PIL.Image", "screenshots", "web")

@@ -114,7 +114,7 @@ class Accessibility:
         for ref in (_Ref(bus, path) for bus, path in answer[0]):
             wait = _AGAIN_S if ref.bus in self._silent else _ANSWER_S
             until = self._clock() + wait
-            self._silent.add(ref.bus)
+            self._silent.add(ref.bus)  # until it has answered: a cancelled look must not wait again
             try:
                 if ref.bus not in self._names:
                     name = self._ask([_get(ref, "Accessible", "Name")], until)[0]
@@ -135,6 +135,7 @@ class Accessibility:
             level = self._describe(refs[: _MAX_NODES - nodes], until)
             nodes += len(level)
             found += level
+            # A list that is closed says that its entries are shown; they are not.
             level = [n for n in level if n.children and n.role not in _HIDDEN_CHILDREN]
         found.sort(key=lambda node: node.order)
         return [_element(node) for node in found if _speaks(node)]
@@ -213,6 +214,7 @@ class Accessibility:
                     if self._clock() >= until:
                         raise
                     continue
+                # In any order, with late answers to questions of an earlier look in between.
                 place = serials.pop(message.header.fields.get(HeaderFields.reply_serial, -1), None)
                 if place is not None and message.header.message_type is MessageType.method_return:
                     answers[place] = message.body

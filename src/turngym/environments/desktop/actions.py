@@ -163,7 +163,14 @@ def _point(device: Device, name: str, place: tuple[int, int] | str | None) -> st
 def place_of(
     device: Device, view: View, arguments: Mapping[str, Any], scale: float
 ) -> tuple[int, int] | str | None:
-    """Return the pixels of the screen that are meant, or why there are none; None: none named."""
+    """Return the pixels of the screen that are meant, or why there are none; None: none named.
+
+    Args:
+        device: Where.
+        view: What the agent saw last; its marks count.
+        arguments: Of an action: ``mark``, or ``x`` and ``y``.
+        scale: Size of the picture that coordinates are meant in, relative to the screen.
+    """
     if "mark" in arguments:
         found = view.named(arguments["mark"])
         if isinstance(found, str):

@@ -102,6 +102,7 @@ class Display:
         """Of the first process inside, as the host counts."""
         self._launched = 0
         self._output = b""
+        # bubblewrap writes the id of its child there: the first process inside, as the host counts.
         info_read, info_write = os.pipe()
         filter_fd, shell_fd = _in_memory("filter", seccomp.bpf()), os.open("/bin/sh", os.O_RDONLY)
         try:

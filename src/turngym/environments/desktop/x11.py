@@ -126,7 +126,14 @@ class Screen:
             self._display.sync()
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> None:
-        """Click at ``x``, ``y``."""
+        """Click at ``x``, ``y``.
+
+        Args:
+            x: In pixels.
+            y: In pixels.
+            button: ``"left"``, ``"middle"`` or ``"right"``.
+            times: 2 for a double click.
+        """
         with self._boundary():
             self._fake(X.MotionNotify, x=x, y=y)
             self._display.sync()
@@ -300,6 +307,7 @@ class Screen:
         self._lent += 1
         for old in [k for k, (c, _) in self._keymap.items() if c == code]:
             del self._keymap[old]
+        # Programs read the new meaning when they handle the event that the server sends them now.
         self._display.change_keyboard_mapping(code, [[keysym] * 2])
         self._display.sync()
         self._keymap[keysym] = code, False
@@ -372,7 +380,9 @@ def _connect(socket: Path) -> display.Display:
     def get_socket(*_: object) -> Any:
         return unix_connect._get_unix_socket(path)
 
-    with _CONNECTING:
+    with (
+        _CONNECTING
+    ):  # the library's connect is a module's global: one thread at a time replaces it
         usual = connection.connect
         connection.connect = SimpleNamespace(
             get_display=usual.get_display, get_socket=get_socket, get_auth=lambda *_: (b"", b"")

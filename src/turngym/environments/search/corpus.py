@@ -200,7 +200,13 @@ class FolderSource:
 
 
 def record_of(value: Any, where: str, after: Position) -> Record:
-    """Return the record for one JSON value, checked."""
+    """Return the record for one JSON value, checked.
+
+    Args:
+        value: An object with ``id`` and ``text``, and optionally ``title`` and ``meta``.
+        where: File and place, for messages.
+        after: Where to go on behind it.
+    """
     problem = _problem(value)
     if problem:
         return Record(problem=problem, where=where, after=after)

@@ -163,6 +163,10 @@ def build_index(
 def open_index(folder: Path, engine: str = "sqlite") -> SearchBackend:
     """Return the index in ``folder``, to be searched by ``engine``.
 
+    Args:
+        folder: That ``build_index`` filled.
+        engine: ``"sqlite"``, ``"hybrid"`` or a key of ``ENGINES``.
+
     Raises:
         ConfigError: There is no finished index, or it was built without this engine.
         MissingExtraError: The engine is not installed.
@@ -186,8 +190,9 @@ def open_index(folder: Path, engine: str = "sqlite") -> SearchBackend:
 
 _BACKENDS = "turngym.environments.search.backends"
 ENGINES: Mapping[str, tuple[str, str]] = {
-    name: (f"{_BACKENDS}.{name}:build", f"{_BACKENDS}.{name}:open_built")
-    for name in ("tantivy", "bm25s", "dense")
+    "tantivy": (f"{_BACKENDS}.tantivy:build", f"{_BACKENDS}.tantivy:TantivyBackend"),
+    "bm25s": (f"{_BACKENDS}.bm25s:build", f"{_BACKENDS}.bm25s:Bm25sBackend"),
+    "dense": (f"{_BACKENDS}.dense:build", f"{_BACKENDS}.dense:open_built"),
 }
 """Further engines: name to what builds and what opens an index, as ``"module:function"``."""
 HYBRID = "hybrid"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Unpack
 
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import Document
-from turngym.environments.search.questions import Lookup, Question, sound_question
+from turngym.environments.search.questions import Lookup, Question, Soundness, sound_question
 
 _MAX_COMPARED = 4
 """Dependencies that an expert may have to open."""
@@ -62,37 +63,17 @@ class PackageGraph:
 
 
 def sample_package_question(
-    graph: PackageGraph,
-    backend: SearchBackend,
-    rng: Random,
-    *,
-    k: int,
-    snippet_words: int,
-    accept: Callable[[Question], bool] = lambda _: True,
-    tries: int = 3_000,
+    graph: PackageGraph, backend: SearchBackend, rng: Random, **demands: Unpack[Soundness]
 ) -> Question | None:
-    """Return a random question that an expert can answer and that gives nothing away.
+    """Return a random sound question, or None when the index seems to have none.
 
     Args:
         graph: What it is about.
         backend: The same packages, to be searched.
         rng: Where chance comes from.
-        k: Results of a search.
-        snippet_words: Words shown of each result.
-        accept: Further demands.
-        tries: How often to try.
-
-    Returns:
-        The question, or None when the index seems to have none.
+        demands: As ``sound_question``.
     """
-    return sound_question(
-        lambda: rng.choice(_GENERATORS)(graph, rng),
-        backend,
-        k=k,
-        snippet_words=snippet_words,
-        accept=accept,
-        tries=tries,
-    )
+    return sound_question(lambda: rng.choice(_GENERATORS)(graph, rng), backend, **demands)
 
 
 def _largest_dependency(graph: PackageGraph, rng: Random) -> Question | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import snippet, terms
@@ -174,11 +174,29 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
 
 
 def unreachable(question: Question, backend: SearchBackend, *, k: int) -> str:
-    """Return which step of the expert's way does not work, or "" when all do."""
+    """Return which step of the expert's way does not work, or "" when all do.
+
+    Args:
+        question: With its plan.
+        backend: Where it will be searched.
+        k: Results among which each document must be.
+    """
     for step in question.plan:
         if all(hit.id != step.doc for hit in backend.search(step.query, k)):
             return f"{step.query!r} does not find {step.doc!r} among {k}"
     return ""
+
+
+class Soundness(TypedDict, total=False):
+    """What is demanded of a sampled question, and how often to try."""
+
+    k: Required[int]
+    """Results of a search."""
+    snippet_words: Required[int]
+    """Words shown of each result."""
+    accept: Callable[[Question], bool]
+    """Further demands."""
+    tries: int
 
 
 def sound_question(
@@ -187,16 +205,16 @@ def sound_question(
     *,
     k: int,
     snippet_words: int,
-    accept: Callable[[Question], bool],
-    tries: int,
+    accept: Callable[[Question], bool] = lambda _: True,
+    tries: int = 3_000,
 ) -> Question | None:
     """Return the first sampled question that an expert can answer and that gives nothing away.
 
     Args:
         sample: Makes a question; None when a try came to nothing.
         backend: Where it will be searched.
-        k: Results of a search.
-        snippet_words: Words shown of each.
+        k: Results of a search, for the proof that an expert finds its way.
+        snippet_words: Words shown of each, for the leak test.
         accept: Further demands.
         tries: How often to try; then the answer is None.
     """

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from random import Random
+from typing import Unpack
 
-from turngym.environments.search.questions import Lookup, Question, sound_question
+from turngym.environments.search.questions import Lookup, Question, Soundness, sound_question
 from turngym.environments.search.relations import BY_NAME, BY_SUBJECT, Relation
 from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import KINDS, Entity, World
@@ -57,7 +58,13 @@ def described(world: World, rng: Random, kind: str) -> Path | None:
 
 
 def described_as(entity: Entity, rng: Random, *, without: Entity | None = None) -> Path | None:
-    """Return ``entity`` as what a fact of another one points to, or by name if nothing does."""
+    """Return ``entity`` as what a fact of another one points to, or by name if nothing does.
+
+    Args:
+        entity: What is described.
+        rng: Chooses among the facts.
+        without: An entity whose facts may not be used, since they are the answer.
+    """
     ways = [
         (relation, who)
         for relation, referrers in entity.referrers.items()
@@ -86,37 +93,17 @@ _COMPARISONS = (
 
 
 def sample_question(
-    world: World,
-    kind: str,
-    rng: Random,
-    *,
-    k: int,
-    snippet_words: int,
-    accept: Callable[[Question], bool] = lambda _: True,
-    tries: int = 3_000,
+    world: World, kind: str, rng: Random, **demands: Unpack[Soundness]
 ) -> Question | None:
-    """Return a random question that an expert can answer and that gives nothing away.
+    """Return a random sound question, or None when the world seems to have none.
 
     Args:
         world: What it is about.
         kind: A key of ``GENERATORS``.
         rng: Where chance comes from.
-        k: Results of a search, for the proof that an expert finds its way.
-        snippet_words: Words shown of each result, for the leak test.
-        accept: Further demands.
-        tries: How often to try.
-
-    Returns:
-        The question, or None when the world seems to have none.
+        demands: As ``sound_question``.
     """
-    return sound_question(
-        lambda: GENERATORS[kind](world, rng),
-        world.backend,
-        k=k,
-        snippet_words=snippet_words,
-        accept=accept,
-        tries=tries,
-    )
+    return sound_question(lambda: GENERATORS[kind](world, rng), world.backend, **demands)
 
 
 def _chain(world: World, rng: Random, *, hops: int) -> Question | None:

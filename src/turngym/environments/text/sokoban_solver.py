@@ -129,7 +129,10 @@ def least_pushes(room: Room, boxes: Boxes) -> int:
 def play_backwards(room: Room, rng: np.random.Generator, *, pulls: int) -> tuple[Boxes, int] | None:
     """Return boxes and player after pulling boxes off the goals at random, so it can be solved.
 
-    None when nothing could be pulled any more.
+    Args:
+        room: With as many goals as boxes.
+        rng: Chooses the pulls.
+        pulls: How many; None is returned when nothing could be pulled any more.
     """
     boxes = room.goals
     free = [cell for cell in room.floor if cell not in boxes]

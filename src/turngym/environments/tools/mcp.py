@@ -8,26 +8,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turngym.environments.core.actions import Action, JsonTools
+from turngym.environments.core.actions import Action, JsonTools, function_tool
 from turngym.environments.core.env import AsyncTurnEnv
 from turngym.environments.core.episode import Outcome
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 from turngym.tasks.base import Task
 
 ANSWER = "answer"
-_ANSWER_TOOL = {
-    "type": "function",
-    "function": {
-        "name": ANSWER,
-        "description": "Say that you are done, and what the answer is.",
-        "parameters": {
-            "type": "object",
-            "properties": {"text": {"type": "string"}},
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-    },
-}
+_ANSWER_TOOL = function_tool(
+    ANSWER, "Say that you are done, and what the answer is.", {"text": {"type": "string"}}, ["text"]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,12 @@ async def make_context(
 ) -> PrewarmedContext:
     """Return a new context whose only way out is ``proxy``. In the host's loop.
 
+    Args:
+        host: The browser.
+        settings: Of the session that it is for.
+        storage: Cookies and local storage to begin with; None for none.
+        proxy: Not yet open.
+
     Raises:
         BrowserGone: There is no browser to be had.
     """

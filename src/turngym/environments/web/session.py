@@ -142,6 +142,7 @@ class WebSession:
         if self._is_next_wanted:  # now, since the wait for the page to become quiet is idle time
             self._is_next_wanted = False
             await prewarm(self.host, s)
+        # Looking may itself show that tabs opened or died; each round settles at least one of them.
         for _ in range(MAX_TABS + 1):
             await self._settle_arrivals()
             try:
@@ -252,6 +253,7 @@ class WebSession:
             await self.new_tab()
 
     def _dialog_opened(self, dialog: Dialog) -> None:
+        # A task of its own: the page, and the step with it, waits until a dialog is answered.
         self._later(self._answer_dialog(dialog))
 
     async def _answer_dialog(self, dialog: Dialog) -> None:

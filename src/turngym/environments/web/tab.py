@@ -77,6 +77,8 @@ class Tab:
         session = await self.page.context.new_cdp_session(self.page)
         self._session = session
         self._requests = Requests(session)
+        # Not Playwright's evaluate: it runs in the page's own world, where a page could replace
+        # what we call and see that it is read; and it waits for ever for a page that hangs.
         session.on("Runtime.executionContextCreated", self._context_created)
         session.on("Runtime.executionContextDestroyed", self._context_destroyed)
         session.on("Runtime.executionContextsCleared", lambda _: self._lose_world())
@@ -150,6 +152,11 @@ class Tab:
     ) -> dict[str, Any]:
         """Return what ``page.js`` sees once document and network are quiet, or at the cap.
 
+        Args:
+            quiet_ms: The document must not have changed for so long.
+            cap_ms: Longest wait; then the page is shown as it is, and said to be busy.
+            options: As ``observe`` of ``page.js`` takes them.
+
         Raises:
             TabLost: The page crashed, or its main thread does not answer.
         """
@@ -158,7 +165,7 @@ class Tab:
         load_ms = max(cap_ms, _LOAD_MS)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            quiet = quiet_ms if left_ms > 1 else 0
+            quiet = quiet_ms if left_ms > 1 else 0  # at the cap the page is read as it is
             try:
                 raw = await self.call(
                     "observe",
@@ -193,6 +200,11 @@ class Tab:
 
     async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:
         """Return what the function ``name`` of ``page.js`` gives.
+
+        Args:
+            name: Of the function.
+            arguments: JSON values.
+            seconds: How long the answer may take.
 
         Raises:
             TabLost: As ``observe``.
@@ -281,7 +293,11 @@ class Tab:
         await self.within(self.page.mouse.click(x, y, button="right"))
 
     async def within(self, work: Coroutine[Any, Any, T], seconds: float = _ANSWER_S) -> T:
-        """Return what ``work`` on the page gives.
+        """Return what ``work`` on the page gives, within a time limit.
+
+        Args:
+            work: A coroutine of Playwright's or ours; closed unawaited when the page has crashed.
+            seconds: The limit.
 
         Raises:
             TabLost: It took longer, or the page is gone.
@@ -375,7 +391,7 @@ class Tab:
     def _lose_world(self) -> None:
         self._world = None
         self._world_ready.clear()
-        self._lost.set()
+        self._lost.set()  # wakes who waits for this world to go; the next world gets a new event
         self._lost = asyncio.Event()
 
     def _crashed(self, _page: object) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from turngym.errors import EnvironmentFault, missing_extra
+from turngym.errors import EnvironmentFault
+from turngym.plugins import import_extra
 
 ANSWER_S = 20.0
 """How long a device may take to answer one command."""
@@ -109,9 +110,5 @@ class Wire:
             ) from error
 
 
-def _adbutils() -> Any:  # an optional package without types
-    try:
-        import adbutils
-    except ModuleNotFoundError as error:
-        raise missing_extra("Android devices", "android") from error
-    return adbutils
+def _adbutils() -> Any:
+    return import_extra("adbutils", "Android devices", "android")

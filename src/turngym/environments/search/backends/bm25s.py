@@ -9,7 +9,7 @@ from typing import Any
 from turngym.environments.search.backends.sqlite import STOP_WORDS
 from turngym.environments.search.backends.stored import StoredBackend, no_argument
 from turngym.environments.search.documents import terms
-from turngym.errors import missing_extra
+from turngym.plugins import import_extra
 
 _TITLE_REPEATS = 4
 
@@ -64,18 +64,9 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
     index.save(str(folder))
 
 
-def open_built(database: Path, folder: Path) -> Bm25sBackend:
-    """Return the backend over what ``build`` wrote."""
-    return Bm25sBackend(database, folder)
-
-
 def _words(text: str) -> list[str]:
     return [word for word in terms(text) if word not in STOP_WORDS]
 
 
-def _bm25s() -> Any:  # it has no types
-    try:
-        import bm25s
-    except ImportError as error:
-        raise missing_extra("search engine 'bm25s'", "search") from error
-    return bm25s
+def _bm25s() -> Any:
+    return import_extra("bm25s", "search engine 'bm25s'", "search")

@@ -20,7 +20,8 @@ from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.cassette import Answer, Cassette
 from turngym.environments.search.documents import Document, Hit
 from turngym.environments.search.html_text import html_to_text
-from turngym.errors import ConfigError, EnvironmentFault, missing_extra, unknown_name
+from turngym.errors import ConfigError, EnvironmentFault, unknown_name
+from turngym.plugins import import_extra
 
 if TYPE_CHECKING:
     import httpx
@@ -112,7 +113,7 @@ class HttpBackend:
         self._lock = Lock()
         self._memory = QueryMemory()
         self._known: dict[str, Hit] = {}
-        _httpx()
+        import_extra("httpx", "a live search engine", "search")
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return what the engine finds, in its order."""
@@ -207,7 +208,7 @@ class HttpBackend:
         return answer
 
     def _try(self, request: dict[str, str]) -> Answer:
-        httpx = _httpx()
+        httpx = import_extra("httpx", "a live search engine", "search")
         problem, wait = "", 0.0
         for attempt in range(self._retries + 1):
             if attempt:
@@ -255,7 +256,7 @@ class HttpBackend:
     def _get_client(self) -> httpx.Client:
         with self._lock:
             if self._client is None:
-                self._client = _httpx().Client(
+                self._client = import_extra("httpx", "a live search engine", "search").Client(
                     timeout=self._timeout_s, follow_redirects=True, trust_env=False
                 )
             client: httpx.Client = self._client
@@ -272,14 +273,6 @@ def _at(value: Any, path: str) -> Any:
 def _seconds(text: str) -> float:
     """Return a ``Retry-After`` in seconds, within bounds; 0 for a date or nonsense."""
     return min(_MAX_WAIT_S, float(text)) if text.strip().isdigit() else 0.0
-
-
-def _httpx() -> Any:  # imported late: only live engines need it
-    try:
-        import httpx
-    except ImportError as error:
-        raise missing_extra("a live search engine", "search") from error
-    return httpx
 
 
 KINDS: Mapping[str, Api] = {"searxng": SEARXNG, "rest": Api()}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from turngym.environments.search.backends.sqlite import STOP_WORDS
 from turngym.environments.search.backends.stored import StoredBackend, no_argument
 from turngym.environments.search.documents import terms
-from turngym.errors import missing_extra
+from turngym.plugins import import_extra
 
 _TITLE_WEIGHT = 4.0
 _WRITER_BYTES = 128_000_000
@@ -28,7 +27,7 @@ class TantivyBackend(StoredBackend):
 
     def __init__(self, database: Path, folder: Path) -> None:
         super().__init__(database)
-        tantivy = _tantivy()
+        tantivy = import_extra("tantivy", "search engine 'tantivy'", "search")
         self._index = tantivy.Index.open(str(folder))
         self._searcher = self._index.searcher()
         self._fields = {"title": _TITLE_WEIGHT, "text": 1.0}
@@ -57,7 +56,7 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
     from turngym.environments.search.index import documents_of
 
     no_argument("tantivy", argument)
-    tantivy = _tantivy()
+    tantivy = import_extra("tantivy", "search engine 'tantivy'", "search")
     schema = tantivy.SchemaBuilder()
     schema.add_integer_field("number", stored=True, fast=True)
     for name in ("title", "text"):
@@ -71,16 +70,3 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
         )
     writer.commit()
     writer.wait_merging_threads()
-
-
-def open_built(database: Path, folder: Path) -> TantivyBackend:
-    """Return the backend over what ``build`` wrote."""
-    return TantivyBackend(database, folder)
-
-
-def _tantivy() -> Any:  # it has no types
-    try:
-        import tantivy
-    except ImportError as error:
-        raise missing_extra("search engine 'tantivy'", "search") from error
-    return tantivy

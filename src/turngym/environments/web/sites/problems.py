@@ -55,7 +55,13 @@ def visit(url: str) -> Stage:
 
 
 def press(name: str, *roles: str, after: str = "") -> Stage:
-    """Click what is called ``name``, or has the id or class; the first one after ``after``."""
+    """Return the stage that clicks an element.
+
+    Args:
+        name: What it is called; with a leading ``#`` or ``.`` also its id or class.
+        roles: Which roles it may have; any without.
+        after: Only elements behind the first line that holds this text count.
+    """
     return lambda page: click(_find(page, name, roles, after))
 
 

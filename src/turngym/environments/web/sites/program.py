@@ -266,19 +266,19 @@ def _jails() -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+def storage_with(site: str, cookies: Mapping[str, str]) -> dict[str, Any]:
+    """Return the browser's storage that holds the session cookies of ``site``, name to value."""
+    common = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
+    found = [
+        {"name": name, "value": value, "domain": f"{site}.test", **common}
+        for name, value in cookies.items()
+    ]
+    return {"cookies": found, "origins": []}
+
+
 def django_session(site: str) -> dict[str, Any]:
     """Return the browser's storage in which the user of a Django site is signed in.
 
     The seed of the site made the session; see ``inside/django_site.py``.
     """
-    cookie = {
-        "name": "sessionid",
-        "value": "workshop" * 4,
-        "domain": f"{site}.test",
-        "path": "/",
-        "expires": -1,
-        "httpOnly": True,
-        "secure": False,
-        "sameSite": "Lax",
-    }
-    return {"cookies": [cookie], "origins": []}
+    return storage_with(site, {"sessionid": "workshop" * 4})

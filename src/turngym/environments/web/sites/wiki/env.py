@@ -12,7 +12,7 @@ from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.problems import ProblemGenerator
-from turngym.environments.web.sites.program import Program
+from turngym.environments.web.sites.program import Program, storage_with
 from turngym.environments.web.sites.wiki.tasks import GENERATORS
 
 _TITLE = "{0}_namespace AS space, replace({0}_title, '_', ' ') AS title"
@@ -48,22 +48,9 @@ class WikiEnv(SiteEnv):
     generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
     start: ClassVar[str] = "/wiki/Main_Page"
     looks: ClassVar[Settings] = Settings(ignore="#mw-notification-area")  # it goes after a while
-    signed_in: ClassVar[Any] = {
-        "cookies": [
-            {
-                "name": f"wiki{name}",
-                "value": value,
-                "domain": "wiki.test",
-                "path": "/",
-                "expires": -1,
-                "httpOnly": True,
-                "secure": False,
-                "sameSite": "Lax",
-            }
-            for name, value in (("UserID", "3"), ("UserName", "Ada"), ("Token", "f00d" * 8))
-        ],
-        "origins": [],
-    }
+    signed_in: ClassVar[Any] = storage_with(
+        "wiki", {"wikiUserID": "3", "wikiUserName": "Ada", "wikiToken": "f00d" * 8}
+    )
 
     def read(self, connection: sqlite3.Connection) -> Data:
         """Return pages, edits, protections, blocks, and what users may and like."""
