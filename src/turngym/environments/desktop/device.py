@@ -29,74 +29,57 @@ class Device(Protocol):
 
     def look(self) -> View:
         """Wait until the screen is quiet, and return what is on it, with marks."""
-        ...
 
     def pixels(self) -> Image:
         """Return the screen, uint8 [height, width, 3]."""
-        ...
 
     def reveal(self, element: Element) -> None:
         """Bring ``element`` to the front, so that its place on the screen is its own."""
-        ...
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
         """Click or tap; ``button`` is ``left`` or ``right`` (a long press on a phone)."""
-        ...
 
     def move(self, x: int, y: int) -> str | None:
         """Put the pointer at a place."""
-        ...
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
         """Press at ``start``, move to ``end`` and release; a swipe on a phone."""
-        ...
 
     def scroll(self, x: int, y: int, *, up: bool) -> str | None:
         """Scroll what is at a place by some lines."""
-        ...
 
     def type_text(self, text: str) -> str | None:
         """Type at the focus, at most ``MAX_TYPED`` characters."""
-        ...
 
     def press(self, keys: str) -> str | None:
         """Press a key or a chord such as ``ctrl+shift+s``."""
-        ...
 
     def launch(self, *command: str) -> None:
         """Start an application and wait for its window."""
-        ...
 
     def run(self, *command: str) -> int | None:
         """Run a program to its end; return its exit status, None when it takes too long."""
-        ...
 
     def write_files(self, files: Mapping[str, bytes | None]) -> None:
         """Write files by path below home; None makes a folder."""
-        ...
 
     def read_file(self, path: str) -> bytes | None:
         """Return a file below home, or None; links are not followed."""
-        ...
 
     def tree(self) -> dict[str, bytes | None]:
         """Return every file below home that is not hidden; folders have None."""
-        ...
 
     def clipboard(self) -> str | None:
         """Return the text on the clipboard."""
-        ...
 
     def state(self, query: str) -> str | None:
         """Return what the system says about itself, or None where it says nothing.
 
         Every device knows ``"window"``, what is in front; more is its own.
         """
-        ...
 
     def close(self) -> None:
         """End it and all that runs on it. Safe to call twice."""
-        ...
 
 
 class Screened:
@@ -119,7 +102,6 @@ class Phone(Screened):
         """Do nothing: on a phone nothing lies over what is listed."""
 
     def move(self, x: int, y: int) -> str | None:
-        """Say that there is no pointer."""
         return self._outside(x, y) or "A phone has no pointer to move."
 
     def clipboard(self) -> str | None:

@@ -142,12 +142,10 @@ class GroundingEnv(DeviceEnv):
         return super().page() if self._shows_tree else f"Goal: {self.goal}"
 
     def perform(self, action: Action) -> str | None:
-        """Carry out nothing; say whether the place is one."""
         place = self._pointed(action)
         return place if isinstance(place, str) else None
 
     def judge(self, action: Action) -> Outcome:
-        """Return the end of the episode."""
         predicted = self._pointed(action)
         assert not isinstance(predicted, str)
         middle = ((predicted[0] + predicted[2]) / 2, (predicted[1] + predicted[3]) / 2)
@@ -166,7 +164,6 @@ class GroundingEnv(DeviceEnv):
         )  # fmt: skip
 
     def score(self) -> float:
-        """Return 1 when the last turn hit."""
         return self._score
 
     def expert_action(self) -> str:

@@ -110,13 +110,11 @@ class X11Device(Screened):
             self._settle()
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
-        """Click at a place of the screen."""
         if (problem := self._outside(x, y)) is None:
             self.screen.click(x, y, button=button, times=times)
         return problem
 
     def move(self, x: int, y: int) -> str | None:
-        """Put the pointer at a place of the screen."""
         if (problem := self._outside(x, y)) is None:
             self.screen.move(x, y)
         return problem
@@ -144,7 +142,6 @@ class X11Device(Screened):
         return None
 
     def press(self, keys: str) -> str | None:
-        """Press the keys of a chord together."""
         names = ["+"] if keys == "+" else keys.replace(" ", "").split("+")
         if names[-2:] == ["", ""]:  # such as ctrl++
             names[-2:] = ["+"]

@@ -49,15 +49,12 @@ class Source(Protocol):
 
     def fingerprint(self) -> str:
         """Return what changes when the contents do."""
-        ...
 
     def size(self) -> int:
         """Return the first number of the position at the end, for progress."""
-        ...
 
     def records(self, start: Position = START) -> Iterator[Record]:
         """Yield the records from ``start`` on."""
-        ...
 
 
 def open_source(path: Path) -> Source:

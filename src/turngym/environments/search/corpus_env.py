@@ -97,7 +97,6 @@ class CorpusEnv(SearchEnv):
         return self.task(task.split, int(task_id.rpartition("/")[2]))
 
     def question_of(self, task: Task) -> tuple[Question, None]:
-        """Return the question of ``task``."""
         if self._questions is not None:
             return self._questions[task.split][int(task.id.rpartition("/")[2])], None
         number = int(task.id.rpartition("/")[2])

@@ -107,7 +107,6 @@ class HouseholdEnv(EngineGame):
         return Outcome(text=text, reward=float(self._is_won), terminated=self._is_won)
 
     def possible_commands(self) -> dict[str, str]:
-        """Return what the planner's operators allow now."""
         return {command: command for command in self._playing().commands}
 
     def refusal(self, command: str) -> str:
@@ -115,7 +114,6 @@ class HouseholdEnv(EngineGame):
         return "Nothing happens."
 
     def score(self) -> float:
-        """Return 1 when the task is done."""
         return float(self._is_won)
 
     def anchor(self) -> str:

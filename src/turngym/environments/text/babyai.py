@@ -125,7 +125,6 @@ class BabyAIEnv(EngineGame):
         return {text: text for text in MOVES}
 
     def score(self) -> float:
-        """Return 1 when the instruction was carried out."""
         return float(self.state.is_done)
 
     def anchor(self) -> str:

@@ -101,7 +101,6 @@ class ChessEndgameEnv(TextGame):
         return Outcome(text=self.describe())
 
     def score(self) -> float:
-        """Return 1 after mate."""
         return float(self.state.result == "mate")
 
     def legal_actions(self) -> list[str]:

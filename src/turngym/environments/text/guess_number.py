@@ -54,7 +54,6 @@ class GuessNumberEnv(TextGame):
         return NumberState(int(rng.integers(low, high + 1)), low, high)
 
     def instance_key(self) -> str:
-        """Return range and secret."""
         s = self.state
         return f"{s.low} {s.high} {s.secret}"
 
@@ -83,7 +82,6 @@ class GuessNumberEnv(TextGame):
         return Outcome(text=f"lower. {self.describe()}")
 
     def score(self) -> float:
-        """Return 1 when the number was found."""
         return float(self.state.found)
 
     def legal_actions(self) -> list[str]:

@@ -98,7 +98,6 @@ class MazeEnv(TextGame):
         return Outcome(text=("got key. " if found else "") + self.describe())
 
     def score(self) -> float:
-        """Return 1 when the door was reached."""
         return float(self.state.done)
 
     def legal_actions(self) -> list[str]:

@@ -102,7 +102,6 @@ class SokobanEnv(TextGame):
         return Outcome(text=self.describe())
 
     def score(self) -> float:
-        """Return 1 when every box stands on a goal."""
         return float(self.state.boxes == self.state.room.goals)
 
     def legal_actions(self) -> list[str]:

@@ -111,7 +111,6 @@ class TextWorldEnv(EngineGame):
         return "" if verb in ("look", "inventory") else f"You {command}."
 
     def score(self) -> float:
-        """Return the points won as a share of all points."""
         progression = self.state.progression
         if progression.completed:
             return 1.0
@@ -119,7 +118,6 @@ class TextWorldEnv(EngineGame):
         return float(min(progression.score / points, 1.0)) if points else 0.0
 
     def possible_commands(self) -> dict[str, str]:
-        """Return what TextWorld admits now."""
         return {command: command for command in self._possible}
 
     def anchor(self) -> str:
@@ -176,7 +174,6 @@ class CoinEnv(TextWorldEnv):
         return "Find the coin and take it."
 
     def expert_command(self) -> str:
-        """Walk to the coin by a shortest way."""
         return fetch(self.view, "o_0") or "look"
 
 
@@ -248,6 +245,5 @@ class CookingEnv(TextWorldEnv):
         return lacking or super().refusal(command)
 
     def expert_command(self) -> str:
-        """Cook as the recipe says."""
         cookbook = next(k for k, info in self.game.infos.items() if info.name == "cookbook")
         return cook(self.view, cookbook=cookbook, has_read=self.state.has_read)

@@ -75,7 +75,6 @@ class TableGame(GymnasiumEnv):
         """Return what makes the start this one; decides its split."""
 
     def prepare(self, seed: int) -> None:
-        """Forget the last episode."""
         self._won = False
 
     def accepts(self, task: Task) -> bool:
@@ -85,7 +84,6 @@ class TableGame(GymnasiumEnv):
         return plan is not None and shortest <= len(plan) <= longest
 
     def reward(self, inner_reward: float, terminated: bool) -> float:
-        """Return 1 for a paid end, else 0."""
         self._won = terminated and inner_reward > 0
         return float(self._won)
 
@@ -147,11 +145,9 @@ class TaxiEnv(TableGame):
             )
 
     def inner_env(self) -> InnerEnv:
-        """Return a plain taxi world."""
         return InnerTaxi()
 
     def instance_key(self) -> str:
-        """Return the starting state."""
         return str(self.state)
 
     def describe(self, state: int, info: Info) -> str:
@@ -205,7 +201,6 @@ class FrozenLakeEnv(TableGame):
         )
 
     def inner_env(self) -> InnerEnv:
-        """Return a lake; ``prepare`` replaces it."""
         return InnerFrozenLake(is_slippery=False)
 
     def prepare(self, seed: int) -> None:
@@ -216,7 +211,6 @@ class FrozenLakeEnv(TableGame):
         self.inner = InnerFrozenLake(desc=self._lake, is_slippery=False)
 
     def instance_key(self) -> str:
-        """Return the map."""
         return "/".join(self._lake)
 
     def describe(self, state: int, info: Info) -> str:

@@ -117,7 +117,6 @@ class QuestionGame(TextGame):
         return self._answer(str(action.arguments["question"]).strip().lower())
 
     def score(self) -> float:
-        """Return 1 when the secret was guessed."""
         return float(self.state.guess == self.state.secret)
 
     def legal_actions(self) -> list[str]:

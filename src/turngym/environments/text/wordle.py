@@ -62,7 +62,6 @@ class WordleEnv(TextGame):
         return WordleState(words[int(rng.integers(len(words)))])
 
     def instance_key(self) -> str:
-        """Return the secret."""
         return self.state.secret
 
     def opening_info(self) -> dict[str, Any]:
@@ -90,7 +89,6 @@ class WordleEnv(TextGame):
         return Outcome(text=f"{text}. {self._left()}", terminated=over)
 
     def score(self) -> float:
-        """Return 1 when the secret was guessed."""
         return float(self.state.secret in self.state.guesses)
 
     def legal_actions(self) -> list[str]:

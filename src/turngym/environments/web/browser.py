@@ -76,7 +76,6 @@ class Stoppable(Protocol):
 
     async def stop(self) -> None:
         """End it. Safe to call twice."""
-        ...
 
 
 class BrowserHost(SharedResource):

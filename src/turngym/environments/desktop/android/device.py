@@ -120,7 +120,6 @@ class AndroidDevice(Phone):
         return decode(picture, self.width, self.height)
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
-        """Tap; the right button presses long."""
         if problem := self._outside(x, y):
             return problem
         tap = f"input tap {x} {y}"
@@ -155,7 +154,6 @@ class AndroidDevice(Phone):
         return None
 
     def press(self, keys: str) -> str | None:
-        """Press a key; a chord needs Android 13 or later."""
         names = [name.lower() for name in keys.replace(" ", "").split("+")]
         codes = [KEYCODES.get(name) for name in names]
         if None in codes or len(codes) > 4:
@@ -187,11 +185,9 @@ class AndroidDevice(Phone):
             self._launched.append(target.split("/")[0])
 
     def run(self, *command: str) -> int | None:
-        """Run a command of the device's shell to its end."""
         return self._wire.status(*command)
 
     def write_files(self, files: Mapping[str, bytes | None]) -> None:
-        """Write files below home; None makes a folder."""
         for path, data in files.items():
             folder = path if data is None else path.rpartition("/")[0]
             self._wire.ask("mkdir", "-p", f"{self._home}/{folder}".rstrip("/"))

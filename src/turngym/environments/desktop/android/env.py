@@ -108,7 +108,6 @@ class AndroidEnv(ProblemEnv):
             device.launch(*problem.launch)
 
     def is_done(self, answer: str | None) -> bool:
-        """Ask the problem's judge."""
         device = self.device
         assert isinstance(device, AndroidDevice)
         return self.problem.is_done(device, answer)

@@ -78,7 +78,6 @@ class WebPhone(Phone):
         return decode(self._await(self._session.screenshot()), self.width, self.height)
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
-        """Tap; the right button presses long."""
         if problem := self._outside(x, y):
             return problem
         if button == "right":
@@ -109,7 +108,6 @@ class WebPhone(Phone):
         return self.drag(*((high, low) if up else (low, high)))
 
     def type_text(self, text: str) -> str | None:
-        """Type ``text`` at the focus; a line end is Enter."""
         if problem := untypable(text, lambda char: char == "\n" or char.isprintable()):
             return problem
         for number, line in enumerate(text.split("\n")):
@@ -150,11 +148,9 @@ class WebPhone(Phone):
             raise EnvironmentFault(f"phone: {problem}")
 
     def run(self, *command: str) -> int | None:
-        """Return None: a browser runs no programs."""
         return None
 
     def write_files(self, files_: Mapping[str, bytes | None]) -> None:
-        """Write files that pages may ask the user for."""
         files.write_files(self._folder, "", files_)
 
     def read_file(self, path: str) -> bytes | None:

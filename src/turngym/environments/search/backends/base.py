@@ -33,7 +33,6 @@ class SearchBackend(Protocol):
         Raises:
             EnvironmentFault: A remote engine failed; the episode has no reward.
         """
-        ...
 
     def get(self, doc_id: str) -> Document | None:
         """Return the document with this id, or None.
@@ -41,11 +40,9 @@ class SearchBackend(Protocol):
         Raises:
             EnvironmentFault: A remote engine failed.
         """
-        ...
 
     def close(self) -> None:
         """Release files and connections. Safe to call twice."""
-        ...
 
 
 class QueryMemory:

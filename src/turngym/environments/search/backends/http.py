@@ -116,7 +116,6 @@ class HttpBackend:
         import_extra("httpx", "a live search engine", "search")
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """Return what the engine finds, in its order."""
         hits = self._memory.get(query, k, self._search)
         with self._lock:
             if len(self._known) > _MAX_KNOWN:

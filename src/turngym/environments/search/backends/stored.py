@@ -30,7 +30,6 @@ class StoredBackend:
         raise NotImplementedError
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """Return the ``k`` best documents."""
         return self._memory.get(query, k, self._search)
 
     def get(self, doc_id: str) -> Document | None:

@@ -146,7 +146,6 @@ class MiniWobEnv(WebEnv):
         pages()  # complains at once
 
     def sites(self) -> Mapping[str, Site]:
-        """Return the one site of all tasks."""
         return {HOST: pages()}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
@@ -172,7 +171,6 @@ class MiniWobEnv(WebEnv):
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
 
     async def judge(self, action: Action) -> Outcome | None:
-        """Ask the page whether the episode is over."""
         is_over, raw, timed, reason = await self._evaluate_js(_STATE)
         if not is_over:
             return None
@@ -190,7 +188,6 @@ class MiniWobEnv(WebEnv):
         return max(0.0, min(1.0, self.episode.raw_reward or 0.0))
 
     def instance_key(self) -> str:
-        """Return a digest of the sampled problem."""
         return f"{self.episode.task} {self.episode.key}"
 
     def expert_action(self) -> str:

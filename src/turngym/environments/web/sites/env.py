@@ -131,7 +131,6 @@ class SiteEnv(WebEnv):
             return self.read(connection)
 
     def sites(self) -> Mapping[str, Site]:
-        """Return the application of this slot."""
         return {f"{self.site}.test": self.slot.server}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
@@ -152,7 +151,6 @@ class SiteEnv(WebEnv):
         raise EnvironmentFault(f"{self.name}: no problem of split {task.split!r} in {_DRAWS}")
 
     async def judge(self, action: Action) -> Outcome | None:
-        """End the episode at ``stop`` or ``answer``."""
         if action.name not in ("stop", "answer"):
             return None
         problem, given = self.problem, str(action.arguments.get("text", ""))
