@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from turngym.environments.desktop.names import (
     GROUNDING_APPS,
     PACKAGES,
@@ -13,7 +15,11 @@ from turngym.environments.gym.registration import register
 from turngym.environments.web.chromium import NEED
 
 _HERE = "turngym.environments.desktop"
-_MODULES = ("Xlib", "jeepney")
+_X11: dict[str, Any] = {
+    "extra": "desktop", "modules": ("Xlib", "jeepney"), "programs": PROGRAMS, "packages": PACKAGES,
+    "provides": ("anchor",),
+}  # fmt: skip
+"""What every environment with a real desktop needs and gives."""
 
 
 def register_desktop() -> None:
@@ -25,11 +31,7 @@ def register_desktop() -> None:
             family="desktop",
             max_turns=60,
             kwargs={"kind": kind},
-            extra="desktop",
-            modules=_MODULES,
-            programs=PROGRAMS,
-            packages=PACKAGES,
-            provides=("anchor",),
+            **_X11,
         )
     for app in GROUNDING_APPS:
         register(
@@ -38,11 +40,7 @@ def register_desktop() -> None:
             family="desktop",
             max_turns=3,
             kwargs={"app": app},
-            extra="desktop",
-            modules=_MODULES,
-            programs=PROGRAMS,
-            packages=PACKAGES,
-            provides=("anchor",),
+            **_X11,
         )
     for kind in PHONE_TASK_TYPES:
         register(
