@@ -67,7 +67,7 @@ results: ## Train again what the published tables and plots show
 
 learning: ## Compare credit assignment at equal episodes, five seeds each; some hours
 	@$(BOOTSTRAP) core train
-	@$(BIN)/python benchmarks/learning.py $(ARGS)
+	@$(BIN)/python benchmarks/credit/learning.py $(ARGS)
 
 extras: ## Install every optional part
 	@$(BOOTSTRAP) core dev $(EVERYTHING) wiki

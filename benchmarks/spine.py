@@ -56,11 +56,13 @@ class Part:
 
 
 PARTS = {
-    "a": Part(title="One turn of a trivial environment", script="turns.py", peer="gem"),
-    "b": Part(title="Multi-turn generation", script="generation.py", needs_torch=True),
-    "c": Part(title="One GRPO update", script="training_step.py", peer="trl", needs_torch=True),
-    "d": Part(title="Import time and install size", script="footprint.py"),
-    "e": Part(title="Turn credit", script="credit.py", needs_torch=True),
+    "a": Part(title="One turn of a trivial environment", script="engine/turns.py", peer="gem"),
+    "b": Part(title="Multi-turn generation", script="engine/generation.py", needs_torch=True),
+    "c": Part(
+        title="One GRPO update", script="engine/training_step.py", peer="trl", needs_torch=True
+    ),
+    "d": Part(title="Import time and install size", script="engine/footprint.py"),
+    "e": Part(title="Turn credit", script="credit/credit.py", needs_torch=True),
 }
 
 

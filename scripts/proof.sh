@@ -49,8 +49,8 @@ swe)
   $bin/python -m turngym.environments.swe.install
   $bin/turngym check task swe/bugs --parallel 2
   # shellcheck disable=SC2086
-  $bin/python benchmarks/swe_tasks.py ${ARGS:-}
-  $bin/python benchmarks/swe_honest.py
+  $bin/python benchmarks/swe/swe_tasks.py ${ARGS:-}
+  $bin/python benchmarks/swe/swe_honest.py
   TURNGYM_SWE=full tests tests/integration/test_swe_cheats.py ;;
 outside)
   need train openai serve mcp

@@ -138,7 +138,12 @@ def test_the_sdist_holds_what_git_holds(place: Place) -> None:
     with tarfile.open(place.sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
     assert {"Makefile", "CONTRIBUTING.md", "mkdocs.yml", "scripts/bootstrap.py"} <= files
-    assert {"benchmarks/learning.py", "constraints.txt", ".ci/run", "tests/conftest.py"} <= files
+    assert {
+        "benchmarks/credit/learning.py",
+        "constraints.txt",
+        ".ci/run",
+        "tests/conftest.py",
+    } <= files
     if (ROOT / ".git").exists():
         held = subprocess.run(
             ["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True

@@ -14,7 +14,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 @pytest.fixture
 def bench(monkeypatch):
     for name in ("harness", "search_peers", "search_benchmark"):
-        file = BENCHMARKS / f"{name.removesuffix('_benchmark')}.py"
+        room = BENCHMARKS if name == "harness" else BENCHMARKS / "search"
+        file = room / f"{name.removesuffix('_benchmark')}.py"
         spec = importlib.util.spec_from_file_location(name, file)
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)

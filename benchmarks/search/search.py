@@ -30,6 +30,9 @@ from random import Random
 from typing import Any
 
 import search_peers
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from harness import RESULTS, ROOT, child_environment, machine, put_section, quartiles, versions
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000}

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from episodes import CONTEXT, SHAPES, VOCABULARY, make_model
 from harness import (
     Clock,

@@ -15,7 +15,7 @@ gradient and optimizer step and, for turngym, the hand-over of the weights to th
 TRL recomputes activations by default ("gradient checkpointing"), which saves memory and costs time.
 The comparison has it off, as turngym does not; TRL with its default is measured beside it.
 
-Every measured value comes from a fresh process (``sides.py``), which makes a few updates and
+Every measured value comes from a fresh process (``vs_trl.py``), which makes a few updates and
 reports the median of all but the first, and the peak of its resident memory.
 """
 
@@ -26,6 +26,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
+from vs_trl import BATCHES, GROUP, PROMPTS, ROWS, SIDES, UPDATES
 
 from episodes import SHAPES, VOCABULARY, make_model, make_tokenizer
 from harness import (
@@ -39,7 +43,6 @@ from harness import (
     run_part,
     versions,
 )
-from sides import BATCHES, GROUP, PROMPTS, ROWS, SIDES, UPDATES
 from turngym.agents.engine.models import save_model_dir
 
 QUANTITIES = {
@@ -113,7 +116,7 @@ def _add(
 def _in_fresh_process(side: str, batch: str, model_dir: Path, clock: Clock) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="turngym-bench-") as folder:
         output = Path(folder) / "found.json"
-        command = [sys.executable, str(Path(__file__).with_name("sides.py"))]
+        command = [sys.executable, str(Path(__file__).with_name("vs_trl.py"))]
         command += ["--side", side, "--batch", batch, "--model", str(model_dir)]
         command += ["--output", str(output), "--clock", clock_name(clock)]
         done = subprocess.run(

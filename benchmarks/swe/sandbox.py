@@ -26,7 +26,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from harness import RESULTS, ROOT, machine, peer_python, put_section, versions
 from turngym.errors import TurnGymError

@@ -1,7 +1,7 @@
 """Play every web task with the experts, with silence and at random, and write docs/web.md's tables.
 
-Usage: python benchmarks/web_table.py [--episodes 5] [--only 'tracker-*'] [--seconds 200]
-       python benchmarks/web_table.py --render
+Usage: python benchmarks/web/web_table.py [--episodes 5] [--only 'tracker-*'] [--seconds 200]
+       python benchmarks/web/web_table.py --render
 
 Held-out tasks. Every task of an agent is one line of the results, and what has a line is not played
 again, so the work may be done in parts: ``--seconds`` is the time after which no more is begun.
@@ -19,6 +19,8 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from harness import ROOT, put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy

@@ -1,8 +1,8 @@
 """How soon the viewer shows a run of 10,000 episodes, in Chromium on this machine.
 
-    python benchmarks/viewer.py                        play 10,000 mazes, then measure
-    python benchmarks/viewer.py --run RUN --json       measure a run that is there
-    python benchmarks/viewer.py --run RUN --picture docs/images/viewer.png --address '#/e/12'
+    python benchmarks/web/viewer.py                        play 10,000 mazes, then measure
+    python benchmarks/web/viewer.py --run RUN --json       measure a run that is there
+    python benchmarks/web/viewer.py --run RUN --picture docs/images/viewer.png --address '#/e/12'
 
 Times are milliseconds from the start of the navigation, as the browser measures them. *Served cold*
 is a server that has just started and is still reading the run; *served warm* the same server again;

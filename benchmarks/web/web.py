@@ -1,12 +1,12 @@
 """Time web environments beside BrowserGym: the same MiniWoB tasks, Chromium and actions.
 
-Usage: python benchmarks/web.py [--episodes 4] [--concurrency 20] [--json] [--without-peer]
+Usage: python benchmarks/web/web.py [--episodes 4] [--concurrency 20] [--json] [--without-peer]
 
 Writes the section of docs/web.md on speed, unless it prints JSON or does without the peer.
 
 Needs the extra ``web`` and MiniWoB's pages; BrowserGym lives in a venv of its own, made by
-``benchmarks/setup_web.sh``. Both sides play the same tasks with the same clicks, one episode after
-the other, in processes of their own, in turns.
+``benchmarks/web/setup_web.sh``. Both sides play the same tasks with the same clicks, one episode
+after the other, in processes of their own, in turns.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, put_section
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
+from harness import PEERS, ROOT, put_section
 
 HERE = Path(__file__).resolve().parent
-PEER = Path(os.environ.get("TURNGYM_WEB_PEER", HERE / ".venv" / "browsergym"))
+PEER = Path(os.environ.get("TURNGYM_WEB_PEER", PEERS / "browsergym"))
 TASKS = ("click-test", "click-button", "click-link", "click-option")
 WARM_UP = 1
 
@@ -55,7 +57,7 @@ def main() -> int:
             ratio = found["browsergym"][f"{phase}_p50_ms"] / found["ours"][f"{phase}_p50_ms"]
             found[f"{phase}_ratio"] = round(ratio, 2)
     else:
-        print("NOT RUN: browsergym: make it with benchmarks/setup_web.sh", file=sys.stderr)
+        print("NOT RUN: browsergym: make it with benchmarks/web/setup_web.sh", file=sys.stderr)
     print(json.dumps(found), file=sys.stderr)  # in case that the last part fails
     found["many"] = _run(sys.executable, __file__, "--side", "many", options=options)
     print(json.dumps(found, indent=None if options.json else 2))

@@ -289,7 +289,7 @@ def play_peer(peer: str, plan: Plan, trouble: str) -> dict[str, Any]:
     }
 
 
-def measure(quick: bool) -> dict[str, Any]:
+def measure(quick: bool, one_pass: Any, with_ledger: Any) -> dict[str, Any]:
     """Play the plan on every peer that is installed and on our scheduler."""
     from harness import child_environment, peer_python
     from turngym.rollouts.scheduler.metrics import list_schedule
@@ -303,7 +303,9 @@ def measure(quick: bool) -> dict[str, Any]:
         file = Path(folder) / "plan.json"
         file.write_text(json.dumps(plan))
         for trouble in ("none",) if quick else ("none", "raise", "hang"):
-            rows.append({"who": "turngym", "trouble": trouble, **ours(trouble)})
+            rows.append(
+                {"who": "turngym", "trouble": trouble, **ours(trouble, one_pass, with_ledger)}
+            )
             for peer, python in pythons.items():
                 if python is None:
                     rows.append({"who": peer, "trouble": f"NOT RUN: benchmarks/setup.sh {peer}"})
@@ -354,11 +356,9 @@ def make_plan() -> Plan:
     return plan
 
 
-def ours(trouble: str) -> dict[str, Any]:
+def ours(trouble: str, one_pass: Any, with_ledger: Any) -> dict[str, Any]:
     """Play the same episodes on our scheduler, with the ledger on."""
     import asyncio
-
-    from scheduler import one_pass, with_ledger
 
     scenario = one_pass(EPISODES, SLOTS, profile(trouble))
     deadlines = scenario.scheduler.deadlines.model_copy(update={"step_s": DEADLINE_S})

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from episodes import (
     SHAPES,

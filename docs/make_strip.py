@@ -1,6 +1,6 @@
 """Draw one solved episode as a film strip: what was seen, and below it what was done.
 
-Usage: python scripts/film.py [ENV] [OUT] [SCALE]      (SCALE only for desktops and phones)
+Usage: python docs/make_strip.py [ENV] [OUT] [SCALE]      (SCALE only for desktops and phones)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Say what the models of a comparison do in each kind of turn of guesscity.
 
-    python benchmarks/city_turns.py             # after make learning ARGS="--tasks city"
-    python benchmarks/city_turns.py --run igpo  # what became of it
-    python benchmarks/city_turns.py --run random
+    python benchmarks/credit/city_turns.py             # after make learning ARGS="--tasks city"
+    python benchmarks/credit/city_turns.py --run igpo  # what became of it
+    python benchmarks/credit/city_turns.py --run random
 
 Which part of the game is still to be learned decides whether credit for questions can help. Turns
 count from the first answer on.
@@ -25,7 +25,7 @@ from turngym.trainers.runs.opening import load_policy
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "credit_city"
 LEFT = re.compile(r"left (.+)\. differ (.+)\.")
 USEFUL = "questions that tell who is left apart"

@@ -31,7 +31,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from harness import machine
 from turngym.agents.policy import EpisodeContext
@@ -385,7 +387,7 @@ def measure_peers(quick: bool) -> Numbers:
     """GEM and Gymnasium on the same episodes."""
     from scheduler_peers import measure
 
-    return measure(quick)
+    return measure(quick, one_pass, with_ledger)
 
 
 PARTS: dict[str, Callable[[bool], Numbers]] = {

@@ -21,10 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import guess
 import gymnasium
 
-import guess
 import turngym
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from harness import (
     Clock,
     Measurement,

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes benchmarks/.venv/browsergym, the peer of web.py; no browser is downloaded.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
 venv=${TURNGYM_WEB_PEER:-$here/.venv/browsergym}
 mkdir -p "$(dirname "$venv")"
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"

@@ -1,7 +1,7 @@
 """Play every kind of desktop and phone task; write the table into docs/desktop.md.
 
-Usage: python benchmarks/desktop_table.py [--episodes 3] [--only FIRST:LAST] [--out RESULTS.jsonl]
-       python benchmarks/desktop_table.py --render RESULTS.jsonl...
+Usage: desktop_table.py [--episodes 3] [--only FIRST:LAST] [--out RESULTS.jsonl]
+       desktop_table.py --render RESULTS.jsonl...
 
 The expert, silence and chance on held-out tasks. Every kind and agent is one line of the results,
 and what is there already is not played again, so the work may be done in parts.
@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from harness import put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.desktop.names import PHONE_TASK_TYPES, TASK_TYPES
@@ -27,7 +29,7 @@ from turngym.tasks.base import procedural_task
 
 AGENTS = {"expert": ExpertPolicy, "noop": NoopPolicy, "random": RandomPolicy}
 NAMES = [f"desktop/{kind}" for kind in TASK_TYPES] + [f"phone/{kind}" for kind in PHONE_TASK_TYPES]
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "desktop.md"
 
 
 def main() -> int:
@@ -101,9 +103,9 @@ def render(lines: list[dict[str, Any]]) -> str:
     return (
         "Episodes solved, on held-out tasks; silence says nothing until the turns are over, chance "
         f"picks from the menu of actions. {faults} episodes ended by a fault.\n\n"
-        "    python benchmarks/desktop_table.py --agents expert\n"
-        "    python benchmarks/desktop_table.py --agents noop,random --episodes 1\n"
-        "    python benchmarks/desktop_table.py --render runs/desktop_table.jsonl\n\n"
+        "    python benchmarks/web/desktop_table.py --agents expert\n"
+        "    python benchmarks/web/desktop_table.py --agents noop,random --episodes 1\n"
+        "    python benchmarks/web/desktop_table.py --render runs/desktop_table.jsonl\n\n"
         + "\n".join(rows)
         + f"\n\n{note}"
     )

@@ -1,6 +1,6 @@
-"""The two sides of part c: turngym's engine and learner, and TRL's GRPOTrainer told to do the same.
+"""One GRPO update by turngym's engine and learner, and by TRL's GRPOTrainer with equal settings.
 
-    python sides.py --side turngym|TRL|... --batch one-turn|multi-turn --model DIR --output FILE
+    vs_trl.py --side turngym|TRL|... --batch one-turn|multi-turn --model DIR --output FILE
 
 runs one side in this process and writes seconds per update and peak memory.
 """
@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from episodes import (
     Episode,

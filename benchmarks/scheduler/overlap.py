@@ -5,10 +5,10 @@ do, without using the processor. The same task, the same number of updates, the 
 (decoupled PPO) and the same seeds, once in turns (``sync``) and once overlapped with a staleness of
 1 and of 4. Only reinforcement is timed; evaluations do not wait.
 
-    python benchmarks/overlap.py                    five seeds, ten minutes when it is quiet
-    python benchmarks/overlap.py --seeds 1 --steps 6  a look
-    python benchmarks/overlap.py --json FILE          also write every number; runs that the file
-                                                      has already are not repeated
+    overlap.py                      five seeds, ten minutes when it is quiet
+    overlap.py --seeds 1 --steps 6  a look
+    overlap.py --json FILE          also write every number; runs that the file has already are
+                                    not repeated
 
 Goals: the overlapped runs take at most 1 / 1.5 of the time, and end with a success that is no worse
 than the mean of the runs in turns minus its 95 % interval.

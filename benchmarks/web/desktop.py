@@ -1,6 +1,6 @@
 """Time desktops: reset, step with screenshot, memory, and ten at once.
 
-Usage: python benchmarks/desktop.py [--episodes 5] [--at-once 10] [--json] [--page]
+Usage: python benchmarks/web/desktop.py [--episodes 5] [--at-once 10] [--json] [--page]
 
 Plays the experts of five kinds of tasks, one program each, with screenshots. Needs the extra
 ``desktop`` and its programs; nothing to compare with can be had on a machine without a hypervisor.
@@ -14,14 +14,17 @@ import asyncio
 import json
 import os
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from harness import put_section
 from turngym.environments.desktop.env import DesktopEnv
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "desktop.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "desktop.md"
 KINDS = ("calc-product", "files-rename", "notes-append", "settings-theme", "sheet-sum")
 
 
@@ -120,7 +123,7 @@ def render(found: dict[str, Any], episodes: int) -> str:
 {os.cpu_count()} cores, load {found["load"]} when it began. Memory is that of the desktop with its
 programs, shared libraries counted by share.
 
-    python benchmarks/desktop.py --episodes {episodes} --page
+    python benchmarks/web/desktop.py --episodes {episodes} --page
 
 {chr(10).join(rows)}
 

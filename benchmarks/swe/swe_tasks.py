@@ -19,6 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
 from harness import ROOT, SOURCE, put_section
 
 PAGE = ROOT / "docs" / "swe.md"

@@ -22,10 +22,13 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
+
+from sandbox import Case, Table, programs, report, rounds, timed
 
 from harness import RESULTS, ROOT, machine, peer_python, put_section, versions
-from sandbox import Case, Table, programs, report, rounds, timed
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import sample_project
 from turngym.environments.workspace.host import SandboxHost
