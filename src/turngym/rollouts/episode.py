@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from turngym.agents.policy import (
     PolicySession,
     PolicyTurn,
 )
+from turngym.environments.core.episode import awaited
 from turngym.environments.core.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of
@@ -63,22 +63,22 @@ class KeepPicture(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A turn that was played before and is carried out again: a prefix, or a broken-off episode."""
+class ReplayedTurn:
+    """A turn that is carried out again: of a prefix, or of an episode that is resumed."""
 
     turn: Turn
     seen: str | None = None
     """``digest_of`` the observation that the turn answered; None or empty to check nothing."""
 
 
-class EpisodeWatch(Protocol):
-    """Told what happens in one episode. May hold it up where it returns an awaitable."""
+class EpisodeObserver(Protocol):
+    """Observer of one episode. May hold it up where it returns an awaitable."""
 
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Turn number ``played`` begins."""
         ...
 
-    def drawn(self, turn: PolicyTurn) -> Awaitable[None] | None:
+    def sampled(self, turn: PolicyTurn) -> Awaitable[None] | None:
         """The policy acted; ``env.step`` follows."""
         ...
 
@@ -98,8 +98,8 @@ async def rollout(
     timeout_s: float | None = None,
     keep_picture: KeepPicture | None = None,
     act_timeout_s: float | None = None,
-    watch: EpisodeWatch | None = None,
-    played: Sequence[Played] = (),
+    watch: EpisodeObserver | None = None,
+    played: Sequence[ReplayedTurn] = (),
 ) -> Trajectory:
     """Play one episode and return everything it produced. Does not close ``env``.
 
@@ -116,11 +116,11 @@ async def rollout(
         keep_picture: Keeps the ``image`` of each observation; None keeps none.
         act_timeout_s: Seconds that the policy has for one action; past it the episode ends by a
             fault of the policy.
-        watch: Told about every turn; those of ``played`` are not told again.
+        watch: Observes every turn but those of ``played``.
         played: Turns to carry out first, without asking the policy. They are part of the result.
 
     Raises:
-        CannotReplay: ``played`` leads somewhere else, or the policy's sessions cannot take it up.
+        CannotReplay: ``played`` leads somewhere else, or the policy's sessions cannot resume it.
     """
     record = _Record(spec, keep_picture)
     try:
@@ -152,11 +152,11 @@ def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
 
 
 class CannotReplay(EpisodeError):
-    """An episode cannot be taken up where it was broken off; it has to begin again."""
+    """An episode cannot be resumed where it was cancelled; it has to begin again."""
 
 
 class NoReplay(CannotReplay):
-    """The policy's sessions cannot take up any episode."""
+    """The policy's sessions cannot resume any episode."""
 
 
 class _Record:
@@ -262,13 +262,13 @@ async def _play(
     env: AnyEnv,
     policy: Policy,
     record: _Record,
-    watch: EpisodeWatch | None,
+    watch: EpisodeObserver | None,
     act_timeout_s: float | None,
-    played: Sequence[Played],
+    played: Sequence[ReplayedTurn],
 ) -> None:
     spec = record.spec
     with _env_boundary("reset"):
-        observation, info = await _awaited(
+        observation, info = await awaited(
             env.reset(seed=spec.env_seed, options={"task": spec.task})
         )
         record.open(observation, info)
@@ -287,9 +287,9 @@ async def _play(
         for number, before in enumerate(played):
             if over:
                 raise CannotReplay(f"the episode is over after {number} of {len(played)} turns")
-            _take_up(session, observation, info, before, number)
+            _resume(session, observation, info, before, number)
             with _env_boundary("step"):
-                answer = _Answer(*await _awaited(env.step(before.turn.action.content)))
+                answer = _Answer(*await awaited(env.step(before.turn.action.content)))
                 record.add(_as_policy_turn(before.turn), info, answer)
             record.see(answer.observation)
             observation, info, over = answer.observation, answer.info, answer.is_over
@@ -300,10 +300,10 @@ async def _play(
                 turn = await _acted(session.act(observation, info), act_timeout_s)
                 if turn.action.role != "assistant":
                     raise ValueError(f"the action is a message of role {turn.action.role!r}")
-            if watch is not None and (hold := watch.drawn(turn)) is not None:
+            if watch is not None and (hold := watch.sampled(turn)) is not None:
                 await hold
             with _env_boundary("step"):
-                answer = _Answer(*await _awaited(env.step(turn.action.content)))
+                answer = _Answer(*await awaited(env.step(turn.action.content)))
                 record.add(turn, info, answer)
             record.see(answer.observation)
             if watch is not None:
@@ -345,8 +345,8 @@ def _looks_like(now: str, recorded: str) -> bool:
     return now == recorded or ("-" not in recorded and now.split("-")[0] == recorded)
 
 
-def _take_up(
-    session: PolicySession, observation: Any, info: Info, before: Played, number: int
+def _resume(
+    session: PolicySession, observation: Any, info: Info, before: ReplayedTurn, number: int
 ) -> None:
     """Tell the session what it did in a turn that is carried out again."""
     if before.seen and not _looks_like(now := digest_of(observation), before.seen):
@@ -381,10 +381,6 @@ def _policy_boundary(phase: str) -> Boundary:
     return Boundary(phase, PolicyFault, *passing)
 
 
-async def _awaited(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
-
-
 async def _finish_session(session: PolicySession, record: _Record) -> None:
     """Let a session that learns know how the episode came out."""
     with Tolerated("a policy session learned nothing"):
@@ -400,10 +396,8 @@ async def _finish_session(session: PolicySession, record: _Record) -> None:
 
 async def _close_session(session: PolicySession) -> None:
     with Tolerated("a policy session did not close"):
-        closing = session.close()
-        if inspect.isawaitable(closing):
-            async with asyncio.timeout(_CLOSE_S):
-                await closing
+        async with asyncio.timeout(_CLOSE_S):
+            await awaited(session.close())
 
 
 def _checked_score(score: Any) -> float | None:

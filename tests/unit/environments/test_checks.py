@@ -91,7 +91,7 @@ BROKEN_TURNS = {
     "UsesHashOrder": ("same in another process", "differs in a process with PYTHONHASHSEED="),
     "SharesState": ("independent of siblings", "differs with a sibling at work at turn"),
     "UsesGlobalRandom": ("global randomness", "changes the state of random or numpy.random"),
-    "ReadsGlobalRandom": ("global randomness", "differs after global random numbers were drawn"),
+    "ReadsGlobalRandom": ("global randomness", "differs after global random numbers were sampled"),
     "SeedsGlobalNumpy": ("global randomness", "changes the state of random or numpy.random"),
     "IgnoresTheTask": ("tasks", "ladder/train/0: the seed of the reset or the form of the task"),
     "SplitsOverlap": (

@@ -15,7 +15,7 @@ from helpers.policies import Saying
 from helpers.scheduling import scenario
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import RandomPolicy
-from turngym.rollouts.episode import CannotReplay, EpisodeSpec, Played, digest_of, rollout
+from turngym.rollouts.episode import CannotReplay, EpisodeSpec, ReplayedTurn, digest_of, rollout
 from turngym.rollouts.scheduler.audit import audit
 from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.ledger import Ledger
@@ -31,9 +31,9 @@ SPEC = EpisodeSpec(
 )
 
 
-def played(episode: Trajectory, count: int) -> list[Played]:
+def played(episode: Trajectory, count: int) -> list[ReplayedTurn]:
     return [
-        Played(turn, digest_of({"text": turn.observation[-1].content}))
+        ReplayedTurn(turn, digest_of({"text": turn.observation[-1].content}))
         for turn in episode.turns[:count]
     ]
 

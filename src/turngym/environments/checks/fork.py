@@ -146,7 +146,7 @@ class ForkChecks:
         """Take snapshots of the kind that the class declares."""
         with self._env() as env:
             if env.spec is not None and env.spec.nondeterministic:
-                raise NotRun("it is registered as nondeterministic: equal futures cannot be told")
+                raise NotRun("it is registered as nondeterministic: its futures differ")
             env.reset(seed=0)
             kind = snapshot(env).kind
         if kind != self._declared():

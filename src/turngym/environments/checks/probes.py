@@ -144,7 +144,7 @@ def replaying(actions: Sequence[str]) -> Choose:
 
 
 def randomly(rng: np.random.Generator) -> Choose:
-    """Return a chooser that draws among the legal actions."""
+    """Return a chooser that samples among the legal actions."""
     return lambda _turn, info: str(
         info["legal_actions"][int(rng.integers(len(info["legal_actions"])))]
     )

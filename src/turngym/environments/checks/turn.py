@@ -261,7 +261,7 @@ class TurnChecks:
             with self._env() as env:
                 self._need_determinism(env)
                 for seed, episode in self._played:
-                    self._replay(env, seed, episode, "after global random numbers were drawn")
+                    self._replay(env, seed, episode, "after global random numbers were sampled")
         finally:
             set_global_state(before)
 
@@ -280,9 +280,9 @@ class TurnChecks:
                         f"{task.id}: the seed of the reset or the form of the task matters"
                     )
                 env.reset(seed=0, options={"split": split})
-                drawn = env.get_wrapper_attr("current_task")
-                if drawn.split != split:
-                    raise Broken(f"drew {drawn.id!r} for split {split!r}")
+                sampled = env.get_wrapper_attr("current_task")
+                if sampled.split != split:
+                    raise Broken(f"sampled {sampled.id!r} for split {split!r}")
 
     def disjoint_splits(self) -> None:
         """Have no problem in both train and test."""

@@ -183,7 +183,7 @@ class EpisodeCore:
     def reminder(self) -> str:
         """Return what an agent needs to go on after an answer that was not understood.
 
-        Usually the present state in words: a small model that was told only what was wrong has
+        Usually the present state in words: a small model that reads only what was wrong has
         forgotten where it is. Must change nothing.
         """
         return ""

@@ -365,7 +365,7 @@ def _run(future: _Future, call: _Call) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
         future.set_exception(error)
     else:
         future.set_result(result)

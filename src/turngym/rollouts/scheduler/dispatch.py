@@ -18,7 +18,7 @@ from turngym.rollouts.episode import (
     CannotReplay,
     EpisodeSpec,
     NoReplay,
-    Played,
+    ReplayedTurn,
     digest_of,
     faulted,
     rollout,
@@ -463,7 +463,7 @@ class Dispatcher:
         self._buffer.lost(job.group, job.key.member, self._context.clock())
 
 
-def prefix_of(group: OpenGroup) -> list[Played]:
+def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
     """Return the prefix of a group's request, with its drawn tokens turned into context."""
     found = []
     for turn in group.request.prefix:
@@ -471,7 +471,7 @@ def prefix_of(group: OpenGroup) -> list[Played]:
             replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
         )
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
-        found.append(Played(replace(turn, spans=spans), seen))
+        found.append(ReplayedTurn(replace(turn, spans=spans), seen))
     return found
 
 

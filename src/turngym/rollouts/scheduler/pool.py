@@ -190,7 +190,7 @@ class EnvPool:
     async def _make_spare(self) -> None:
         try:
             env = await self._make()
-        except Exception as error:  # noqa: BLE001 - whoever needs one will make it and hear of it
+        except Exception as error:  # noqa: BLE001 - the next lease makes one, and raises
             logger.warning("a spare environment could not be made: %s", error)
             self._spares = 0
             return

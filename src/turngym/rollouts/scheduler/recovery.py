@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from turngym.errors import RecordError, TrainingError
-from turngym.rollouts.episode import Played
+from turngym.rollouts.episode import ReplayedTurn
 from turngym.rollouts.scheduler import ledger_schema as sql
 from turngym.rollouts.scheduler.dispatch import prefix_of
 from turngym.rollouts.scheduler.groups import (
@@ -325,7 +325,7 @@ class _Reader:
             key=key,
             policy_seed=row[1],
             retry=retry + 1,
-            played=[Played(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
+            played=[ReplayedTurn(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
             versions=[version for _, _, version in blobs] or [group.start_version] * len(given),
             trained_to=self._trained_to(key, retry),
             carry_from=retry if blobs else None,

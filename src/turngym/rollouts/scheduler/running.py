@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from turngym.agents.policy import PolicyTurn
 from turngym.errors import EpisodeError
-from turngym.rollouts.episode import Played, digest_of
+from turngym.rollouts.episode import ReplayedTurn, digest_of
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
 from turngym.rollouts.scheduler.groups import OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
@@ -37,7 +37,7 @@ class QueuedEpisode:
     """Number of the next try: the fencing token."""
     faults: int = 0
     """Tries that ended by a fault."""
-    played: list[Played] = field(default_factory=list)
+    played: list[ReplayedTurn] = field(default_factory=list)
     """Turns to carry out first: the prefix of the request, then turns of an earlier try."""
     versions: list[int] = field(default_factory=list)
     """Version of each of them."""
@@ -216,7 +216,7 @@ class RunningEpisode:
         self.since = self._context.clock()
         self._act_version = self._context.version()
 
-    def drawn(self, turn: PolicyTurn) -> Awaitable[None] | None:
+    def sampled(self, turn: PolicyTurn) -> Awaitable[None] | None:
         """Note what the policy drew; the turn before must be on the disk before the step begins."""
         context = self._context
         now = context.clock()
@@ -270,9 +270,9 @@ class RunningEpisode:
         """Take down the phase that the try ended in, when it ended before its time."""
         self._draw_span("fault", self.phase, self._context.clock())
 
-    def carried(self) -> list[Played]:
+    def carried(self) -> list[ReplayedTurn]:
         """Return the finished turns, to be carried out again by the next try."""
-        return [Played(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]
+        return [ReplayedTurn(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]
 
     def _draw_span(self, kind: str, name: str, now: float) -> None:
         timeline = self._context.timeline
