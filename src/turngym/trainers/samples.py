@@ -13,6 +13,7 @@ from turngym.types import Trajectory, Turn
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+TokenIds = NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

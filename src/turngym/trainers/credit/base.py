@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import TrainingError
-from turngym.trainers.samples import FloatArray, IntArray, TrainingSample
+from turngym.trainers.samples import (
+    FloatArray,
+    IntArray,
+    TrainingSample,
+    per_token,
+    to_samples,
+)
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -228,6 +234,48 @@ class Credit:
     or ``warmup`` while a reward source still has to learn."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """``credit/*``."""
+
+
+def credit_of_turns(
+    turns: TurnBatch,
+    values_N: FloatArray,
+    *,
+    keep_B: NDArray[np.bool_] | None = None,
+    dropped: Mapping[str, int] | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> Credit:
+    """Return credit in which every sampled token of a turn has the turn's advantage.
+
+    Args:
+        turns: The batch.
+        values_N: Advantage of each turn.
+        keep_B: Episodes that are trained on; None for all.
+        dropped: Groups that are not, by reason.
+        metrics: ``credit/*``.
+
+    Raises:
+        TrainingError: A turn has no tokens.
+    """
+    rows = turns.split(values_N)
+    kept = range(len(rows)) if keep_B is None else np.flatnonzero(keep_B).tolist()
+    episodes = tuple(turns.episodes[b] for b in kept)
+    samples = [
+        sample
+        for index, b in enumerate(kept)
+        for sample in to_samples(
+            turns.episodes[b],
+            per_token(turns.episodes[b], rows[b]),
+            index=index,
+            group=int(turns.group_B[b]),
+        )
+    ]
+    return Credit(
+        samples=tuple(samples),
+        trajectories=episodes,
+        advantages=tuple(rows[b] for b in kept),
+        dropped=dropped or {},
+        metrics=metrics or {},
+    )
 
 
 class CreditMethod(Protocol):

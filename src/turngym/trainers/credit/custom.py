@@ -22,9 +22,10 @@ from turngym.trainers.credit.base import (
     RewardSource,
     StatelessSource,
     TurnBatch,
+    credit_of_turns,
 )
 from turngym.trainers.credit.sources.reward_sources import RewardSources
-from turngym.trainers.samples import FloatArray, per_token, to_samples
+from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.credit_parts import CustomAdvantage, CustomReward
 from turngym.types import TrajectoryGroup
 
@@ -135,21 +136,7 @@ class _FunctionCredit:
         found = self._function(turns, components, **self._config.settings)
         values_N = _one_per_turn(found, turns, self._config)
         turns.check_finite(values_N, f"advantage of {self._config.function!r}")
-        advantages = turns.split(values_N)
-        episodes = zip(turns.episodes, advantages, turns.group_B, strict=True)
-        samples = [
-            sample
-            for index, (episode, values_T, group) in enumerate(episodes)
-            for sample in to_samples(
-                episode, per_token(episode, values_T), index=index, group=int(group)
-            )
-        ]
-        return Credit(
-            samples=tuple(samples),
-            trajectories=turns.episodes,
-            advantages=tuple(advantages),
-            metrics=metrics,
-        )
+        return credit_of_turns(turns, values_N, metrics=metrics)
 
     def state(self) -> Mapping[str, Tensor]:
         return self._sources.state()

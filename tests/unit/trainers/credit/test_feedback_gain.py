@@ -14,7 +14,7 @@ from helpers.told import batch, context, random_told, sharpened, taught_to_repea
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.layout import Layout
-from turngym.trainers.credit.sources import feedback_gain
+from turngym.trainers.credit.sources import branches
 from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScores, score_trees_apart
 from turngym.trainers.credit.sources.feedback_gain import (
     FeedbackGainSource,
@@ -121,9 +121,9 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
     turns = batch(episodes)
     given = context(sharpened(architecture, kv_heads=1), max_tokens=300)
     together = FeedbackGainSource(CONFIG, given).read(turns)["feedback_gain"]
-    monkeypatch.setattr(feedback_gain, "sees_branches", lambda model: False)
+    monkeypatch.setattr(branches, "sees_branches", lambda model: False)
     monkeypatch.setattr(
-        feedback_gain,
+        branches,
         "score_trees_apart",
         lambda m, t, **settings: score_trees_apart(m, t, **{**settings, "max_tokens": 1}),
     )

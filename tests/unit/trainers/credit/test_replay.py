@@ -14,7 +14,7 @@ from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
-from turngym.trainers.credit.layout import final_prompt
+from turngym.trainers.credit.critics.values import final_prompt
 from turngym.types import Message, StopReason, Trajectory
 
 RENDERER = Renderer(models.tokenizer())

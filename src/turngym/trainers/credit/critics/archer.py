@@ -13,9 +13,8 @@ from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
-from turngym.trainers.credit.critics.utterance_encoder import Ids
 from turngym.trainers.credit.critics.values import ValueModel
-from turngym.trainers.samples import FloatArray, TrainingSample
+from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import Archer
 from turngym.trainers.tensors import below, joined
 
@@ -60,12 +59,12 @@ class ArcherCredit:
         critic, config = self._critic, self._config
         turns, is_warm = critic.add(groups), critic.is_warm
         rows = critic.sample("actor_states", config.actor_turns)
-        states: list[Ids] = [row.state for row in rows]
+        states: list[TokenIds] = [row.state for row in rows]
         sampled: list[Generation] = []
         if config.critic.value_actions == "on_policy" or (is_warm and config.mode == "online"):
             seed = derive_seed(self._context.seed, "actor_actions", critic.updates)
             sampled = await sample_actions(self._context, states, seed=seed)
-        fresh: list[Ids] = [np.array(g.token_ids, dtype=np.int32) for g in sampled]
+        fresh: list[TokenIds] = [np.array(g.token_ids, dtype=np.int32) for g in sampled]
         critic.train(states, fresh)
         samples: list[TrainingSample] = []
         metrics: dict[str, float] = {}
@@ -84,7 +83,7 @@ class ArcherCredit:
         return critic.report(turns, samples, metrics)
 
     def _fresh_samples(
-        self, states: Sequence[Ids], sampled: Sequence[Generation], advantages: FloatArray
+        self, states: Sequence[TokenIds], sampled: Sequence[Generation], advantages: FloatArray
     ) -> list[TrainingSample]:
         if self._config.normalize:
             advantages = _normalized(advantages)

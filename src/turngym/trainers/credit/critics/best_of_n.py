@@ -16,8 +16,7 @@ from turngym.trainers.credit.base import Credit, CreditContext
 from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
-from turngym.trainers.credit.critics.utterance_encoder import Ids
-from turngym.trainers.samples import FloatArray, TrainingSample
+from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import BestOfN
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class BestOfNCredit:
         fresh_per_state = config.candidates - 1 if is_warm else 0
         if config.critic.value_actions == "on_policy":
             fresh_per_state = max(1, fresh_per_state)
-        states: list[Ids] = [row.state for row in rows for _ in range(fresh_per_state)]
+        states: list[TokenIds] = [row.state for row in rows for _ in range(fresh_per_state)]
         seed = derive_seed(self._context.seed, "candidates", critic.updates)
         sampled = await sample_actions(self._context, states, seed=seed)
         critic.train(states, [np.array(g.token_ids, dtype=np.int32) for g in sampled])

@@ -15,9 +15,8 @@ import torch
 
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
-from turngym.trainers.credit.critics.values import Mask, ValueModel
-from turngym.trainers.credit.group.combine import scale_batch
-from turngym.trainers.credit.layout import final_prompt
+from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
+from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.critics import Gae

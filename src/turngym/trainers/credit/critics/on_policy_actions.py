@@ -10,8 +10,7 @@ import numpy as np
 
 from turngym.seeding import derive_seed
 from turngym.trainers.beside import at_home
-from turngym.trainers.credit.critics.utterance_encoder import Ids
-from turngym.trainers.samples import TrainingSample
+from turngym.trainers.samples import TokenIds, TrainingSample
 
 if TYPE_CHECKING:
     from turngym.agents.engine.protocol import Generation
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def sample_actions(
-    context: CreditContext, states: Sequence[Ids], *, seed: int
+    context: CreditContext, states: Sequence[TokenIds], *, seed: int
 ) -> list[Generation]:
     """Return one action per state, sampled with the newest published weights.
 
@@ -38,7 +37,9 @@ async def sample_actions(
     return await at_home(_sample_all(context, states, seed))
 
 
-async def _sample_all(context: CreditContext, states: Sequence[Ids], seed: int) -> list[Generation]:
+async def _sample_all(
+    context: CreditContext, states: Sequence[TokenIds], seed: int
+) -> list[Generation]:
     ordered = sorted(range(len(states)), key=lambda k: (states[k].size, k))
     size = max(1, context.engine.free_sessions)
     found: dict[int, Generation] = {}
@@ -51,7 +52,7 @@ async def _sample_all(context: CreditContext, states: Sequence[Ids], seed: int) 
     return [found[k] for k in range(len(states))]
 
 
-async def _sample(context: CreditContext, state: Ids, seed: int) -> Generation:
+async def _sample(context: CreditContext, state: TokenIds, seed: int) -> Generation:
     session = context.engine.open(seed)
     try:
         return await session.generate(state.tolist(), context.sampling)
@@ -61,10 +62,10 @@ async def _sample(context: CreditContext, state: Ids, seed: int) -> Generation:
 
 
 def action_sample(
-    state: Ids,
-    action: Sequence[int] | Ids,
+    state: TokenIds,
+    action: Sequence[int] | TokenIds,
     logprobs: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float32]],
-    versions: Sequence[int] | Ids,
+    versions: Sequence[int] | TokenIds,
     advantage: float,
     *,
     index: int,

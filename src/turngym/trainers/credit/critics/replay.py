@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.trainers.credit.base import TurnBatch
-from turngym.trainers.credit.layout import final_prompt
+from turngym.trainers.credit.critics.values import final_prompt
 from turngym.trainers.samples import FloatArray, to_samples
 
 if TYPE_CHECKING:
@@ -196,12 +196,10 @@ class ReplayBuffer:
             **{name: [getattr(row, name) for row in self._rows] for name in _PLACES},
         }
         tensors = {name: torch.tensor(v, dtype=torch.int64) for name, v in columns.items()}
-        for name in _NUMBERS:
-            values = [getattr(row, name) for row in self._rows]
-            tensors[name] = torch.tensor(values, dtype=torch.float32)
-        for name in _FLAGS:
-            values = [getattr(row, name) for row in self._rows]
-            tensors[name] = torch.tensor(values, dtype=torch.bool)
+        for names, dtype in ((_NUMBERS, torch.float32), (_FLAGS, torch.bool)):
+            for name in names:
+                values = [getattr(row, name) for row in self._rows]
+                tensors[name] = torch.tensor(values, dtype=dtype)
         lengths = [text.size for text in texts.values()]
         return tensors | {
             "ids": torch.from_numpy(_flat(list(texts.values()), np.int32)),
@@ -233,14 +231,7 @@ class ReplayBuffer:
                 next_text_L=texts[int(arrays["next_text"][k])],
                 logprobs_A=logprobs[k],
                 versions_A=versions[k],
-                state_end=int(arrays["state_end"][k]),
-                action_end=int(arrays["action_end"][k]),
-                next_end=int(arrays["next_end"][k]),
-                reward=float(arrays["reward"][k]),
-                mc_return=float(arrays["mc_return"][k]),
-                is_terminated=bool(arrays["is_terminated"][k]),
-                is_truncated=bool(arrays["is_truncated"][k]),
-                is_invalid=bool(arrays["is_invalid"][k]),
+                **{name: arrays[name][k].item() for name in (*_NUMBERS, *_FLAGS, *_PLACES)},
             )
             for k in range(size)
         ]

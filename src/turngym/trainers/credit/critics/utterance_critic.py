@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
-from turngym.trainers.credit.critics.utterance_encoder import Encoder, Ids, new_encoder, seeded
+from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
 from turngym.trainers.credit.sources.reward_sources import RewardSources
-from turngym.trainers.samples import FloatArray, TrainingSample
+from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.tensors import below, joined
@@ -100,7 +100,7 @@ class CriticLearner:
         self,
         config: UtteranceCritic,
         *,
-        make_encoder: Callable[[], Encoder],
+        make_encoder: Callable[[], Encoder[Any]],
         seed: int,
         device: torch.device | None = None,
         expectile: float | None = None,
@@ -121,8 +121,8 @@ class CriticLearner:
     def step(
         self,
         rows: Sequence[Transition],
-        states: Sequence[Ids] | None = None,
-        actions: Sequence[Ids] | None = None,
+        states: Sequence[TokenIds] | None = None,
+        actions: Sequence[TokenIds] | None = None,
     ) -> float:
         """Take one step on replayed turns and return the loss before it.
 
@@ -154,7 +154,10 @@ class CriticLearner:
 
     @torch.no_grad()
     def _targets(
-        self, rows: Sequence[Transition], states: Sequence[Ids], actions: Sequence[Ids] | None
+        self,
+        rows: Sequence[Transition],
+        states: Sequence[TokenIds],
+        actions: Sequence[TokenIds] | None,
     ) -> tuple[Tensor, Tensor]:
         """Return what both Q and both V heads are regressed on."""
         target, config = self.target, self._config
@@ -176,7 +179,7 @@ class CriticLearner:
         return yq_2K, yv_2J
 
     @torch.no_grad()
-    def values(self, states: Sequence[Ids], actions: Sequence[Ids]) -> CriticValues:
+    def values(self, states: Sequence[TokenIds], actions: Sequence[TokenIds]) -> CriticValues:
         """Return Q and V of the online critic for actions at states, one state per action.
 
         Args:
@@ -275,7 +278,7 @@ class ReplayedCritic:
         self.buffer.add(self._newest)
         return turns
 
-    def train(self, states: Sequence[Ids] = (), actions: Sequence[Ids] = ()) -> None:
+    def train(self, states: Sequence[TokenIds] = (), actions: Sequence[TokenIds] = ()) -> None:
         """Take the critic steps of one update.
 
         Args:
@@ -309,7 +312,7 @@ class ReplayedCritic:
         rng = generator(self._context.seed, purpose, self.updates)
         return self.buffer.sample(count, rng) if len(self.buffer) else []
 
-    def values(self, states: Sequence[Ids], actions: Sequence[Ids]) -> CriticValues:
+    def values(self, states: Sequence[TokenIds], actions: Sequence[TokenIds]) -> CriticValues:
         """Return what the critic says of actions at states."""
         return self._learner.values(states, actions)
 
@@ -368,7 +371,7 @@ def correlation(a: FloatArray, b: FloatArray) -> float:
 class _Net(nn.Module):
     """An encoder, and four heads on it."""
 
-    def __init__(self, encoder: Encoder, *, interaction: bool) -> None:
+    def __init__(self, encoder: Encoder[Any], *, interaction: bool) -> None:
         super().__init__()
         self.encoder = encoder
         self._interaction = interaction

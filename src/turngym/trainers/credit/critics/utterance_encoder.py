@@ -5,32 +5,67 @@ Axis letters: R row of a rectangle, L position, H width, K text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.trainers.credit.nets import body_of
+from turngym.trainers.samples import TokenIds
+from turngym.trainers.update.body import body_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from turngym.trainers.settings.critics import UtteranceCritic
 
-Ids = NDArray[np.int32] | NDArray[np.int64]
-
 _LIKE_LENGTH = 0.75
 """Texts shorter than this share of a rectangle's longest go to another rectangle."""
 
 
-class SmallEncoder(nn.Module):
+TextT = TypeVar("TextT")
+
+
+class Encoder(nn.Module, ABC, Generic[TextT]):
+    """Base of encoders: one vector per text, computed in rectangles of texts of like length.
+
+    Args:
+        config: Says how many of the newest tokens are read.
+        max_batch: Tokens in memory at once, padding included.
+    """
+
+    width: int
+
+    def __init__(self, config: UtteranceCritic, *, max_batch: int) -> None:
+        super().__init__()
+        self._max_tokens = config.max_tokens
+        self._max_batch = max_batch
+
+    def forward(self, texts: Sequence[TokenIds]) -> Tensor:
+        """Return one vector per text, shape [K, H]. An empty text has a vector too."""
+        read = [self._read(text) for text in texts]
+        groups = rectangles([self._length(text) for text in read], self._max_batch)
+        vectors = torch.cat([self._rectangle([read[k] for k in group]) for group in groups])
+        order = torch.tensor([k for group in groups for k in group], device=vectors.device)
+        return vectors[order.argsort()]
+
+    @abstractmethod
+    def _read(self, text: TokenIds) -> TextT: ...
+
+    @abstractmethod
+    def _length(self, text: TextT) -> int: ...
+
+    @abstractmethod
+    def _rectangle(self, texts: Sequence[TextT]) -> Tensor: ...
+
+
+class SmallEncoder(Encoder[TokenIds]):
     """A bidirectional transformer over the policy's own tokens, from scratch.
 
     A query of its own stands before the tokens; what it gathers in the last layer is the vector, so
@@ -44,14 +79,12 @@ class SmallEncoder(nn.Module):
     """
 
     def __init__(self, config: UtteranceCritic, *, vocab_size: int, max_batch: int) -> None:
-        super().__init__()
+        super().__init__(config, max_batch=max_batch)
         if config.hidden % config.heads:
             raise ConfigError(
                 f"critic: hidden={config.hidden} must be a multiple of heads={config.heads}"
             )
         self.width = config.hidden
-        self._max_tokens = config.max_tokens
-        self._max_batch = max_batch
         self.tokens = nn.Embedding(vocab_size, config.hidden)
         self.positions = nn.Embedding(config.max_tokens, config.hidden)
         self.query = nn.Parameter(torch.zeros(config.hidden))
@@ -61,15 +94,13 @@ class SmallEncoder(nn.Module):
         for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=config.hidden**-0.5)
 
-    def forward(self, texts: Sequence[Ids]) -> Tensor:
-        """Return one vector per text, shape [K, H]. An empty text has a vector too."""
-        cut = [text[-self._max_tokens :] for text in texts]
-        groups = rectangles([text.size for text in cut], self._max_batch)
-        vectors = torch.cat([self._rectangle([cut[k] for k in group]) for group in groups])
-        order = torch.tensor([k for group in groups for k in group], device=vectors.device)
-        return vectors[order.argsort()]
+    def _read(self, text: TokenIds) -> TokenIds:
+        return text[-self._max_tokens :]
 
-    def _rectangle(self, texts: Sequence[Ids]) -> Tensor:
+    def _length(self, text: TokenIds) -> int:
+        return text.size
+
+    def _rectangle(self, texts: Sequence[TokenIds]) -> Tensor:
         lengths = np.array([text.size for text in texts])
         longest = int(lengths.max())
         padded_RL = np.zeros((len(texts), longest), dtype=np.int64)
@@ -119,7 +150,7 @@ class _Block(nn.Module):
         return x.view(rows, length, self._heads, -1).transpose(1, 2)
 
 
-class PretrainedEncoder(nn.Module):
+class PretrainedEncoder(Encoder[Any]):
     """An encoder of the ``transformers`` library over the decoded text; trained whole.
 
     The vector is the pooled one where the model has a pooler, else that of the first token.
@@ -136,7 +167,7 @@ class PretrainedEncoder(nn.Module):
     def __init__(
         self, config: UtteranceCritic, *, decode: Callable[[list[int]], str], max_batch: int
     ) -> None:
-        super().__init__()
+        super().__init__(config, max_batch=max_batch)
         from transformers import AutoModel, AutoTokenizer
 
         try:
@@ -150,19 +181,12 @@ class PretrainedEncoder(nn.Module):
             ) from error
         self._tokenizer.truncation_side = "left"
         self._decode = decode
-        self._max_batch = max_batch
-        self._max_tokens = config.max_tokens
         self.width = int(self.body.config.hidden_size)
 
-    def forward(self, texts: Sequence[Ids]) -> Tensor:
-        """Return one vector per text, shape [K, H]."""
-        encoded = [self._encode(text) for text in texts]
-        groups = rectangles([len(entry["input_ids"]) for entry in encoded], self._max_batch)
-        vectors = torch.cat([self._rectangle([encoded[k] for k in group]) for group in groups])
-        order = torch.tensor([k for group in groups for k in group], device=vectors.device)
-        return vectors[order.argsort()]
+    def _length(self, text: Any) -> int:
+        return len(text["input_ids"])
 
-    def _encode(self, text: Ids) -> Any:
+    def _read(self, text: TokenIds) -> Any:
         """Return the encoder's own tokens; one token of padding where there are none."""
         found = self._tokenizer(
             self._decode(text.tolist()), truncation=True, max_length=self._max_tokens
@@ -171,15 +195,15 @@ class PretrainedEncoder(nn.Module):
             return {"input_ids": [self._tokenizer.pad_token_id or 0], "attention_mask": [1]}
         return found
 
-    def _rectangle(self, encoded: Sequence[Any]) -> Tensor:
-        batch = self._tokenizer.pad(encoded, padding=True, return_tensors="pt")
+    def _rectangle(self, texts: Sequence[Any]) -> Tensor:
+        batch = self._tokenizer.pad(texts, padding=True, return_tensors="pt")
         output = self.body(**batch.to(next(self.body.parameters()).device))
         pooled: Tensor | None = getattr(output, "pooler_output", None)
         first: Tensor = output.last_hidden_state[:, 0]
         return first if pooled is None else pooled
 
 
-class PolicyEncoder(nn.Module):
+class PolicyEncoder(Encoder[TokenIds]):
     """A copy of the policy's body, trained whole; the vector is what stands behind the last token.
 
     In fp32 and in evaluation mode. Longer texts lose their oldest tokens.
@@ -194,21 +218,17 @@ class PolicyEncoder(nn.Module):
     def __init__(
         self, config: UtteranceCritic, *, model: PreTrainedModel, start: int, max_batch: int
     ) -> None:
-        super().__init__()
+        super().__init__(config, max_batch=max_batch)
         self.body, self.width = body_of(model)
-        self._max_tokens = config.max_tokens
-        self._max_batch = max_batch
         self._start = start
 
-    def forward(self, texts: Sequence[Ids]) -> Tensor:
-        """Return one vector per text, shape [K, H]."""
-        cut = [text[-self._max_tokens :] for text in texts]
-        groups = rectangles([text.size + 1 for text in cut], self._max_batch)
-        vectors = torch.cat([self._rectangle([cut[k] for k in group]) for group in groups])
-        order = torch.tensor([k for group in groups for k in group], device=vectors.device)
-        return vectors[order.argsort()]
+    def _read(self, text: TokenIds) -> TokenIds:
+        return text[-self._max_tokens :]
 
-    def _rectangle(self, texts: Sequence[Ids]) -> Tensor:
+    def _length(self, text: TokenIds) -> int:
+        return text.size + 1
+
+    def _rectangle(self, texts: Sequence[TokenIds]) -> Tensor:
         lengths = np.array([text.size for text in texts])
         ids_RL = np.full((len(texts), int(lengths.max()) + 1), self._start, dtype=np.int64)
         for row, text in enumerate(texts):
@@ -219,12 +239,9 @@ class PolicyEncoder(nn.Module):
         return hidden[torch.arange(len(texts)), torch.from_numpy(lengths)]
 
 
-Encoder = SmallEncoder | PretrainedEncoder | PolicyEncoder
-
-
 def new_encoder(
     config: UtteranceCritic, *, model: PreTrainedModel, renderer: Renderer, max_batch: int
-) -> Encoder:
+) -> Encoder[Any]:
     """Return the encoder that ``config`` asks for.
 
     Args:

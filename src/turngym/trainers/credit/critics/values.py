@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turngym.agents.rendering import Renderer
 from turngym.seeding import generator
-from turngym.trainers.credit.nets import BodyWithHead
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.critics import TokenValues
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.body import BodyWithHead
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,3 +129,25 @@ class ValueModel:
         self._net.load_state_dict(below(tensors, "net"))
         self._fits, steps = (int(n) for n in tensors["counters"])
         self._optimizer.load_state(below(tensors, "optimizer"), steps=steps)
+
+
+def final_prompt(trajectory: Trajectory, renderer: Renderer, *, context: int) -> tuple[int, ...]:
+    """Return the tokens that would have followed the last action, up to where the agent speaks.
+
+    They are what the environment answered to it. None when the episode terminated, when nothing was
+    answered, or when there is no room for them in ``context`` tokens; then the text just after the
+    last action stands for the last state.
+
+    Args:
+        trajectory: A whole episode.
+        renderer: Of the policy that played it.
+        context: Longest text in tokens.
+    """
+    if not trajectory.stop_reason.is_truncated or not trajectory.final_observation:
+        return ()
+    starts = [n for n, turn in enumerate(trajectory.turns) if turn.starts_segment or n == 0]
+    spans = [span for turn in trajectory.turns[starts[-1] :] for span in turn.spans]
+    length = sum(len(span.token_ids) for span in spans)
+    ended = spans[-1].token_ids[-1] in renderer.end_ids
+    new = renderer.continuation(trajectory.final_observation, hit_eos=ended)
+    return new if length + len(new) <= context else ()

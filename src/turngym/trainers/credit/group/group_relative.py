@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.trainers.credit.base import Components, Credit, CreditContext, TurnBatch
-from turngym.trainers.credit.group.baseline_groups import baseline_groups
-from turngym.trainers.credit.group.combine import (
+from turngym.trainers.credit.base import (
+    Components,
+    Credit,
+    CreditContext,
+    TurnBatch,
+    credit_of_turns,
+)
+from turngym.trainers.credit.group.normalize import (
+    ZERO_SPREAD,
     batch_counts,
     combine_terms,
     group_deviations,
+    lower_medians,
     scale_batch,
 )
-from turngym.trainers.credit.group.normalize import ZERO_SPREAD, lower_medians
-from turngym.trainers.credit.group.terms import term_advantages, term_returns
+from turngym.trainers.credit.group.terms import baseline_groups, term_advantages, term_returns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
-from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
+from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.group import GatedSum, GroupRelative
 from turngym.types import TrajectoryGroup
 
@@ -88,32 +94,8 @@ class GroupRelativeCredit:
         keep_B = np.isin(turns.group_B, list(informative & signal))
         if self._config.drop_pivot:
             keep_B &= ~pivots(turns, components, self._config)
-        return self._credit(turns, values_N, keep_B, dropped, metrics)
-
-    def _credit(
-        self,
-        turns: TurnBatch,
-        values_N: FloatArray,
-        keep_B: NDArray[np.bool_],
-        dropped: Mapping[str, int],
-        metrics: Mapping[str, float],
-    ) -> Credit:
-        rows = turns.split(values_N)
-        kept = [(turns.episodes[b], rows[b], int(turns.group_B[b])) for b in np.flatnonzero(keep_B)]
-        samples = [
-            sample
-            for index, (episode, values_T, group) in enumerate(kept)
-            for sample in to_samples(
-                episode, per_token(episode, values_T), index=index, group=group
-            )
-        ]
-        return Credit(
-            samples=tuple(samples),
-            trajectories=tuple(episode for episode, _, _ in kept),
-            advantages=tuple(values_T for _, values_T, _ in kept),
-            dropped=dropped,
-            metrics={**self._sources.metrics(), **metrics},
-        )
+        metrics = self._sources.metrics() | metrics
+        return credit_of_turns(turns, values_N, keep_B=keep_B, dropped=dropped, metrics=metrics)
 
     def state(self) -> dict[str, Tensor]:
         """Return what the reward sources learned, and the update where it matters."""

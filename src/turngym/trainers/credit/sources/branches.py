@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.samples import IntArray
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, score_batches
 
@@ -62,6 +63,30 @@ class TreeScores:
     trunk_L: Logprobs
     branches: tuple[Logprobs, ...]
     """One array [M] per branch."""
+
+
+class TreeScorer:
+    """Scores trees in one pass each where the model allows it, else one pass per branch.
+
+    Args:
+        context: Gives policy and memory budget.
+        temperature: Logits are divided by it.
+    """
+
+    def __init__(self, context: CreditContext, *, temperature: float = 1.0) -> None:
+        self._context = context
+        self._temperature = temperature
+        self._one_pass: bool | None = None
+        """Unknown until the first use: it takes a forward pass to find out."""
+
+    def __call__(self, trees: Sequence[Tree]) -> list[TreeScores]:
+        """Return the log-probs of all trees with the policy as it is now, without gradient."""
+        context = self._context
+        if self._one_pass is None:
+            self._one_pass = sees_branches(context.model)
+        score = score_trees if self._one_pass else score_trees_apart
+        temperature = self._temperature
+        return score(context.model, trees, max_tokens=context.max_tokens, temperature=temperature)
 
 
 def score_trees(

@@ -10,7 +10,6 @@ Axis letters: N turn of any episode, T turn of one episode, M token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,20 +23,10 @@ from turngym.trainers.credit.base import (
     TurnBatch,
 )
 from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places
-from turngym.trainers.credit.sources.branches import (
-    Branch,
-    Tree,
-    TreeScores,
-    score_trees,
-    score_trees_apart,
-    sees_branches,
-)
+from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScorer, TreeScores
 from turngym.trainers.samples import IntArray
 from turngym.trainers.settings.rewards import FeedbackGain
 from turngym.types import Message, Trajectory
-
-if TYPE_CHECKING:
-    pass
 
 _PROBE = "probe content"
 
@@ -74,9 +63,8 @@ class FeedbackGainSource(StatelessSource[FeedbackGain]):
                 "give it some words"
             )
         self._placeholder_M = np.array(ids, dtype=np.int64)
-        self._context = context
         self._locator = FeedbackLocator(context.renderer)
-        self._one_pass: bool | None = None
+        self._score = TreeScorer(context, temperature=context.sampling.temperature)
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
@@ -99,18 +87,6 @@ class FeedbackGainSource(StatelessSource[FeedbackGain]):
         if has_value_N.any():
             self._metrics["credit/feedback_gain_mean"] = float(values_N[has_value_N].mean())
         return {"feedback_gain": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
-
-    def _score(self, trees: list[Tree]) -> list[TreeScores]:
-        context = self._context
-        if self._one_pass is None:
-            self._one_pass = sees_branches(context.model)
-        score = score_trees if self._one_pass else score_trees_apart
-        return score(
-            context.model,
-            trees,
-            max_tokens=context.max_tokens,
-            temperature=context.sampling.temperature,
-        )
 
     def _counterfactuals(self, episode: Trajectory) -> _Asked:
         """Return an episode with a branch for each feedback that an action followed."""

@@ -24,13 +24,7 @@ from turngym.trainers.credit.base import (
     TurnBatch,
 )
 from turngym.trainers.credit.layout import Layout, check_fast, encode_with_places, room_of
-from turngym.trainers.credit.sources.branches import (
-    Branch,
-    Tree,
-    score_trees,
-    score_trees_apart,
-    sees_branches,
-)
+from turngym.trainers.credit.sources.branches import Branch, Tree, TreeScorer
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.rewards import InfoGain
 from turngym.types import Trajectory
@@ -59,7 +53,7 @@ class InfoGainSource(StatelessSource[InfoGain]):
         super().__init__(config)
         check_fast(context.renderer.tokenizer, config.type)
         self._context = context
-        self._one_pass: bool | None = None
+        self._score = TreeScorer(context)
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the gains of a batch."""
@@ -95,11 +89,6 @@ class InfoGainSource(StatelessSource[InfoGain]):
 
     def _answer_logprobs(self, questions: list[Tree]) -> list[FloatArray]:
         """Return the mean log-prob of the truth before each turn, one array [T] per episode."""
-        model = self._context.model
-        if self._one_pass is None:
-            self._one_pass = sees_branches(model)
-        score = score_trees if self._one_pass else score_trees_apart
-        scored = score(model, questions, max_tokens=self._context.max_tokens)
         return [
             np.array(
                 [
@@ -107,7 +96,7 @@ class InfoGainSource(StatelessSource[InfoGain]):
                     for branch, values_M in zip(tree.branches, scores.branches, strict=True)
                 ]
             )
-            for tree, scores in zip(questions, scored, strict=True)
+            for tree, scores in zip(questions, self._score(questions), strict=True)
         ]
 
 
