@@ -239,7 +239,7 @@ def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
 
     assert main(["train", config, "--out", str(out)]) == 0
     captured = capsys.readouterr()
-    assert f"{out}: going on with the run that is there" in captured.err
+    assert f"{out}: resuming the run that is there" in captured.err
     assert (out / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_the_runs_and_the_same_command_goes_on(
     monkeypatch.setattr(jobs, "_train", in_a_warm_process)
     assert main(command) == 0
     assert "text/maze, 80 episodes" in capsys.readouterr().out
-    assert "going on with the run that is there" in log.read_text(encoding="utf-8")
+    assert "resuming the run that is there" in log.read_text(encoding="utf-8")
     assert sum("rollout/episodes" in row for row in read_metrics(metrics)) == 20
 
 

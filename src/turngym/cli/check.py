@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
+from turngym.cli.completion import complete_env
 from turngym.cli.output import print_json, progress
 from turngym.errors import ConfigError, unknown_name
 from turngym.plugins import import_attribute
@@ -25,7 +26,10 @@ def _group() -> None:
 
 @app.command("env")
 def check_environment(
-    env: Annotated[str, typer.Argument(metavar="ENV", help=f"{registry.FORMS}.")],
+    env: Annotated[
+        str,
+        typer.Argument(metavar="ENV", help=f"{registry.FORMS}.", autocompletion=complete_env),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.

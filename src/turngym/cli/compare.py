@@ -11,6 +11,7 @@ import typer
 
 from turngym import __version__
 from turngym.api.needs import need_train_extra
+from turngym.cli.completion import complete_recipe
 from turngym.cli.config import SOURCES_HELP
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.report import REFERENCE_HELP, print_report
@@ -31,7 +32,11 @@ def compare(
     budget_episodes: Annotated[int, typer.Option(min=1, help="Training episodes of each run.")],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RECIPE|FILE.toml] [key.path=value]...", help=SOURCES_HELP),
+        typer.Argument(
+            metavar="[RECIPE|FILE.toml] [key.path=value]...",
+            help=SOURCES_HELP,
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option(help="Environments, a,b or again and again.")
@@ -48,8 +53,9 @@ def compare(
 ) -> None:
     """Train algorithms from equal starts, at equal episodes, and write a table and plots.
 
-    The settings are those of the recipe or file, or the shipped ones for the environment. The same
-    command again goes on with what was stopped. Exit code 1 when a run failed.
+    The settings are those of the recipe or file, or the shipped ones for the environment.
+    The same command again resumes what was stopped.
+    Exit code 1 when a run failed.
     """
     need_train_extra("'turngym compare'")
     from turngym.api.jobs import run_heats

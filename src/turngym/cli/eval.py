@@ -17,6 +17,7 @@ import typer
 from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
+from turngym.cli.completion import complete_env
 from turngym.cli.errors import first_cause
 from turngym.cli.keyboard import interruptible, person
 from turngym.cli.output import print_json, progress, say, writable_folder
@@ -75,7 +76,7 @@ class _Plan:
 def evaluate(
     envs: Annotated[
         list[str],
-        typer.Argument(metavar="ENV...", help=f"{registry.FORMS}."),
+        typer.Argument(metavar="ENV...", help=f"{registry.FORMS}.", autocompletion=complete_env),
     ],
     agent: Annotated[str, typer.Option(help=FORMS)],
     episodes: Annotated[int, typer.Option(min=1, help="Tasks per environment.")] = 100,
@@ -104,8 +105,8 @@ def evaluate(
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
-    Models always take the likeliest token. Of FAMILY/*, environments that
-    cannot run here are left out and listed.
+    Models always take the likeliest token.
+    Of FAMILY/*, environments that cannot run here are left out and listed.
     """
     entries, chosen = _entries(envs)
     plan = _Plan(

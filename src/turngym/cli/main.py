@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -35,25 +35,34 @@ from turngym.cli.view import view
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("envs")(envs)
-app.command("play")(play)
-app.command("eval")(evaluate)
-app.command("train")(train)
-app.command("compare")(compare)
-app.command("report")(report)
-app.command("view")(view)
-app.command("export")(export)
-app.command("audit")(audit)
-app.command("simulate")(simulate)
-app.add_typer(check_app, name="check")
-app.add_typer(config_app, name="config")
-app.add_typer(corpus_app, name="corpus")
-app.add_typer(serve_app, name="serve")
-app.add_typer(tasks_app, name="tasks")
-app.command("doctor")(doctor)
+_PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
+    "Run an agent": {"eval": evaluate, "play": play, "view": view, "serve": serve_app},
+    "Train a model": {
+        "train": train,
+        "compare": compare,
+        "config": config_app,
+        "export": export,
+        "audit": audit,
+        "simulate": simulate,
+        "report": report,
+    },
+    "Environments and tasks": {
+        "envs": envs,
+        "check": check_app,
+        "tasks": tasks_app,
+        "corpus": corpus_app,
+    },
+    "This machine": {"doctor": doctor},
+}
+"""Commands by what a user wants, in the order of ``--help``."""
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turngym import registry
+from turngym.cli.completion import complete_env
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.output import say
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def play(
     env: Annotated[
         str,
-        typer.Argument(metavar="ENV", help=f"{registry.FORMS}."),
+        typer.Argument(metavar="ENV", help=f"{registry.FORMS}.", autocompletion=complete_env),
     ],
     task: Annotated[
         str | None, typer.Option(help="Task id, such as maze-easy/test/0; random by default.")

@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write tables and plots of all evaluations and finished training runs in some folders.
 
-    Evaluations are computed anew from their episodes.jsonl; the second and later ones are compared
-    with the first, or with the one that --reference names.
+    Evaluations are computed anew from their episodes.jsonl.
+    The second and later ones are compared with the first, or with the one that --reference names.
     """
     from turngym.reports.integrity import check_reported
 

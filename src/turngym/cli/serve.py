@@ -95,8 +95,8 @@ def gateway(
 ) -> None:
     """Record outside agents: point one at the address that is printed.
 
-    The upstream key is read from OPENAI_API_KEY; the key that opens and ends episodes from
-    TURNGYM_CONTROL_KEY, or a new one is printed.
+    The upstream key is read from OPENAI_API_KEY.
+    The key that opens and ends episodes is read from TURNGYM_CONTROL_KEY, or a new one is printed.
     """
     from turngym.agents.remote.config import EndpointConfig
     from turngym.agents.remote.endpoint import Endpoint

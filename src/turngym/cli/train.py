@@ -1,4 +1,4 @@
-"""``turngym train``: train a policy, or go on with a run that was stopped."""
+"""``turngym train``: train a policy, or resume a run that was stopped."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from turngym.api.needs import need_train_extra
+from turngym.cli.completion import complete_recipe
 from turngym.cli.config import SOURCES, SOURCES_HELP
 from turngym.cli.output import Advance, print_json, progress, say, table
 from turngym.errors import ConfigError
@@ -25,19 +26,22 @@ _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 
 
 def train(
-    sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help=SOURCES_HELP)] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar=SOURCES, help=SOURCES_HELP, autocompletion=complete_recipe),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the run; runs/<name of the recipe or file> by default."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its settings.")
+        bool, typer.Option("--resume", help="Resume the run in --out, with its settings.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a policy and print its success on held-out tasks before and after.
 
-    The same command again goes on with a run that was stopped.
+    The same command again resumes a run that was stopped.
     """
     need_train_extra("'turngym train'")
     from turngym.config import load_config
@@ -57,7 +61,7 @@ def train(
         if (folder / "summary.json").exists() and not is_longer:
             say(f"{folder}: this run is done; give it more run.steps, or choose another folder")
         elif has_begun(folder):
-            say(f"{folder}: going on with the run that is there")
+            say(f"{folder}: resuming the run that is there")
     with Watcher() as watcher:
         result = run_training(config, folder, progress=watcher)
     if as_json:
