@@ -212,14 +212,9 @@ def read_run(
         else:
             messages.setdefault("", f"{outcome}: {text}")
     outcomes = dict.fromkeys((one for one in asked if "::" in one), "missing")
-    problem = ""
-    if (
-        report["late"]
-        or not is_sound
-        or ends != [report["status"]]
-        or report["status"] not in (0, 1)
-    ):
-        how = "too slow" if report["late"] else f"exit code {report['status']}"
+    problem, status = "", report["status"]
+    if report["late"] or not is_sound or ends != [status] or status not in (0, 1):
+        how = "too slow" if report["late"] else f"exit code {status}"
         why = messages.get("", "") or report.get("printed", "")
         problem = f"the tests did not end well ({how}) {why}".rstrip()
     else:

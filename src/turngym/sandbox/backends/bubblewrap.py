@@ -198,6 +198,18 @@ class BubblewrapBackend:
             with contextlib.suppress(SandboxUnavailable):  # then the sandbox has ended with it
                 launcher.ask("kill", id=name)
             raise
+        return await self._checked(launcher, name, channel, spec, answer, facts)
+
+    async def _checked(
+        self,
+        launcher: LauncherProcess,
+        name: str,
+        channel: Channel,
+        spec: SandboxSpec,
+        answer: Answer,
+        facts: dict[str, str],
+    ) -> Started:
+        """Return what was started, or end it where its guest reports another cage than wanted."""
         try:
             evidence = refusals.check_greeting(
                 facts,

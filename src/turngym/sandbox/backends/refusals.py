@@ -110,6 +110,7 @@ def check_greeting(
         SandboxRefused: Something is not as it must be.
     """
     limits = spec.limits
+    pids = limits.pids + 1 if own_user else facts.get("limits", "").split(",")[0]
     wanted = {
         "pid": "1",
         "uid": "1000",
@@ -119,18 +120,7 @@ def check_greeting(
         "no_new_privs": "1",
         "routes": "0",
         "interfaces": "lo",
-        "limits": ",".join(
-            map(
-                str,
-                (
-                    limits.pids + 1 if own_user else facts.get("limits", "").split(",")[0],
-                    limits.memory_bytes,
-                    limits.open_files,
-                    0,
-                    limits.file_bytes or -1,
-                ),
-            )
-        ),
+        "limits": f"{pids},{limits.memory_bytes},{limits.open_files},0,{limits.file_bytes or -1}",
     }
     if system_v:
         wanted["shm_rmid_forced"] = "1"

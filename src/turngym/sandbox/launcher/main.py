@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import socket
 import time
@@ -70,8 +71,7 @@ class Launcher:
         mounts.bind_read_only(settings["runtime"], f"{self.base}/runtime")
         os.chdir(self.base)
         swept = cgroups.sweep(self.parents)
-        facts: Request = {"root": self.is_root, "swept": swept, "pid": os.getpid()}
-        return {**facts, "system_v": has_system_v}
+        return {"root": self.is_root, "swept": swept, "pid": os.getpid(), "system_v": has_system_v}
 
     # The loop
 
@@ -243,8 +243,7 @@ class Launcher:
             self.watch(sandbox.init_fd, lambda fd: self.on_exit(sandbox))
             oom_file = sandbox.group.oom_file if sandbox.group else ""
             answer = {"enforced": sandbox.enforced, "oom_file": oom_file, "uid": sandbox.uid}
-            answer["user"] = sandbox.user
-            self.answer(sandbox.start_request, answer)
+            self.answer(sandbox.start_request, {**answer, "user": sandbox.user})
             sandbox.start_request = None
         self.on_exit(sandbox)
 
@@ -410,15 +409,9 @@ class Launcher:
 
     def do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
-        self.serial += 1
-        name, source, user = f"l{self.serial}", Path(request["folder"]), self.users.fresh()
-        self.users.note(name, user)
-        store = Store(
-            f"stores/{self.serial}",
-            num_bytes=request["bytes"],
-            inodes=request["inodes"],
-            owner=user,
-        )
+        source, user = Path(request["folder"]), self.users.fresh()
+        limits = {"disk_bytes": request["bytes"], "inodes": request["inodes"]}
+        name, store = self._new_store(limits, user)
         target = Path(store.upper)
         target.rmdir()
 
@@ -486,8 +479,6 @@ class Launcher:
 
 
 def _has_ended(pidfd: int) -> bool:
-    import select
-
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
