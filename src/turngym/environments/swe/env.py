@@ -40,9 +40,7 @@ class SweEnv(RepairEnv):
             fixed, while nothing else broke.
         step_reward: For each turn whose call was carried out.
         gate: Step rewards are paid at the end, and only when the outcome is above this (G-RA).
-        action_style: As ``WorkspaceEnv``.
-        budget: As ``WorkspaceEnv``.
-        timeout_s: As ``WorkspaceEnv``.
+        action_style, budget, timeout_s: As ``WorkspaceEnv``.
         render_mode: ``"ansi"`` or None.
 
     Action: tools on the workspace, ``run_tests`` and ``submit``.

@@ -49,9 +49,7 @@ class InstanceEnv(RepairEnv):
         folder: Where the images hold the repository.
         path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
         split: Which split the instances are.
-        action_style: As ``WorkspaceEnv``.
-        budget: As ``WorkspaceEnv``.
-        timeout_s: As ``WorkspaceEnv``.
+        action_style, budget, timeout_s: As ``WorkspaceEnv``.
         tests_timeout_s: Longest run of the tests that judge.
         render_mode: ``"ansi"`` or None.
 

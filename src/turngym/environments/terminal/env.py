@@ -77,9 +77,7 @@ class TerminalEnv(WorkspaceEnv):
     Args:
         group: Kinds of problems: ``"all"`` or a key of ``GROUPS``.
         kind: One kind instead.
-        action_style: As ``WorkspaceEnv``.
-        budget: As ``WorkspaceEnv``.
-        timeout_s: As ``WorkspaceEnv``.
+        action_style, budget, timeout_s: As ``WorkspaceEnv``.
         render_mode: ``"ansi"`` or None.
 
     Action: ``bash``, the tools for files, and ``submit``.

@@ -169,7 +169,10 @@ def unpacked(image: str) -> Path:
     def unpack(fresh: Path) -> None:
         with tarfile.open(path) as archive:
             # Keeps names inside, drops devices, and set-uid bits mean nothing where it is mounted.
-            archive.extractall(fresh, filter="tar", members=_plain_members(archive))
+            plain = [
+                one for one in archive if one.isfile() or one.isdir() or one.issym() or one.islnk()
+            ]
+            archive.extractall(fresh, filter="tar", members=plain)
 
     try:
         return made_once(target, unpack)
@@ -178,14 +181,6 @@ def unpacked(image: str) -> Path:
             f"the image {image!r} cannot be unpacked", str(error),
             f"Check the file, and the space in {str(target.parent)!r}",
         ) from None  # fmt: skip
-
-
-def _plain_members(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:
-    return [
-        member
-        for member in archive
-        if member.isreg() or member.isdir() or member.issym() or member.islnk()
-    ]
 
 
 def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
@@ -198,27 +193,25 @@ def machine_image(target: Path, packages: tuple[str, ...] = PACKAGES) -> Path:
     Raises:
         SandboxRefused: This machine has no ``dpkg-query``.
     """
-    if target.exists():
-        return target
-    if shutil.which("dpkg-query") is None:
+    if shutil.which("dpkg-query") is None and not target.exists():
         raise SandboxRefused(
-            "an image of this machine's packages needs Debian or Ubuntu",
-            "no program dpkg-query",
+            "an image of this machine's packages needs Debian or Ubuntu", "no program dpkg-query",
             "Import an image from a registry or a tar instead",
-        )
-    fresh = Path(tempfile.mkdtemp(prefix="machine-new-", dir=target.parent))
-    files = _package_files(packages)
-    for path in sorted(files | _libraries(files)):
-        _copy_into(fresh, path)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        if Path("/", name).is_symlink() and not (fresh / name).exists():
-            (fresh / name).symlink_to(os.readlink(f"/{name}"))
-    shutil.copytree(host_etc(), fresh / "etc", symlinks=True, dirs_exist_ok=True)
-    for name in ("dev", "home/agent", "proc", "run", "sys", "tmp", "var/tmp", "workspace", "root"):
-        (fresh / name).mkdir(parents=True, exist_ok=True)
-    fresh.chmod(0o755)
-    fresh.rename(target)
-    return target
+        )  # fmt: skip
+
+    def collect(fresh: Path) -> None:
+        files = _package_files(packages)
+        for path in sorted(files | _libraries(files)):
+            _copy_into(fresh, path)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            if Path("/", name).is_symlink() and not (fresh / name).exists():
+                (fresh / name).symlink_to(os.readlink(f"/{name}"))
+        shutil.copytree(host_etc(), fresh / "etc", symlinks=True, dirs_exist_ok=True)
+        empty = ("dev", "home/agent", "proc", "run", "sys", "tmp", "var/tmp", "workspace", "root")
+        for name in empty:
+            (fresh / name).mkdir(parents=True, exist_ok=True)
+
+    return made_once(target, collect)
 
 
 def _package_files(packages: tuple[str, ...]) -> set[str]:
