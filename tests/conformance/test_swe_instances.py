@@ -14,9 +14,10 @@ import pytest
 from turngym.environments.swe.formats import Instance, as_instance
 from turngym.environments.swe.instances import InstanceEnv
 from turngym.environments.swe.packages import packages_folder
-from turngym.environments.swe.patches import Files, diff_text
+from turngym.environments.swe.patches import diff_text
 from turngym.environments.swe.records import broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
+from turngym.environments.workspace.host import Delta
 from turngym.errors import ConfigError, SandboxRefused
 
 REPOSITORY = "localhost/turngym-instance"
@@ -132,7 +133,7 @@ def built_image(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> str:
     return name
 
 
-def repository(folder: Path, *, broken: Files, mended: Files) -> None:
+def repository(folder: Path, *, broken: Delta, mended: Delta) -> None:
     """Make a git repository at the broken commit, with a later one that mends it."""
 
     def git(*words: str) -> None:
