@@ -43,7 +43,7 @@ def write_run(
         rows.append({"step": step, "validation/success": share})
         training = {"rollout/episodes": episodes_per_step, "rollout/tokens": tokens_per_step}
         if drawn_by_credit:
-            training["credit/drawn_tokens"] = drawn_by_credit
+            training["credit/sampled_tokens"] = drawn_by_credit
         rows.append({"step": step, **training})
     timings = [
         {"phase": "before", "step": 0, "seconds": 9.0, "held_out_s": 9.0},

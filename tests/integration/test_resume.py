@@ -125,7 +125,7 @@ def test_a_run_repeats_itself_to_the_bit_and_draws_once(
 ) -> None:
     drawn: list[Path] = []
     monkeypatch.setattr(
-        "turngym.trainers.runs.run.draw_curve", lambda path, *_, **__: drawn.append(path)
+        "turngym.trainers.runs.run_log.draw_curve", lambda path, *_, **__: drawn.append(path)
     )
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
@@ -447,7 +447,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
         "metrics": ("turngym.trainers.metrics", "JsonLinesLogger.log"),
         "trajectories": ("turngym.trainers.runs.run_folder", "write_trajectories"),
         "timings": ("turngym.trainers.runs.run_folder", "RunFolder.add_timing"),
-        "curve": ("turngym.trainers.runs.run", "draw_curve"),
+        "curve": ("turngym.trainers.runs.run_log", "draw_curve"),
     }[what]
     place, _, attribute = f"{module}.{name}".rpartition(".")
     original = resolve_name(f"{module}:{name}")
@@ -460,7 +460,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
         original(*args, **kwargs)
 
     monkeypatch.setattr("turngym.trainers.runs.outbox.RETRY_S", 0.0)
-    monkeypatch.setattr("turngym.trainers.runs.run.SECONDS_BETWEEN_CURVES", 0.0)
+    monkeypatch.setattr("turngym.trainers.runs.run_log.SECONDS_BETWEEN_CURVES", 0.0)
     monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)

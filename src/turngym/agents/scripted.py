@@ -1,8 +1,7 @@
-"""Policies without a model or a function of the user's: expert, random, no-op, human."""
+"""Policies without a model or a function of the user's: expert, random, no-op, inline."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -13,8 +12,8 @@ from turngym.errors import ConfigError
 from turngym.types import Message, Turn
 
 
-class _QuickSession:
-    """Calls a function that waits for nothing, right here."""
+class _InlineSession:
+    """Acts by a function that is called in the event loop itself, and waits for nothing."""
 
     def __init__(self, act: Callable[[Mapping[str, Any], Mapping[str, Any]], str]) -> None:
         self._act = act
@@ -40,7 +39,7 @@ class InlinePolicy:
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session that calls the function."""
-        return _QuickSession(self._act)
+        return _InlineSession(self._act)
 
 
 class ExpertPolicy:
@@ -82,7 +81,7 @@ class ExpertPolicy:
                 return _random_action(rng, info, context.env_id, commands)
             return expert()
 
-        return _QuickSession(act)
+        return _InlineSession(act)
 
 
 class RandomPolicy:
@@ -91,7 +90,7 @@ class RandomPolicy:
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session with its own generator, seeded by the context."""
         rng = np.random.default_rng(context.seed)
-        return _QuickSession(lambda _, info: _random_action(rng, info, context.env_id))
+        return _InlineSession(lambda _, info: _random_action(rng, info, context.env_id))
 
 
 class NoopPolicy:
@@ -99,32 +98,7 @@ class NoopPolicy:
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a session whose every action is the empty text."""
-        return _QuickSession(lambda _observation, _info: "")
-
-
-class HumanPolicy:
-    """A person at the keyboard; reads lines without blocking other episodes."""
-
-    def __init__(self, ask: Callable[[str], str] = input) -> None:
-        self._ask = ask
-
-    def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that prints observations and reads actions."""
-        return _HumanSession(self._ask)
-
-
-class _HumanSession:
-    def __init__(self, ask: Callable[[str], str]) -> None:
-        self._ask = ask
-
-    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        prompt = f"{observation['text']}\n> "
-        text = await asyncio.to_thread(self._ask, prompt)
-        seen = (Message(role="user", content=observation["text"]),)
-        return PolicyTurn(observation=seen, action=Message(role="assistant", content=text))
-
-    def close(self) -> None:
-        return None
+        return _InlineSession(lambda _observation, _info: "")
 
 
 def _random_action(

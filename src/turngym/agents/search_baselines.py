@@ -6,12 +6,13 @@ They read and write commands in words, not JSON tools.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from turngym.agents.policy import EpisodeContext, PolicySession, PolicyTurn
-from turngym.types import Message
+from turngym.agents.policy import EpisodeContext, PolicySession
+from turngym.agents.scripted import InlinePolicy
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 _WORD = re.compile(r"[^\W_]+")
@@ -20,62 +21,39 @@ _NUMBER = re.compile(r"\b\d[\d,]*\b")
 _STEM_CHARS = 4
 
 
-class _Session:
-    """One episode: remembers the question, then does what the subclass says."""
+class _Baseline:
+    """Acts by a function of the 0-based turn, the question and what is seen now."""
 
-    def __init__(self) -> None:
-        self._question: str | None = None
-        self._turn = 0
-
-    def choose(self, turn: int, question: str, text: str) -> str:
-        """Return the action of ``turn`` (0-based) after seeing ``text``."""
-        raise NotImplementedError
-
-    async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        text = str(observation["text"])
-        if self._question is None:
-            self._question = text.removeprefix("Question: ")
-        action = self.choose(self._turn, self._question, text)
-        self._turn += 1
-        seen = (Message(role="user", content=text),)
-        return PolicyTurn(observation=seen, action=Message(role="assistant", content=action))
-
-    def close(self) -> None:
-        return None
-
-
-class _SingleSearchSession(_Session):
-    def choose(self, turn: int, question: str, text: str) -> str:
-        if turn == 0:
-            return f"search {question}"
-        if turn == 1:
-            return "open 1"
-        return f"answer {best_guess(question, text)}"
-
-
-class _ClosedBookSession(_Session):
-    def choose(self, turn: int, question: str, text: str) -> str:
-        return "answer 2" if question.startswith("How many") else "answer unknown"
-
-
-class SingleSearchPolicy:
-    """Searches once for the whole question, reads the best result, and guesses from it."""
+    def __init__(self, choose: Callable[[int, str, str], str]) -> None:
+        self._choose = choose
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a fresh session."""
-        return _SingleSearchSession()
+        """Return a session that remembers its question."""
+        question, turns = "", itertools.count()
+
+        def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+            nonlocal question
+            text = str(observation["text"])
+            question = question or text.removeprefix("Question: ")
+            return self._choose(next(turns), question, text)
+
+        return InlinePolicy(act).start(context)
 
 
-class ClosedBookPolicy:
-    """Answers at once: a small number where one is asked for, else that it does not know."""
-
-    def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a fresh session."""
-        return _ClosedBookSession()
+def _search_once(turn: int, question: str, text: str) -> str:
+    if turn == 0:
+        return f"search {question}"
+    return "open 1" if turn == 1 else f"answer {best_guess(question, text)}"
 
 
-single_search = SingleSearchPolicy()
-closed_book = ClosedBookPolicy()
+def _guess(turn: int, question: str, text: str) -> str:
+    return "answer 2" if question.startswith("How many") else "answer unknown"
+
+
+single_search = _Baseline(_search_once)
+"""Searches once for the whole question, reads the best result, and guesses from it."""
+closed_book = _Baseline(_guess)
+"""Answers at once: a small number where one is asked for, else that it does not know."""
 
 
 def best_guess(question: str, page: str) -> str:

@@ -119,7 +119,7 @@ def learning_curve(
     for row in rows:
         if "rollout/episodes" in row:
             episodes += row["rollout/episodes"]
-            tokens += row["rollout/tokens"] + row.get("credit/drawn_tokens", 0.0)
+            tokens += row["rollout/tokens"] + row.get("credit/sampled_tokens", 0.0)
         if "validation/success" in row:
             points.append((episodes, tokens, row["validation/success"]))
     if not points:

@@ -7,7 +7,7 @@ from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import EpisodeContext, Policy
 from turngym.agents.scripted import (
     ExpertPolicy,
-    HumanPolicy,
+    InlinePolicy,
     NoopPolicy,
     RandomPolicy,
 )
@@ -76,7 +76,7 @@ def test_person_answers_the_observation_they_were_shown() -> None:
         shown.append(prompt)
         return "go north"
 
-    [trajectory] = play(HumanPolicy(ask))
+    [trajectory] = play(InlinePolicy(lambda seen, _: ask(seen["text"])))
     assert len(shown) == len(trajectory.turns)
     assert trajectory.turns[0].observation[0].content in shown[0]
 

@@ -155,6 +155,6 @@ def test_tokens_that_a_method_draws_are_counted(tmp_path: Path) -> None:
     trained = [row for row in rows if "credit/counted" in row]
     assert len(trained) == 2
     for row in trained:
-        assert row["credit/drawn_tokens"] == row["credit/counted"] > 0
+        assert row["credit/sampled_tokens"] == row["credit/counted"] > 0
     drawn = sum(row["rollout/tokens"] + row["credit/counted"] for row in trained)
     assert learning_curve(rows)[1][-1] == drawn

@@ -18,8 +18,8 @@ from turngym.trainers.metrics import (
     TensorBoardLogger,
     read_metrics,
 )
-from turngym.trainers.runs.curve import draw_curve
 from turngym.trainers.runs.rollout_metrics import evaluation_metrics, rollout_metrics
+from turngym.trainers.runs.run_log import draw_curve
 from turngym.types import StopReason
 
 

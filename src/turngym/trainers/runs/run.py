@@ -1,41 +1,28 @@
-"""One run in memory: policy, engine, learner, where it stands, and how it is kept and taken up."""
+"""One run in memory: its policies, its engine, where it stands, and the steps of its phases."""
 
 from __future__ import annotations
 
-import copy
-import json
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from turngym.agents.build import TRAINED_AS, prompting_of, with_parts
+from turngym.agents.build import with_parts
 from turngym.agents.engine.chat import EngineModel
-from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
-from turngym.errors import CheckpointError
 from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
 from turngym.seeding import derive_seed
 from turngym.trainers.beside import beside
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, build_credit
-from turngym.trainers.metrics import (
-    JsonLinesLogger,
-    MetricsLogger,
-    TensorBoardLogger,
-    read_metrics,
-)
+from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.arena import Arena
-from turngym.trainers.runs.checkpoints import (
-    Checkpoint,
-    save_checkpoint,
-)
-from turngym.trainers.runs.curve import draw_curve
+from turngym.trainers.runs.checkpointer import Checkpointer
+from turngym.trainers.runs.checkpoints import Checkpoint
+from turngym.trainers.runs.phases import Learning, begin_imitation, begin_learning
 from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.rollout_metrics import evaluation_metrics
 from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.runs.run_state import Phase, RunState
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.selection.batches import Chosen, with_imitation
@@ -44,28 +31,11 @@ from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.learner import TorchLearner, needs_reference
-from turngym.trainers.update.lora import (
-    ADAPTER,
-    adapter_state,
-    full_state,
-    is_adapted,
-    load_adapter_state,
-    load_own_state,
-    own_state,
-    save_merged,
-    write_adapter_config,
-)
-from turngym.trainers.update.protocol import Learner
-from turngym.trainers.update.sequential import LastTurnFirstLearner
+from turngym.trainers.update.lora import full_state
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-SECONDS_BETWEEN_CURVES = 30.0
-"""A picture takes longer than a small update, and holds up the loop."""
 
 
 class Run:
@@ -97,10 +67,8 @@ class Run:
         self.arena = arena
         self.model = model
         self.state = state
-        self._last_curve_s = time.monotonic()
         self.imitator: Imitator | None = None
-        self.learner: Learner | None = None
-        self.credit: CreditMethod | None = None
+        self.learning: Learning | None = None
         self.selection = DataSelection(
             config.selection,
             arena.pool,
@@ -108,8 +76,6 @@ class Run:
             group_size=config.rollout.group_size,
             seed=derive_seed(config.run.seed, "selection"),
         )
-        self.reference: PreTrainedModel | None = None
-        self._tokenizer = tokenizer
         self._engine = engine
         self.renderer = Renderer(tokenizer)
         self.sampling = Sampling(
@@ -119,42 +85,30 @@ class Run:
             with_parts(EngineModel(engine, self.renderer, sampling=sampling), config.agent)
             for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
-        self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
-        folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
-        self._loggers: list[MetricsLogger] = []
-        if config.run.tensorboard:
-            self._loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
-        self._laps: dict[str, float] = {}
-        self._since = time.perf_counter()
+        self.recorder = RunLog(config, folder, state)
+        self._checkpointer = Checkpointer(
+            config, folder, state, self.recorder, model=model, tokenizer=tokenizer
+        )
 
     async def close(self) -> None:
         """Close what is open. Safe to call twice."""
         await self._engine.close()
-        self._metrics.close()
-        for logger in self._loggers:
-            logger.close()
+        self.recorder.close()
         self.arena.close()
 
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
-        await self._engine.publish(full_state(self.model), self.state.step)
+        learning = self.learning
+        weights = full_state(self.model) if learning is None else learning.learner.weights()
+        await self._engine.publish(weights, self.state.step)
 
     def lap(self, name: str) -> None:
-        """Count the seconds since the last lap under ``name``."""
-        now = time.perf_counter()
-        self._laps[name] = self._laps.get(name, 0.0) + now - self._since
-        self._since = now
+        """Count the seconds since the last call under ``name``."""
+        self.recorder.record(name)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write numbers, and apart from them the laps since the last time."""
-        self.folder.outbox.write(self.folder.metrics, lambda: self._metrics.log(step, metrics))
-        for logger in self._loggers:
-            logger.log(step, metrics)
-        if self._laps:
-            seconds = sum(self._laps.values())
-            row = {"phase": self.state.phase, "step": step, "seconds": seconds, **self._laps}
-            self.folder.outbox.write(self.folder.timings, lambda: self.folder.add_timing(row))
-            self._laps = {}
+        """Write numbers, and apart from them the seconds since the last time."""
+        self.recorder.write(step, metrics)
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
         """Play the validation tasks with the newest weights, log and keep what was seen."""
@@ -172,19 +126,20 @@ class Run:
     async def assign_credit(self, chosen: Chosen) -> Credit:
         """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
-        The tokens that the method drew of its own are ``credit/drawn_tokens``, where nobody else
-        draws at the same time.
+        The tokens that the method sampled itself are ``credit/sampled_tokens``, where no episode
+        samples at the same time.
         """
-        assert self.credit is not None
+        assert self.learning is not None
+        method = self.learning.credit
         before = self._engine.stats.sampled_tokens
         is_alone = self.config.rollout.mode == "sync"
-        if is_alone or not getattr(self.credit, "in_thread", False):
-            credit = await self.credit.assign(chosen.groups)
+        if is_alone or not getattr(method, "in_thread", False):
+            credit = await method.assign(chosen.groups)
         else:  # episodes go on meanwhile
-            credit = await beside(partial(self.credit.assign, chosen.groups))
+            credit = await beside(partial(method.assign, chosen.groups))
         if is_alone:
-            drawn = float(self._engine.stats.sampled_tokens - before)
-            credit = replace(credit, metrics={**credit.metrics, "credit/drawn_tokens": drawn})
+            sampled = float(self._engine.stats.sampled_tokens - before)
+            credit = replace(credit, metrics={**credit.metrics, "credit/sampled_tokens": sampled})
         if self.state.step % self.config.evaluation.every == 0:
             self.folder.keep_group(f"train-{self.state.step:06d}", credit)
         if self.config.selection.keep_attempts is not None:
@@ -196,8 +151,8 @@ class Run:
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once and return ``train/*``."""
-        assert self.learner is not None
-        metrics = self.learner.update(samples)
+        assert self.learning is not None
+        metrics = self.learning.learner.update(samples)
         self.lap("update_s")
         return metrics
 
@@ -235,30 +190,14 @@ class Run:
 
     def conclude(self) -> None:
         """Write what came of a run that is done."""
-        self.draw()
+        self.recorder.draw()
         self.folder.outbox.write(
             self.folder.summary, lambda: self.folder.conclude(self.result().to_json())
         )
 
     def draw_now_and_then(self) -> None:
         """Draw the learning curve, unless that was just done."""
-        if time.monotonic() - self._last_curve_s >= SECONDS_BETWEEN_CURVES:
-            self.draw()
-
-    def draw(self) -> None:
-        """Draw the learning curve as far as it goes."""
-        self._last_curve_s = time.monotonic()
-        state = self.state
-        held_out = {
-            step: HeldOut.from_json(content).sampled
-            for step, content in ((0, state.before), (state.step, state.after))
-            if content is not None
-        }
-        title = f"{self.config.env.id}, {self.config.algo.name}, seed {self.config.run.seed}"
-        file, metrics = self.folder.curve, self.folder.metrics
-        self.folder.outbox.write(
-            file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
-        )
+        self.recorder.draw_now_and_then()
 
     def result(self) -> TrainResult:
         """Return what came of a run that is done."""
@@ -282,50 +221,33 @@ class Run:
         )
 
     def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator:
-        """Make what the warm start needs."""
-        prompting = prompting_of(self.config.agent)
-        system = prompting.opening(self.arena.instructions or "", (), native_tools=False)
-        rendered = [self.renderer.render_episode(e, system) for e in episodes]
-        seed = derive_seed(self.config.run.seed, "warm_start")
-        self.imitator = Imitator(self.model, rendered, self.config.warm_start, seed=seed)
+        """Make what the warm start trains with."""
+        self.imitator = begin_imitation(
+            self.config,
+            self.model,
+            self.renderer,
+            episodes,
+            instructions=self.arena.instructions,
+        )
         return self.imitator
 
-    def start_learning(self) -> Learner:
-        """Make what reinforcement needs; the policy as it is now becomes the reference."""
-        if needs_reference(self.config.algo.loss, self.config.regularizer):
-            self.reference = copy.deepcopy(self.model).requires_grad_(False)
-        advantage = self.config.algo.advantage
-        kind = LastTurnFirstLearner if advantage.updates_last_turn_first else TorchLearner
-        self.learner = kind(
+    def start_learning(self) -> Learning:
+        """Make what reinforcement trains with; the policy as it is now becomes the reference."""
+        self.imitator = None
+        self.learning = begin_learning(
+            self.config,
             self.model,
-            self.config.learner,
-            self.config.algo.loss,
-            self.config.regularizer,
-            temperature=self.config.rollout.temperature,
-            seed=derive_seed(self.config.run.seed, "learner"),
-            reference=self.reference,
-            total_updates=self.config.run.steps,
+            self._engine,
+            renderer=self.renderer,
+            sampling=self.sampling,
         )
-        self.credit = build_credit(
-            self.config.algo,
-            CreditContext(
-                model=self.model,
-                renderer=self.renderer,
-                engine=self._engine,
-                sampling=self.sampling,
-                seed=derive_seed(self.config.run.seed, "credit"),
-                max_tokens=self.config.learner.microbatch_tokens,
-                total_updates=self.config.run.steps,
-            ),
-        )
-        return self.learner
+        return self.learning
 
     def begin(self, phase: Phase) -> None:
         """Enter a phase and keep the run."""
         self.state.phase = phase
         self.state.validated = -1
         if phase == "train":
-            self.imitator = None
             self.start_learning()
         self.save()
 
@@ -335,80 +257,29 @@ class Run:
         Raises:
             CheckpointError: It could not be written for another reason; earlier ones are intact.
         """
-        self.folder.outbox.write(self.folder.checkpoints, self._save)
-
-    def _save(self) -> None:
-        state, trainer = self.state, self.learner or self.imitator
-        state.metrics_bytes, state.metrics_sha256 = self._metrics.offset, self._metrics.sha256
-        state.optimizer_steps = 0 if trainer is None else trainer.steps
-        tensors: dict[str, Mapping[str, Tensor]] = {}
-        if trainer is not None:
-            tensors["optimizer"] = trainer.state()
-        if is_adapted(self.model):
-            tensors[ADAPTER] = adapter_state(self.model)
-        if self.reference is not None:
-            tensors["reference"] = own_state(self.reference)
-        if self.credit is not None and (learned := self.credit.state()):
-            tensors["credit"] = learned
-        step = state.warm_steps if state.phase == "warm_start" else state.step
-        save_checkpoint(
-            self.folder.checkpoints,
-            f"{state.phase}-{step}",
-            state={
-                "run": asdict(state),
-                "config": self.config.model_dump(mode="json"),
-                "selection": {} if self.config.selection.is_plain else self.selection.state(),
-            },
-            tensors=tensors,
-            write_model=self._write_model,
-            keep=self.config.run.keep_checkpoints,
+        selection = {} if self.config.selection.is_plain else self.selection.state()
+        trainer = self.learning or self.imitator
+        self.folder.outbox.write(
+            self.folder.checkpoints, lambda: self._checkpointer.save(trainer, selection)
         )
-        self.folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
-
-    def _write_model(self, path: Path) -> None:
-        save_merged(self.model, self._tokenizer, path)
-        rollout = self.config.rollout
-        trained = self.config.agent.model_dump(mode="json") | {
-            "max_new_tokens": rollout.max_new_tokens,
-            "context": self.config.model.context,
-        }
-        (path / TRAINED_AS).write_text(json.dumps(trained) + "\n", encoding="utf-8")
-        if is_adapted(self.model):
-            write_adapter_config(self.model, path.parent / Path(ADAPTER).parent)
 
     async def restore(self, checkpoint: Checkpoint, episodes: Sequence[Trajectory]) -> None:
-        """Take up weights and optimizer where ``checkpoint`` left them.
+        """Resume where ``checkpoint`` was made.
+
+        Args:
+            checkpoint: Of this run.
+            episodes: Of the expert, for a warm start that goes on.
 
         Raises:
             CheckpointError: It was made with another tokenizer, or lacks what training on needs.
         """
-        if load_tokenizer(checkpoint.model_dir).get_vocab() != self._tokenizer.get_vocab():
-            raise CheckpointError(
-                f"{checkpoint.path}: was made with another tokenizer than the one of this run; the "
-                "expert episodes or the model that it came from have changed: restore them from a "
-                "copy"
-            )
-        if is_adapted(self.model):
-            load_adapter_state(
-                self.model, checkpoint.tensors(ADAPTER) or checkpoint.tensors("adapter")
-            )
-        else:
-            self.model.load_state_dict(load_model_dir(checkpoint.model_dir)[0].state_dict())
-        steps, moments = self.state.optimizer_steps, checkpoint.tensors("optimizer")
-        if self.state.phase == "warm_start" and self.config.warm_start.imitates:
-            self.start_imitation(episodes).load_state(moments, steps=steps)
-        elif self.state.phase not in ("warm_start", "before"):
-            is_longer = self.state.phase != checkpoint.state["run"]["phase"]
-            if is_longer and not moments and self.state.metrics_sha256 is None:
-                raise CheckpointError(  # of an earlier version, which did not keep it to the end
-                    f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
-                )
-            learner = self.start_learning()
-            learner.load_state(moments, updates=self.state.step, steps=steps)
-            if self.reference is not None:
-                load_own_state(self.reference, checkpoint.tensors("reference"))
-            assert self.credit is not None
-            self.credit.load_state(checkpoint.tensors("credit"))
+        self._checkpointer.load_model(checkpoint)
+        state = self.state
+        if state.phase == "warm_start" and self.config.warm_start.imitates:
+            moments = checkpoint.tensors("optimizer")
+            self.start_imitation(episodes).load_state(moments, steps=state.optimizer_steps)
+        elif state.phase not in ("warm_start", "before"):
+            self.start_learning().restore(checkpoint, state)
             if selection := checkpoint.state.get("selection"):
                 self.selection.load_state(selection)
         await self.publish()

@@ -91,12 +91,12 @@ class Imitator:
         """Optimizer steps done."""
         return self.optimizer.steps
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the optimizer's tensors; the weights are the model's own."""
-        return self.optimizer.state()
+    def tensors(self) -> dict[str, Mapping[str, Tensor]]:
+        """Return groups of tensors for a checkpoint; the weights are the model's own."""
+        return {"optimizer": self.optimizer.state()}
 
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
-        """Take over what ``state`` returned after ``steps`` steps."""
+        """Take over the optimizer's tensors after ``steps`` steps."""
         self.optimizer.load_state(tensors, steps=steps)
 
     def _batch(self, step: int) -> list[int]:

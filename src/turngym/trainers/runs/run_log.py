@@ -1,0 +1,153 @@
+"""The log of one run: metrics, seconds, and the learning curve as a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turngym.rollouts.evaluation.evaluate import Evaluation
+from turngym.trainers.metrics import (
+    JsonLinesLogger,
+    MetricsLogger,
+    TensorBoardLogger,
+    read_metrics,
+)
+from turngym.trainers.runs.progress import HeldOut
+from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_state import RunState
+from turngym.trainers.settings.train import TrainConfig
+
+SECONDS_BETWEEN_CURVES = 30.0
+"""A picture takes longer than a small update, and holds up the loop."""
+Rows = Sequence[Mapping[str, Any]]
+
+
+class RunLog:
+    """Writes what a run measures, through the folder's outbox.
+
+    Args:
+        config: The run's settings.
+        folder: Where it is written.
+        state: Where the run stands; what was written after its checkpoint is cut off.
+    """
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, state: RunState) -> None:
+        self._config = config
+        self._folder = folder
+        self._state = state
+        self._metrics = JsonLinesLogger(folder.metrics, offset=state.metrics_bytes)
+        folder.mark_logs(state.metrics_bytes, self._metrics.sha256)
+        self._loggers: list[MetricsLogger] = []
+        if config.run.tensorboard:
+            self._loggers.append(TensorBoardLogger(folder.path / "tensorboard"))
+        self._seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+        self._last_curve_s = time.monotonic()
+
+    def record(self, name: str) -> None:
+        """Count the seconds since the last call under ``name``."""
+        now = time.perf_counter()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write numbers, and apart from them the seconds since the last time."""
+        outbox = self._folder.outbox
+        outbox.write(self._folder.metrics, lambda: self._metrics.log(step, metrics))
+        for logger in self._loggers:
+            logger.log(step, metrics)
+        if self._seconds:
+            total = sum(self._seconds.values())
+            row = {"phase": self._state.phase, "step": step, "seconds": total, **self._seconds}
+            outbox.write(self._folder.timings, lambda: self._folder.add_timing(row))
+            self._seconds = {}
+
+    def mark(self) -> tuple[int, str]:
+        """Return the length and the digest of the metrics, flushed to the disk."""
+        return self._metrics.offset, self._metrics.sha256
+
+    def draw_now_and_then(self) -> None:
+        """Draw the learning curve, unless that was just done."""
+        if time.monotonic() - self._last_curve_s >= SECONDS_BETWEEN_CURVES:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw the learning curve as far as it goes."""
+        self._last_curve_s = time.monotonic()
+        config, state = self._config, self._state
+        held_out = {
+            step: HeldOut.from_json(content).sampled
+            for step, content in ((0, state.before), (state.step, state.after))
+            if content is not None
+        }
+        title = f"{config.env.id}, {config.algo.name}, seed {config.run.seed}"
+        file, metrics = self._folder.curve, self._folder.metrics
+        self._folder.outbox.write(
+            file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)
+        )
+
+    def close(self) -> None:
+        """Close what is open. Safe to call twice."""
+        self._metrics.close()
+        for logger in self._loggers:
+            logger.close()
+
+
+def draw_curve(
+    path: Path,
+    rows: Rows,
+    *,
+    title: str,
+    held_out: Mapping[int, Evaluation] | None = None,
+) -> None:
+    """Draw success against updates: training episodes, validation with its band, held-out points.
+
+    Args:
+        path: The picture to write.
+        rows: Rows of ``metrics.jsonl``.
+        title: Above the picture.
+        held_out: Sampled success on the test split by update.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4))
+    figure.subplots_adjust(left=0.09, right=0.98, bottom=0.13, top=0.92)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    training = [(r["step"], r["rollout/success"]) for r in rows if "rollout/success" in r]
+    if training:
+        axes.plot(*zip(*training, strict=True), color="0.7", linewidth=1, label="training episodes")
+    checked = [r for r in rows if "validation/success" in r]
+    if checked:
+        steps = [r["step"] for r in checked]
+        axes.fill_between(
+            steps,
+            [r["validation/success_low"] for r in checked],
+            [r["validation/success_high"] for r in checked],
+            alpha=0.2,
+            linewidth=0,
+        )
+        means = [r["validation/success"] for r in checked]
+        axes.plot(steps, means, marker="o", label="validation tasks, 95 % interval")
+    for number, (step, found) in enumerate(sorted((held_out or {}).items())):
+        if found.success is not None and found.success_ci95 is not None:
+            low, high = found.success_ci95
+            axes.errorbar(
+                [step],
+                [found.success],
+                yerr=[[max(0.0, found.success - low)], [max(0.0, high - found.success)]],
+                fmt="s",
+                color="C3",
+                capsize=4,
+                label="held-out tasks, sampled" if number == 0 else None,
+            )
+    axes.set(title=title, xlabel="update", ylabel="success", ylim=(-0.02, 1.02))
+    axes.grid(visible=True, alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right")
+    partial = path.with_name(path.name + ".partial")
+    figure.savefig(partial, format="png", dpi=120, metadata={"Software": None})
+    partial.replace(path)
