@@ -22,6 +22,7 @@ from turngym.environments.core.actions import (
     in_style,
 )
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
+from turngym.environments.core.limits import TurnLimit
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.digests import stable_content
 from turngym.environments.workspace.host import BackendName, SandboxHost
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
 """Changed files that are looked at; of more, only the names count."""
 _MAX_DIGEST_BYTES = 1 << 20
+_SPENT = "\n[all turns are spent]"
 _AT_A_TIME = 32
 """Files that are read at the same time."""
 _ODD = b"no regular file"
@@ -339,13 +341,17 @@ class WorkspaceEnv(AsyncTurnEnv):
             outcome.text += f"\n[{self.budget.extension_turns} more turns are granted]"
         elif left <= 0:
             outcome.truncated = True
-            outcome.text += "\n[all turns are spent]"
+            outcome.text += _SPENT
             return outcome
         outcome.text += self._notice()
         return outcome
 
     def _notice(self) -> str:
-        return self.budget.notice(self.budget.left(self._turns, self._extended))
+        """Return what is said of the turns that are left, of the budget or a nearer limit."""
+        outer = (one.max_turns for one in self.episode_limits if isinstance(one, TurnLimit))
+        own = self.budget.left(self._turns, self._extended)
+        left = min([own, *(most - self._turns for most in outer)])
+        return self.budget.notice(left) if left > 0 else _SPENT
 
     async def _close_sandbox(self) -> None:
         sandbox, self._sandbox = self._sandbox, None

@@ -1,5 +1,7 @@
 import pytest
 
+from turngym.environments.core.limits import TurnLimit
+from turngym.environments.terminal.env import TerminalEnv
 from turngym.environments.workspace.base import Budget, as_budget
 from turngym.environments.workspace.outputs import cut, normalise
 from turngym.errors import ConfigError
@@ -60,3 +62,12 @@ def test_a_setting_of_a_budget_that_does_not_exist_is_refused_and_an_old_one_say
         as_budget({"is_told": False}, 9)
     with pytest.raises(ConfigError, match=r"unknown setting 'turn'; known: turns, announce"):
         as_budget({"turn": 3}, 9)
+
+
+def test_turns_that_are_announced_are_those_of_the_nearer_limit():
+    env = TerminalEnv(kind="sum_column", budget={"turns": 5})
+    assert env._notice() == "\n[5 turns left]"
+    env.episode_limits = [TurnLimit(max_turns=2)]
+    assert env._notice() == "\n[2 turns left]"
+    env._turns = 2
+    assert env._notice() == "\n[all turns are spent]"
