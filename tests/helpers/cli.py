@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 import turngym as package
 from turngym import registry
+from turngym.cli.main import main
 
 COMMAND = (sys.executable, "-m", "turngym.cli")
 SOURCE = str(Path(package.__file__).parents[1])
@@ -87,6 +90,16 @@ def turngym(
         timeout=timeout_s,
         check=False,
     )
+
+
+def turngym_here(
+    *arguments: str | Path, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``turngym`` in this process, where nothing depends on starting a new one."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(cwd or Path.cwd()), redirect_stdout(out), redirect_stderr(err):
+        code = main([*map(str, arguments)])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def lab_environment(monkeypatch: pytest.MonkeyPatch, id: str, **changes: Any) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers.cli import turngym
+from helpers.cli import turngym, turngym_here
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_build_show_and_search(corpus):
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(corpus, arguments, message):
-    done = turngym("corpus", *arguments, cwd=corpus)
+    done = turngym_here("corpus", *arguments, cwd=corpus)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.cli import turngym
+from helpers.cli import turngym, turngym_here
 from turngym.records import write_trajectories
 from turngym.types import Message, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
@@ -60,13 +60,16 @@ def run_with_episodes(folder: Path) -> Path:
 
 
 def exported(run: Path, *options: str) -> list[Any]:
-    found = turngym("export", run, *options)
+    found = turngym_here("export", run, *options)
     assert found.returncode == 0, found.stderr
     return [json.loads(line) for line in found.stdout.splitlines()]
 
 
 def test_a_row_of_json_lines_is_an_episode_and_no_header_is_among_them(tmp_path: Path) -> None:
-    rows = exported(run_with_episodes(tmp_path))
+    run = run_with_episodes(tmp_path)
+    found = turngym("export", run)
+    assert found.stdout.splitlines() == turngym_here("export", run).stdout.splitlines()
+    rows = exported(run)
     assert [row["task"] for row in rows] == ["odd", "made/train/0", "made/test/3"]
     assert len({tuple(row) for row in rows}) == 1  # the same columns in all
     fault, first, last = rows
@@ -179,7 +182,7 @@ def test_bad_input_is_one_line(tmp_path: Path, options: tuple[str, ...], line: s
     with (tmp_path / "broken" / "a.jsonl").open("a") as file:
         file.write("{}\n")
     before = sorted(path.name for path in run.rglob("*"))
-    found = turngym("export", *options, cwd=tmp_path)
+    found = turngym_here("export", *options, cwd=tmp_path)
     assert found.returncode == 2, found.stderr
     assert found.stderr.startswith(f"error: {line}")
     assert len(found.stderr.splitlines()) == 1
