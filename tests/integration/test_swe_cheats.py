@@ -24,7 +24,7 @@ from turngym.environments.swe.test_runner import project_runner
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 IS_DRILL = os.environ.get("TURNGYM_SWE") == "full"
-DRILLED = ("cachetools", "schema", "semver", "tabulate")
+DRILLED = ("h11", "parse", "schema", "semver")
 """Shipped projects with packages in different places."""
 _BITTEN = {"assertions that are compiled away": 5}
 """Task of the sample on which a forgery bites, where the first one gives it nothing to copy."""

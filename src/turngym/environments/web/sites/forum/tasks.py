@@ -264,14 +264,16 @@ def _move(data: Data, rng: Random) -> Problem:
 
 
 def _remove(data: Data, rng: Random) -> Problem:
-    topic = _topic(data, rng)
-    subject = topic["subject"]
-    goal = f'Delete the whole topic "{subject}".'
-    wanted = data.copy()
-    wanted.drop("topics", subject=subject)
-    for table in ("posts", "subscribers", "polls", "options"):
-        wanted.drop(table, topic=subject)
-    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *_menu("Delete topic")))
+    topic, other = rng.sample(data.all("topics"), 2)
+    wanted, do = data.copy(), []
+    for subject in (topic["subject"], other["subject"]):
+        wanted.drop("topics", subject=subject)
+        for table in ("posts", "subscribers", "polls", "options"):
+            wanted.drop(table, topic=subject)
+    for one in (topic, other):
+        do += [press("Forum index", "link"), *_to(one), *_menu("Delete topic")]
+    goal = f'Delete the whole topics "{topic["subject"]}" and "{other["subject"]}".'
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
 def _lock_all(data: Data, rng: Random) -> Problem:
@@ -281,33 +283,45 @@ def _lock_all(data: Data, rng: Random) -> Problem:
         topics = data.all("topics", forum=forum, poster=user, status=_OPEN)
         if 2 <= len(topics) <= 3:
             break
-    goal = f"Lock every topic that {user} started in the forum {forum} and that is not locked yet."
     wanted = data.copy()
-    do: list[Stage] = []
+    followed, do = _subscribe(wanted, rng)
+    goal = (
+        f'Subscribe to the topic "{followed}", and lock every topic that {user} started in the '
+        f"forum {forum} and that is not locked yet."
+    )
     for topic in topics:
         wanted.one("topics", subject=topic["subject"]).update(status=_LOCKED)
         do += [press("Forum index", "link"), *_to(topic), *_menu("Lock topic")]
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
-def _follow(data: Data, rng: Random) -> Problem:
-    followed = {row["topic"] for row in data.all("subscribers", user=ME)}
-    topic = rng.choice([row for row in data.all("topics") if row["subject"] not in followed])
-    goal = f'Subscribe to the topic "{topic["subject"]}".'
-    wanted = data.copy()
+def _subscribe(wanted: Data, rng: Random) -> tuple[str, list[Stage]]:
+    """Add a subscription to what is wanted; return its topic and how an expert gets it."""
+    followed = {row["topic"] for row in wanted.all("subscribers", user=ME)}
+    topic = rng.choice([row for row in wanted.all("topics") if row["subject"] not in followed])
     wanted.add("subscribers", topic=topic["subject"], user=ME)
     do = [press("Subscribe", "link"), press("Yes, I'm sure", "submit")]
-    return Problem(goal=goal, wanted=wanted, expert=script(*_to(topic), *do))
+    return topic["subject"], [*_to(topic), *do]
+
+
+def _follow(data: Data, rng: Random) -> Problem:
+    wanted = data.copy()
+    topic, do = _subscribe(wanted, rng)
+    goal = f'Subscribe to the topic "{topic}".'
+    return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
 def _unfollow(data: Data, rng: Random) -> Problem:
     row = rng.choice(data.all("subscribers", user=ME))
     topic = data.one("topics", subject=row["topic"])
-    goal = f'Unsubscribe from the topic "{topic["subject"]}".'
     wanted = data.copy()
+    followed, do = _subscribe(wanted, rng)
     wanted.drop("subscribers", topic=row["topic"], user=ME)
-    do = [
-        press("Subscriptions", "link"), press(row["topic"], "link"), press("Unsubscribe", "link"),
+    goal = f'Subscribe to the topic "{followed}", and unsubscribe from "{topic["subject"]}".'
+    do += [
+        press("Subscriptions", "link"),
+        press(row["topic"], "link"),
+        press("Unsubscribe", "link"),
         press("Yes, I'm sure", "submit"),
     ]  # fmt: skip
     return Problem(goal=goal, wanted=wanted, expert=script(*do))

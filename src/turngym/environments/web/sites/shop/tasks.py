@@ -58,6 +58,13 @@ def _page(row: Row) -> list[Stage]:
     return [*_category(row), press(row["product"], "link")]
 
 
+def _in_cart(data: Data, product: str, count: int) -> list[Stage]:
+    """Change how many there are of what was just put into the cart."""
+    last = len(data.all("basket", user=ME, status="Open"))
+    quantity = enter(f"#id_form-{last}-quantity", str(count))
+    return [press("View cart"), quantity, press("Update", after=product)]
+
+
 def _account(entry: str) -> list[Stage]:
     return [press("Account", "link"), press(entry, "link")]
 
@@ -100,15 +107,9 @@ def _many(data: Data, rng: Random) -> Problem:
     row, count = _product(data, rng), rng.randint(2, 6)
     wanted = data.copy()
     _put(wanted, row["product"], count)
-    last = len(data.all("basket", user=ME, status="Open"))
     goal = f"Put {count} pieces of {row['product']} into the cart."
-    do = [
-        *_category(row),
-        press("Add to cart", after=row["product"]),
-        press("View cart"),
-        enter(f"#id_form-{last}-quantity", str(count)),
-        press("Update", after=row["product"]),
-    ]
+    do = [*_category(row), press("Add to cart", after=row["product"])]
+    do += _in_cart(data, row["product"], count)
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -119,11 +120,11 @@ def _search(data: Data, rng: Random) -> Problem:
     colour, place = words[1], words[4]
     if len(data.all("products", description=row["description"])) > 1:
         return _search(data, rng)
-    wanted = data.copy()
-    _put(wanted, row["product"])
-    goal = f"Put the one thing that is {colour} and made in {place} into the cart."
-    find = [enter("Search", f"{colour} {place}"), press("Search", "button")]
-    do = [*find, press("Add to cart", after=row["product"])]
+    wanted, count = data.copy(), rng.randint(1, 4)
+    _put(wanted, row["product"], count)
+    goal = f"Put {count} of the one thing that is {colour} and made in {place} into the cart."
+    do = [enter("Search", f"{colour} {place}"), press("Search", "button")]
+    do += [press("Add to cart", after=row["product"]), *_in_cart(data, row["product"], count)]
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -134,13 +135,11 @@ def _cheapest(data: Data, rng: Random) -> Problem:
     lowest = min(rows, key=lambda row: float(row["price"]))
     if lowest["product"] in in_cart:
         return _cheapest(data, rng)
-    wanted, count = data.copy(), rng.randint(1, 4)
+    wanted, count = data.copy(), rng.randint(1, 9)
     _put(wanted, lowest["product"], count)
     goal = f"Put {count} of the cheapest thing of {category} that is in stock into the cart."
-    last = len(data.all("basket", user=ME, status="Open"))
     do = [press(category, "link"), press("Add to cart", after=lowest["product"])]
-    do += [press("View cart"), enter(f"#id_form-{last}-quantity", str(count))]
-    do += [press("Update", after=lowest["product"])]
+    do += _in_cart(data, lowest["product"], count)
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -160,13 +159,11 @@ def _drop(data: Data, rng: Random) -> Problem:
     row = _cart_row(data, rng)
     wanted = data.copy()
     wanted.drop("basket", user=ME, product=row["product"], status="Open")
-    wish = rng.choice(("", " and put one Hand trowel into it"))
-    do = [press("View cart"), press("Remove", after=row["product"])]
-    if wish:
-        _put(wanted, "Hand trowel")
-        do += [press("Home", "link"), press("Garden", "link")]
-        do += [press("Add to cart", after="Hand trowel")]
-    goal = f"Remove {row['product']} from the cart{wish}."
+    other = _product(data, rng)
+    _put(wanted, other["product"])
+    do = [press("View cart"), press("Remove", after=row["product"]), press("Home", "link")]
+    do += [*_category(other), press("Add to cart", after=other["product"])]
+    goal = f"Remove {row['product']} from the cart, and put one {other['product']} into it."
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -279,20 +276,28 @@ def _moved(data: Data, rng: Random) -> Problem:
 
 
 def _forget(data: Data, rng: Random) -> Problem:
-    """Delete one address, and make another one the default."""
+    """Change one address and make it the default, and delete another."""
     gone, kept = rng.sample(data.all("addresses", user=ME, ships=0), 2)
-    wanted = data.copy()
+    street, wanted = rng.choice(_STREETS), data.copy()
     for row in wanted.all("addresses", user=ME):
         row["ships"] = int(row["town"] == kept["town"])
+    wanted.one("addresses", user=ME, town=kept["town"]).update(line1=street)
     wanted.drop("addresses", user=ME, town=gone["town"])
     goal = (
-        f"Delete your address in {gone['town']} and make the one in {kept['town']} your default "
-        "shipping address."
+        f"Of your address in {kept['town']}, change the first line to {street}, and make it your "
+        f"default shipping address; delete the one in {gone['town']}."
     )
     do = [
-        *_account("Address Book"), _menu(gone["town"]), press("Delete", "link"),
-        press("Delete", "button"), _menu(kept["town"]), press("Set as default shipping address"),
-    ]  # fmt: skip
+        *_account("Address Book"),
+        press("Edit", after=kept["town"]),
+        enter("First line of address", street),
+        press("Save"),
+        _menu(gone["town"]),
+        press("Delete", "link"),
+        press("Delete", "button"),
+        _menu(kept["town"]),
+        press("Set as default shipping address"),
+    ]
     return Problem(goal=goal, wanted=wanted, expert=script(*do))
 
 
@@ -418,14 +423,19 @@ def _compare(data: Data, rng: Random) -> Problem:
 
 
 def _spent(data: Data, rng: Random) -> Problem:
-    line = rng.choice(data.all("lines"))
-    total = data.one("orders", number=line["number"])["total"]
+    line, other = rng.sample(data.all("lines"), 2)
+    if line["number"] == other["number"]:
+        return _spent(data, rng)
+    orders = [data.one("orders", number=one["number"]) for one in (line, other)]
+    total = sum(round(100 * float(order["total"])) for order in orders) / 100
     goal = (
-        f"What was the total of your order with the {line['product']}? Answer with the number "
-        "alone, as in 12.50."
+        f"What were the totals of your order with the {line['product']} and of that with the "
+        f"{other['product']} together? Answer with the number alone, as in 12.50."
     )
-    look = [*_account("Order History"), press(line["number"], "link")]
-    return question(data, goal, f"{float(total):.2f}", look)
+    look: list[Stage] = []
+    for one in (line, other):
+        look += [*_account("Order History"), press(one["number"], "link")]
+    return question(data, goal, f"{total:.2f}", look)
 
 
 GENERATORS: dict[str, ProblemGenerator] = {

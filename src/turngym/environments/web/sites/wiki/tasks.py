@@ -263,12 +263,15 @@ def _watching(data: Data, rng: Random, *, is_watched: bool) -> Row:
 
 
 def _watch(data: Data, rng: Random) -> Problem:
-    row = _watching(data, rng, is_watched=False)
-    wanted = data.copy()
-    for space in (_MAIN, _TALK):
-        wanted.add("watched", user=ME, space=space, title=row["title"])
-    goal = f'Put the page "{row["title"]}" on your watchlist.'
-    return _problem(goal, wanted, _look_up(row["title"]), _action("watch"))
+    wanted, titles, do = data.copy(), [], []
+    for _ in range(2):
+        title = _watching(wanted, rng, is_watched=False)["title"]
+        for space in (_MAIN, _TALK):
+            wanted.add("watched", user=ME, space=space, title=title)
+        titles.append(title)
+        do += [_look_up(title), _action("watch")]
+    goal = f'Put the pages "{titles[0]}" and "{titles[1]}" on your watchlist.'
+    return _problem(goal, wanted, *do)
 
 
 def _unwatch(data: Data, rng: Random) -> Problem:
@@ -286,10 +289,14 @@ def _unwatch(data: Data, rng: Random) -> Problem:
 def _undo(data: Data, rng: Random) -> Problem:
     row = rng.choice([row for row in _villages(data) if "Every winter" in row["text"]])
     text = row["text"].replace("Every winter", "Every summer")
-    goal = f'Undo the last edit of the page "{row["title"]}".'
-    do = [_look_up(row["title"]), _action("history"), press("undo", "link")]
+    seen = _watching(data, rng, is_watched=False)["title"]
+    goal = f'Put the page "{seen}" on your watchlist, and undo the last edit of "{row["title"]}".'
+    do = [_look_up(seen), _action("watch"), _look_up(row["title"])]
+    do += [_action("history"), press("undo", "link"), press("Save changes", "button")]
     wanted = _changed(data, row["title"], text)
-    return _problem(goal, wanted, *do, press("Save changes", "button"))
+    for space in (_MAIN, _TALK):
+        wanted.add("watched", user=ME, space=space, title=seen)
+    return _problem(goal, wanted, *do)
 
 
 def _real_name(data: Data, rng: Random) -> Problem:
