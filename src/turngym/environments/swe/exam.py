@@ -5,8 +5,8 @@ are mutants (``mutants.py``), chosen at random. Every round has a sandbox of its
 submission cannot tell one round from the next, nor a mutant from a test that it has never seen. To
 pass, it must get right which is which.
 
-The repaired project sits every round first. Only what it fails there may accuse anybody, and only
-what it passes there is asked of others: each mutant is tried just as it is used.
+The repaired project runs every round first. Only what it fails there may accuse a submission, and
+only what it passes there is asked of others: each mutant is tried just as it is used.
 """
 
 from __future__ import annotations
@@ -197,23 +197,23 @@ class ExamMaker:
 
     async def make(self, broken: Delta) -> Exam:
         """Return the exam; the ``broken`` project shows which expectations matter."""
-        problem = await self._look(broken)
+        problem = await self._find_tests(broken)
         if problem:
             return Exam(rounds=(), problem=problem)
         plan = self._plan()
-        rounds = [await self._sat(chosen) for chosen in plan]
+        rounds = [await self._verified(chosen) for chosen in plan]
         exam = Exam(rounds=tuple(one for one in rounds if one is not None))
         # A test that calls a mutant of another one fails with it, and would never be asked for.
         for number in range(_TRIES):
             left = set(self._ids) - exam.asked
             if not left or not exam.rounds:
                 break
-            more = await self._sat(self._without(left, number))
+            more = await self._verified(self._without(left, number))
             if more is not None and more.passing & left:
                 exam = Exam(rounds=(*exam.rounds, more))
         return exam
 
-    async def _look(self, broken: Delta) -> str:
+    async def _find_tests(self, broken: Delta) -> str:
         """Find the function of each test, and where those that are to be fixed fail."""
         # The broken project first: its failures say which expectation the repair must meet.
         for delta in (broken, self._gold):
@@ -292,8 +292,8 @@ class ExamMaker:
             found = [one for one in found if one.strength == best]
         return self._rng.choice(found)
 
-    async def _sat(self, chosen: dict[Unit, list[Mutant]]) -> Round | None:
-        """Return the round of these mutants, once the repaired project has sat it."""
+    async def _verified(self, chosen: dict[Unit, list[Mutant]]) -> Round | None:
+        """Return the round of these mutants, once the repaired project has run it."""
         for number in range(_TRIES):
             if number:  # a mutant may hang, or end the run: leave out all but those that matter
                 share = 0.5 if number == 1 else 0.0

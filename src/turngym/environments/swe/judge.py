@@ -22,7 +22,7 @@ from turngym.environments.workspace.host import Delta, SandboxHost
 
 _FAILS = ("failed", "error")
 _CHECKED = 2
-"""How often the repair sits a round again before it accuses a submission."""
+"""How often the repair runs a round again before it accuses a submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +116,14 @@ async def grade(
 ) -> JudgeResult:
     """Return what the changes ``delta`` are worth in this exam; arguments as ``judge_changes``."""
     keep = [one for one in keep if one in exam.asked]  # what even the repair fails says nothing
-    sitting = _Sitting(runner, exam, delta, gold, timeout_s)
+    exam_run = _ExamRun(runner, exam, delta, gold, timeout_s)
     for one in SystemRandom().sample(exam.rounds, len(exam.rounds)):
-        await sitting.sit([*fix, *keep], one)
-        if sitting.problem or not sitting.is_open(fix):
+        await exam_run.play([*fix, *keep], one)
+        if exam_run.problem or not exam_run.is_open(fix):
             break
-    if sitting.forged:
-        return replace(_nothing(sitting.problem, (*fix, *keep)), is_forged=True)
-    passed, kept = sitting.passed(fix), sitting.passed(keep)
+    if exam_run.forged:
+        return replace(_nothing(exam_run.problem, (*fix, *keep)), is_forged=True)
+    passed, kept = exam_run.passed(fix), exam_run.passed(keep)
     # Without a mutant among what passed, "passed" may be made up for every one of them.
     if passed and not exam.examined & set(passed):
         problem = "none of the tests that passed can be made to fail, so nothing is believed"
@@ -132,12 +132,12 @@ async def grade(
         is_resolved=len(passed) == len(fix) and len(kept) == len(keep) and bool(fix),
         fixed=len(passed) / len(fix) if fix else 0.0,
         kept=len(kept) / len(keep) if keep else 1.0,
-        problem=sitting.problem or exam.problem,
+        problem=exam_run.problem or exam.problem,
         failures=tuple(one for one in (*fix, *keep) if one not in {*passed, *kept}),
     )
 
 
-class _Sitting:
+class _ExamRun:
     """What a submission makes of an exam, round by round."""
 
     def __init__(
@@ -150,7 +150,7 @@ class _Sitting:
         self.problem = ""
         self.forged: list[str] = []
 
-    async def sit(self, ids: list[str], round_: Round) -> None:
+    async def play(self, ids: list[str], round_: Round) -> None:
         """Run one round."""
         run = await self._run(self._delta, ids, round_)
         outcome = {one: run.outcomes.get(round_.names.get(one, one)) for one in ids}
@@ -160,7 +160,7 @@ class _Sitting:
             one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
         }
         accused = {one for one in round_.failing if outcome.get(one) == "passed"}
-        # A flaky mutant would accuse an honest repair, so the known repair sits the round again.
+        # A flaky mutant would accuse an honest repair, so the known repair runs the round again.
         for _ in range(_CHECKED if accused else 0):
             again = await self._run(self._gold, ids, round_)
             names = {one: round_.names.get(one, one) for one in accused}
