@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from gymnasium.envs.registration import load_env_creator
 
@@ -32,8 +32,8 @@ def options_of(entry: EnvEntry) -> list[EnvOption]:
     Raises:
         ImportError: It needs something that is not installed.
     """
-    maker = load_env_creator(entry.entry_point)
-    layers = [*_behind(maker)] if inspect.isclass(maker) else [maker, *_behind(maker)]
+    maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
+    layers = list(inspect.getmro(maker)) if inspect.isclass(maker) else [maker]
     found = {"max_turns": EnvOption(name="max_turns", default=entry.max_turns, help=_LIMIT)}
     texts: dict[str, str] = {}
     for layer in layers:
@@ -46,14 +46,6 @@ def options_of(entry: EnvEntry) -> list[EnvOption]:
         default = None if default is inspect.Parameter.empty else default
         found[name] = EnvOption(name=name, default=default, help=texts.get(name, ""))
     return list(found.values())
-
-
-def _behind(maker: Any) -> tuple[type, ...]:
-    """Return a class and its bases; of a function, those of the class that it says to return."""
-    if not inspect.isclass(maker):
-        hint = get_type_hints(maker).get("return")
-        maker = next(iter(get_args(hint)), hint)
-    return inspect.getmro(maker) if inspect.isclass(maker) else ()
 
 
 _LIMIT = "Turns after which an episode is truncated."

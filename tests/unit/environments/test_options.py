@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import gymnasium
 import pytest
@@ -69,3 +70,25 @@ def test_an_unknown_option_names_the_nearest() -> None:
         UnknownNameError, match=r"option of text/maze 'dificulty'\. Did you mean 'dif"
     ):
         turngym.make("text/maze", dificulty="hard")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "text/maze",
+        "search/world-2hop",
+        "swe/bugs",
+        "swe/bugs-mini",
+        "terminal/shell-text",
+        "web/miniwob-click-button",
+        "web/forum-lock",
+        "desktop/notes-create",
+        "phone/contact-add",
+    ],
+)
+def test_max_turns_can_be_set_in_every_family(name: str) -> None:
+    if registry.find(name).missing():
+        pytest.skip("needs what is not installed")
+    for env in (turngym.make(name, max_turns=2), turngym.make_async(name, max_turns=2)):
+        limits: Any = env.get_wrapper_attr("episode_limits")  # type: ignore[union-attr]
+        assert [limit.max_turns for limit in limits] == [2]

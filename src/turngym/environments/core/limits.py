@@ -20,6 +20,7 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.types import StopReason
 
 Parsed = Action | InvalidAction
+Seen = Mapping[str, Any]
 
 
 @dataclass
@@ -36,19 +37,17 @@ class Limit:
         if not (most := getattr(self, name)) > 0:
             raise ConfigError(f"{type(self).__name__}: {name} must be more than 0, got {most}")
 
-    def start(self, observation: Mapping[str, Any], info: Info) -> None:
+    def start(self, seen: Seen, info: Info) -> None:
         """Begin to count anew; both are those of the reset, and ``info`` may be added to."""
         self.spent = 0
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count one step and return True when the limit is reached.
 
         Args:
             action: What the agent said.
             parsed: What was understood of it; None where the environment has no action format.
-            observation: What it brought.
+            seen: The observation that it brought.
             info: Of the same step.
         """
         raise NotImplementedError
@@ -82,7 +81,7 @@ class TurnLimit(Limit):
     reason = StopReason.TRUNCATED_TURNS
     max_turns: int
 
-    def start(self, observation: Mapping[str, Any], info: Info) -> None:
+    def start(self, seen: Seen, info: Info) -> None:
         """Count from 0, and say how many turns there are."""
         self.spent = 0
         inner = info.get("max_turns", self.max_turns)
@@ -91,9 +90,7 @@ class TurnLimit(Limit):
             info["max_turns"] = min(inner, self.max_turns)
             info["instructions"] = rest + _turns_line(info["max_turns"])
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count the step."""
         self.spent += 1
         return bool(self.spent >= self.max_turns)
@@ -112,13 +109,11 @@ class WallClockLimit(Limit):
     clock: Callable[[], float] = time.monotonic
     """Returns seconds; another one for tests and simulated time."""
 
-    def start(self, observation: Mapping[str, Any], info: Info) -> None:
+    def start(self, seen: Seen, info: Info) -> None:
         """Start the clock."""
         self.spent = self.clock()
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Return True when the time is over."""
         return bool(self.get_state() >= self.max_seconds)
 
@@ -143,17 +138,15 @@ class TokenLimit(Limit):
     actions_only: bool = False
     """Count what the agent says and nothing else."""
 
-    def start(self, observation: Mapping[str, Any], info: Info) -> None:
+    def start(self, seen: Seen, info: Info) -> None:
         """Count the opening."""
-        self.spent = 0 if self.actions_only else self.count_tokens(observation["text"])
+        self.spent = 0 if self.actions_only else self.count_tokens(seen["text"])
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count the action and what it brought."""
         self.spent += self.count_tokens(action)
         if not self.actions_only:
-            self.spent += self.count_tokens(observation["text"])
+            self.spent += self.count_tokens(seen["text"])
         return bool(self.spent >= self.max_tokens)
 
 
@@ -167,9 +160,7 @@ class ToolCallLimit(Limit):
     tool: str | None = None
     """Count only the calls of this tool. Give several limits for several tools."""
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count the action if it is a call that counts."""
         if isinstance(parsed, Action) and self.tool in (None, parsed.name):
             self.spent += 1
@@ -185,9 +176,7 @@ class InvalidActionLimit(Limit):
     consecutive: bool = False
     """Count only those in a row; a valid action sets the count to 0."""
 
-    def is_spent(
-        self, action: str, parsed: Parsed | None, observation: Mapping[str, Any], info: Info
-    ) -> bool:
+    def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count the action if ``info`` calls it invalid."""
         if info.get("invalid_action") is not None:
             self.spent += 1

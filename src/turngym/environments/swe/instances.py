@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -225,6 +225,7 @@ async def _layout(sandbox: GuestSandbox, tests: set[str]) -> Layout:
     return replace(layout, tests=(*layout.tests, *more))
 
 
+@wraps(SweEnv, assigned=(), updated=())  # whose options they are
 def bugs(tasks: str = "shipped", **kwargs: Any) -> SweEnv | InstanceEnv:
     """Return the environment of a set of SWE tasks.
 

@@ -6,14 +6,12 @@ the trajectory alone.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
-
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
+from turngym.environments.gym.hosts import as_async
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary
 from turngym.tasks.base import Split, Task
@@ -39,20 +37,20 @@ class HostedEnv:
     """One environment, spoken to by tool calls.
 
     Args:
-        env: A synchronous or asynchronous environment of ours, limits included.
+        env: An environment of ours, limits included; its calls do not hold up the server.
         env_id: Its name in trajectories.
         split: Which tasks are played.
     """
 
     def __init__(self, env: Any, *, env_id: str, split: Split = "train") -> None:
         self.env_id = env_id
-        self._env = env
+        self._env: Any = as_async(env)
         self._split = split
         self._over = True
-        format: ActionFormat = _attribute(env, "action_format")
+        format: ActionFormat = self._env.action_format
         self._format = format
         self._checker = JsonTools(format.tools())
-        self.instructions = str(_attribute(env, "rules"))
+        self.instructions = str(self._env.rules)
         self.observation = ""
 
     @property
@@ -67,15 +65,15 @@ class HostedEnv:
             ConfigError: There is none of that id.
         """
         if isinstance(chosen, int):
-            task: Task = _attribute(self._env, "task")(self._split, chosen)
+            task: Task = self._env.task(self._split, chosen)
         else:
-            task = _attribute(self._env, "find_task")(chosen)
+            task = self._env.find_task(chosen)
         return task
 
     async def reset(self, task: Task, *, seed: int) -> None:
         """Begin an episode; ``observation`` is then what the agent should be told."""
         with Boundary("reset", EnvironmentFault, ConfigError):
-            found = await _awaited(self._env.reset(seed=seed, options={"task": task}))
+            found = await self._env.reset(seed=seed, options={"task": task})
         self.observation = found[0]["text"]
         self._over = False
 
@@ -91,7 +89,7 @@ class HostedEnv:
             return ToolAnswer(text=OVER)
         try:
             with Boundary("step", EnvironmentFault):
-                step = await _awaited(self._env.step(self._action(name, arguments)))
+                step = await self._env.step(self._action(name, arguments))
                 observation, reward, terminated, truncated, info = step
         except EnvironmentFault:
             self._over = True
@@ -113,7 +111,7 @@ class HostedEnv:
     async def close(self) -> None:
         """Close the environment."""
         self._over = True
-        await _awaited(self._env.close())
+        await self._env.close()
 
     def score(self) -> float | None:
         """Return success in [0, 1] if the episode ended now, or None.
@@ -122,7 +120,7 @@ class HostedEnv:
             EnvironmentFault: The environment's judge broke.
         """
         with Boundary("score", EnvironmentFault):
-            score = _attribute(self._env, "score")()
+            score = self._env.score()
             return None if score is None else float(score)
 
     def _action(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -130,11 +128,3 @@ class HostedEnv:
         as_json = self._checker.render(Action(name=name, arguments=dict(arguments)))
         parsed = self._checker.parse(as_json)
         return as_json if isinstance(parsed, InvalidAction) else self._format.render(parsed)
-
-
-async def _awaited(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
-
-
-def _attribute(env: Any, name: str) -> Any:
-    return env.get_wrapper_attr(name) if isinstance(env, gymnasium.Env) else getattr(env, name)
