@@ -21,8 +21,8 @@ import pytest
 from helpers import plain_user
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
+from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
-from turngym.environments.desktop.pool import DisplayPool
 from turngym.environments.desktop.workbooks import cells
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect, group_specs

@@ -12,7 +12,7 @@ import pytest
 
 from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.core.actions import Action
-from turngym.environments.desktop.android.hierarchy import read_hierarchy
+from turngym.environments.desktop.android.device import read_hierarchy
 from turngym.environments.desktop.observation import view_text
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError
 from turngym.rollouts.collect import collect, group_specs

@@ -11,10 +11,10 @@ from turngym.errors import ConfigError, UnknownNameError
 pytest.importorskip("Xlib", reason="needs Xlib: make extras")
 pytest.importorskip("jeepney", reason="needs jeepney: make extras")
 
-from turngym.environments.desktop import grounding, screenshots
-from turngym.environments.desktop.grounding import GroundingEnv
-from turngym.environments.desktop.screenshots import (
+from turngym.environments.desktop import grounding
+from turngym.environments.desktop.grounding import (
     FOLDERS,
+    GroundingEnv,
     ScreenCapture,
     ScreenSpec,
     folder_names,
@@ -39,8 +39,8 @@ def taken(monkeypatch):
             view=View(active="Files", elements=marked(elements, *size)), pixels=pixels
         )
 
-    monkeypatch.setattr(screenshots, "_take", take)
-    monkeypatch.setattr(screenshots, "_taken", {})
+    monkeypatch.setattr(grounding, "_take", take)
+    monkeypatch.setattr(grounding, "_taken", {})
     monkeypatch.setattr(grounding, "require_all", lambda: None)
     return found
 

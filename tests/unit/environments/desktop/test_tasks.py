@@ -15,7 +15,7 @@ pytest.importorskip("Xlib", reason="needs Xlib: make extras")
 pytest.importorskip("jeepney", reason="needs jeepney: make extras")
 
 from turngym.environments.desktop import display, tasks
-from turngym.environments.desktop.screenshots import APPS
+from turngym.environments.desktop.grounding import APPS
 from turngym.environments.desktop.x11 import keysym_of
 
 

@@ -8,8 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from turngym.environments.search.backends.cassette import Answer, Cassette
-from turngym.environments.search.backends.http import Api, HttpBackend, live_backend
+from turngym.environments.search.backends.http import (
+    Answer,
+    Api,
+    Cassette,
+    HttpBackend,
+    live_backend,
+)
 from turngym.environments.search.corpus_env import CorpusEnv
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from turngym.environments.text.textworld import CoinEnv, CookingEnv, TreasureEnv
-from turngym.environments.text.textworld_expert import fetch, go_to
+from turngym.environments.text.textworld import CoinEnv, CookingEnv, TreasureEnv, fetch, go_to
 from turngym.environments.text.textworld_view import WorldView
 from turngym.errors import ConfigError, EnvironmentFault
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from turngym.environments.web.egress import EgressProxy
-from turngym.environments.web.requests import Requests
-from turngym.environments.web.tab import Tab
+from turngym.environments.web.tab import Requests, Tab
 
 pytest.importorskip("playwright")
 
