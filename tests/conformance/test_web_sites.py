@@ -123,7 +123,7 @@ def test_a_wiki_without_php_says_what_to_install(monkeypatch, tmp_path):
 def test_every_kind_has_several_problems_in_both_splits_and_none_is_solved_already(site):
     make, program = env_class(site), PROGRAMS[site]
     with closing(sqlite3.connect(program.seed / program.database)) as connection:
-        data = make.read(None, connection)
+        data = make.read(connection)
     for kind, generator in make.generators.items():
         rng = Random(3)
         problems = [generator(data, rng) for _ in range(300)]

@@ -11,7 +11,7 @@ import pytest
 
 import turngym
 from turngym.environments.core.actions import Action, InvalidAction
-from turngym.environments.web import browser, chromium
+from turngym.environments.web import base, browser, chromium
 from turngym.environments.web.actions import COMMANDS, as_tool_call, web_commands, web_tools
 from turngym.environments.web.egress import EgressProxy, Folder, Response, Server
 from turngym.environments.web.miniwob.env import MiniWobEnv
@@ -231,7 +231,7 @@ def test_unknown_settings_are_refused_at_once():
         MiniWobEnv(task="click-test", screenshot="big")
 
 
-async def test_a_gate_that_closes_leaves_no_connection_open_not_even_one_that_just_came():
+async def test_a_proxy_that_closes_leaves_no_connection_open_not_even_one_that_just_came():
     proxy = EgressProxy({})
     await proxy.open()
     closed = []
@@ -239,3 +239,15 @@ async def test_a_gate_that_closes_leaves_no_connection_open_not_even_one_that_ju
     proxy._connected(asyncio.StreamReader(), writer)
     await proxy.close()
     assert closed == [True]
+
+
+@pytest.mark.extra("playwright", "miniwob", chromium.NEED)
+def test_a_view_becomes_text_once_however_often_it_is_asked_for(monkeypatch):
+    rendered = []
+    monkeypatch.setattr(base, "page_text", lambda view, _: rendered.append(view) or "a page")
+    env = MiniWobEnv(task="click-test")
+    env.goal = "Click the button."
+    assert env.page() == "Goal: Click the button.\na page"
+    assert env.reminder().endswith(env.page())
+    assert env.anchor() == env.anchor()
+    assert len(rendered) == 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
@@ -17,6 +16,7 @@ from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Site
 from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.settings import Settings
+from turngym.environments.web.sites.data import read_data
 from turngym.environments.web.sites.problems import Problem, ProblemGenerator
 from turngym.environments.web.sites.program import Program, Slot
 from turngym.errors import EnvironmentFault, SnapshotError, unknown_name
@@ -59,7 +59,7 @@ class SiteEpisode(WebEpisode):
 class SiteEnv(WebEnv):
     """One kind of task in a web application, with a server and a database of its own.
 
-    A subclass says which application: the class variables and ``read``.
+    A subclass says which application by class variables, and ``read`` where queries do not do.
 
     Args:
         kind: Which of ``generators``.
@@ -86,6 +86,10 @@ class SiteEnv(WebEnv):
     """Name in ids and in the address."""
     program: ClassVar[Program]
     generators: ClassVar[Mapping[str, ProblemGenerator]]
+    queries: ClassVar[Mapping[str, str]] = {}
+    """Name to query of what an agent could change."""
+    ignored: ClassVar[Collection[str] | None] = None
+    """As ``read_data``."""
     looks: ClassVar[Settings] = Settings()
     """How its pages are shown by default."""
     start: ClassVar[str] = "/"
@@ -109,9 +113,10 @@ class SiteEnv(WebEnv):
         self.name = f"{self.site}-{kind}"
         self._slot: Slot | None = None
 
-    @abstractmethod
-    def read(self, connection: sqlite3.Connection) -> Any:
+    @classmethod
+    def read(cls, connection: sqlite3.Connection) -> Any:
         """Return all that an agent could change, from the application's database."""
+        return read_data(connection, cls.queries, ignored=cls.ignored)
 
     @property
     def problem(self) -> Problem:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from turngym.environments.web.sites.catalogue import FORUM
-from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
 from turngym.environments.web.sites.forum.tasks import GENERATORS
-from turngym.environments.web.sites.problems import ProblemGenerator
-from turngym.environments.web.sites.program import Program, django_session
+from turngym.environments.web.sites.program import django_session
 
 QUERIES = {
     "topics": """SELECT f.name AS forum, t.subject, u.username AS poster, t.type, t.status,
@@ -54,11 +48,9 @@ IGNORED = (
 class ForumEnv(SiteEnv):
     """A forum: the program django-machina, with 24 topics in five forums. See ``SiteEnv``."""
 
-    site: ClassVar[str] = "forum"
-    program: ClassVar[Program] = FORUM
-    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
-    signed_in: ClassVar[Any] = django_session("forum")
-
-    def read(self, connection: sqlite3.Connection) -> Data:
-        """Return topics, posts, polls, votes, subscriptions, profiles and users."""
-        return read_data(connection, QUERIES, ignored=IGNORED)
+    site = "forum"
+    program = FORUM
+    generators = GENERATORS
+    signed_in = django_session("forum")
+    queries = QUERIES
+    ignored = IGNORED

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 from turngym.environments.web.sites.catalogue import SHOP
-from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import ProblemGenerator
-from turngym.environments.web.sites.program import Program, django_session
+from turngym.environments.web.sites.program import django_session
 from turngym.environments.web.sites.shop.tasks import GENERATORS
 
 _ADDRESS = "a.first_name, a.last_name, a.line1, a.line2, a.line4 AS town, a.postcode"
@@ -69,11 +63,9 @@ IGNORED = (
 class ShopEnv(SiteEnv):
     """A shop: the program django-oscar, with 29 products. See ``SiteEnv``."""
 
-    site: ClassVar[str] = "shop"
-    program: ClassVar[Program] = SHOP
-    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
-    signed_in: ClassVar[Any] = django_session("shop")
-
-    def read(self, connection: sqlite3.Connection) -> Data:
-        """Return stock, baskets, orders, addresses, reviews, wish lists and users."""
-        return read_data(connection, QUERIES, ignored=IGNORED)
+    site = "shop"
+    program = SHOP
+    generators = GENERATORS
+    signed_in = django_session("shop")
+    queries = QUERIES
+    ignored = IGNORED

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
-from typing import ClassVar
 
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.catalogue import TRACKER
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import ProblemGenerator
-from turngym.environments.web.sites.program import Program
 from turngym.environments.web.sites.tracker.state import State, read_state
 from turngym.environments.web.sites.tracker.tasks import GENERATORS
 
@@ -24,12 +20,13 @@ _WITHOUT_EXPANDER = """new MutationObserver(() => {
 class TrackerEnv(SiteEnv):
     """An issue tracker with a wiki: the program Trac, with 40 tickets. See ``SiteEnv``."""
 
-    site: ClassVar[str] = "tracker"
-    program: ClassVar[Program] = TRACKER
-    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
-    start: ClassVar[str] = "/wiki"
-    looks: ClassVar[Settings] = Settings(init_script=_WITHOUT_EXPANDER)
+    site = "tracker"
+    program = TRACKER
+    generators = GENERATORS
+    start = "/wiki"
+    looks = Settings(init_script=_WITHOUT_EXPANDER)
 
-    def read(self, connection: sqlite3.Connection) -> State:
+    @classmethod
+    def read(cls, connection: sqlite3.Connection) -> State:
         """Return the tickets, comments, wiki pages and settings."""
         return read_state(connection)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping
-from typing import Any, ClassVar
 
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, read_data
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import ProblemGenerator
-from turngym.environments.web.sites.program import Program, storage_with
+from turngym.environments.web.sites.program import storage_with
 from turngym.environments.web.sites.wiki.tasks import GENERATORS
 
 _TITLE = "{0}_namespace AS space, replace({0}_title, '_', ' ') AS title"
@@ -43,16 +40,17 @@ QUERIES = {
 class WikiEnv(SiteEnv):
     """A wiki: the program MediaWiki, with 21 pages on three islands. See ``SiteEnv``."""
 
-    site: ClassVar[str] = "wiki"
-    program: ClassVar[Program] = WIKI
-    generators: ClassVar[Mapping[str, ProblemGenerator]] = GENERATORS
-    start: ClassVar[str] = "/wiki/Main_Page"
-    looks: ClassVar[Settings] = Settings(ignore="#mw-notification-area")  # it goes after a while
-    signed_in: ClassVar[Any] = storage_with(
+    site = "wiki"
+    program = WIKI
+    generators = GENERATORS
+    start = "/wiki/Main_Page"
+    looks = Settings(ignore="#mw-notification-area")  # it goes after a while
+    signed_in = storage_with(
         "wiki", {"wikiUserID": "3", "wikiUserName": "Ada", "wikiToken": "f00d" * 8}
     )
 
-    def read(self, connection: sqlite3.Connection) -> Data:
+    @classmethod
+    def read(cls, connection: sqlite3.Connection) -> Data:
         """Return pages, edits, protections, blocks, and what users may and like."""
         data = read_data(connection, QUERIES, ignored=None)
         for page in data.tables["pages"]:  # blanks in a heading do not matter
