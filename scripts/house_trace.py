@@ -8,7 +8,7 @@ It has to run with the source of older commits too, so it tries the names that t
 from __future__ import annotations
 
 import asyncio
-import importlib
+import importlib.util
 import json
 import statistics
 import sys
@@ -112,6 +112,11 @@ def act(observation: Any, info: Any) -> str:
     return str((info.get("legal_actions") or ["click 1"])[0])
 
 
+async def act_async(observation: Any, info: Any) -> str:
+    """Act the same, without the thread that a plain function gets where coroutines are known."""
+    return act(observation, info)
+
+
 def turn(folder: str) -> tuple[int, int]:
     """Return how many threads and event loops run our code in one turn of a web task."""
     from turngym.cli.main import main
@@ -121,7 +126,9 @@ def turn(folder: str) -> tuple[int, int]:
     TRACE.switch(True)
     TRACE.is_on = False
     sys.modules["house_trace"] = sys.modules["__main__"]
-    main(["eval", "web/miniwob-login-user", "--agent", "house_trace:act", "--episodes", "1"])
+    knows_coroutines = importlib.util.find_spec("turngym.agents.functions") is not None
+    agent = f"house_trace:{'act_async' if knows_coroutines else 'act'}"
+    main(["eval", "web/miniwob-login-user", "--agent", agent, "--episodes", "1"])
     TRACE.switch(False)
     return len(TRACE.threads), len(TRACE.loops)
 

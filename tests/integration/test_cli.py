@@ -302,7 +302,7 @@ def test_eval_of_a_function_that_breaks_counts_faults_and_fails(tmp_path: Path) 
     assert "3 of 3 episodes broke: act: RuntimeError: no answer today" in done.stderr
     assert "Traceback" not in done.stderr
     line = done.stdout.splitlines()[1]
-    assert line.split()[:6] == ["text/maze", "3", "-", "-", "-", "-"]
+    assert line.split()[:6] == ["text/maze", "3", "–", "–", "–", "–"]
     assert line.endswith("3: policy 100.0 % [43.9, 100.0]")
 
 

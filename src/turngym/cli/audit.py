@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turngym.cli.arguments import Json
 from turngym.cli.errors import FAILED
 from turngym.cli.output import print_json, table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def audit(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a ledger.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Account for every episode and every token of a run."""
     from turngym.rollouts.scheduler.audit import audit as read

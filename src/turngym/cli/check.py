@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
-from turngym.cli.completion import complete_env
+from turngym.cli.arguments import Env, Json, counted, key_values
 from turngym.cli.output import print_json, progress
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import unknown_name
 from turngym.plugins import import_attribute
 from turngym.tasks.base import SPLITS
 
@@ -26,11 +26,8 @@ def _group() -> None:
 
 @app.command("env")
 def check_environment(
-    env: Annotated[
-        str,
-        typer.Argument(metavar="ENV", help=f"{registry.FORMS}.", autocompletion=complete_env),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    env: Env,
+    as_json: Json = False,
 ) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.
 
@@ -64,7 +61,7 @@ def check_a_sandbox(
         typer.Option("--option", metavar="KEY=VALUE", help="For the back end; may be repeated."),
     ] = None,
     only: Annotated[str, typer.Option("--only", help="Only checks whose name holds this.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a sandbox back end and attack it: pass, fail or not-run for each promise.
 
@@ -76,16 +73,9 @@ def check_a_sandbox(
     if ":" not in name and name not in backend_names():
         raise unknown_name("sandbox", name, backend_names())
     target = import_attribute("sandbox", name) if ":" in name else name
-    options: dict[str, Any] = dict(_key_and_value(text) for text in option or [])
-    done = 0
+    options: dict[str, Any] = {**key_values("--option", option or [])}
     with progress(f"checking {name}", None) as advance:
-
-        def count(check: str) -> None:
-            nonlocal done
-            done += 1
-            advance(done, check)
-
-        report = check_sandbox(target, only=only, on_result=count, **options)
+        report = check_sandbox(target, only=only, on_result=counted(advance), **options)
     if as_json:
         print_json({"subject": name, "ok": report.is_ok, "reports": [report.to_json()]})
     else:
@@ -108,7 +98,7 @@ def check_a_task(
         int | None, typer.Option("--episodes", min=1, help="Most tasks of each split; default all.")
     ] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check that tasks are sound: the expert solves each, and doing nothing solves none.
 
@@ -127,15 +117,11 @@ def check_a_task(
             tasks = find_tasks(env, episodes)
     finally:
         env.close()
-    started, done = time.perf_counter(), 0
+    started = time.perf_counter()
     with progress(f"checking {target}", len(tasks)) as advance:
-
-        def count(task: str) -> None:
-            nonlocal done
-            done += 1
-            advance(done, task)
-
-        report = check_tasks(make_env, tasks, subject=target, parallel=parallel, on_task=count)
+        report = check_tasks(
+            make_env, tasks, subject=target, parallel=parallel, on_task=counted(advance)
+        )
     seconds = time.perf_counter() - started
     valid = len(report.results) - len(report.failures)
     if as_json:
@@ -160,10 +146,3 @@ def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Any, int] | None
     if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
         return partial(make, parts[0]), (parts[1], int(parts[2]))
     return partial(make, target), None
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key.isidentifier() or not equals:
-        raise ConfigError(f"--option {text!r}: wanted KEY=VALUE")
-    return key, value

@@ -11,8 +11,7 @@ import typer
 
 from turngym import __version__
 from turngym.api.needs import need_train_extra
-from turngym.cli.completion import complete_recipe
-from turngym.cli.config import SOURCES_HELP
+from turngym.cli.arguments import SOURCES_HELP, Json, complete_recipe
 from turngym.cli.output import print_json, progress, say, writable_folder
 from turngym.cli.report import REFERENCE_HELP, print_report
 from turngym.errors import ConfigError, unknown_name
@@ -49,7 +48,7 @@ def compare(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("runs/compare"),
     reference: Annotated[str | None, typer.Option(help=REFERENCE_HELP)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train algorithms from equal starts, at equal episodes, and write a table and plots.
 

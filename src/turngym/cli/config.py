@@ -6,15 +6,10 @@ from typing import Annotated
 
 import typer
 
+from turngym.cli.arguments import SOURCES, SOURCES_HELP
 from turngym.cli.output import print_json, table
 
 app = typer.Typer(help="Look at the settings of runs.")
-
-SOURCES = "RECIPE|FILE.toml [key.path=value]..."
-SOURCES_HELP = (
-    "A recipe ('turngym config recipes' lists them) or TOML files, and key.path=value to override; "
-    "later ones win."
-)
 
 
 @app.command()

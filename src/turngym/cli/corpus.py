@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from turngym.cli.arguments import Json
 from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say
 
 app = typer.Typer(help="Build and query the index of a corpus, for search environments.")
 
 _Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("build")
@@ -37,7 +37,7 @@ def build(
         bool, typer.Option("--skip-bad", help="Leave out records that cannot be read.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew.")] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Index a corpus. A build that was interrupted goes on where it was."""
     from turngym.environments.search.index import build_index
@@ -66,7 +66,7 @@ def build(
 
 
 @app.command("show")
-def show(folder: _Folder, as_json: _Json = False) -> None:
+def show(folder: _Folder, as_json: Json = False) -> None:
     """Say what an index holds."""
     from turngym.environments.search.index import read_manifest
 
@@ -84,7 +84,7 @@ def search(
     query: Annotated[list[str], typer.Argument(metavar="QUERY...", help="What to look for.")],
     engine: Annotated[str, typer.Option(help="Which engine of the index answers.")] = "sqlite",
     k: Annotated[int, typer.Option(min=1, max=100, help="Results.")] = 5,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Search an index as an agent does."""
     from turngym.environments.search.documents import snippet, terms
@@ -117,7 +117,7 @@ def propose(
     ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Documents to write about.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write questions about a corpus, and keep those that can be found but not given away."""
     from turngym.environments.search.backends.sqlite import SqliteBackend

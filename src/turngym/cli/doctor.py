@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
 from turngym import __version__, registry
+from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, table
 from turngym.errors import MissingExtraError, SandboxRefused
 from turngym.registry import EnvEntry
@@ -48,7 +49,7 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Try every part on this machine; exit code 1 only when the core is broken."""
     with redirect_stdout(sys.stderr):  # some packages greet whoever imports them

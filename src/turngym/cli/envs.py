@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from turngym import registry
+from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, say, table
 from turngym.errors import unknown_name
 from turngym.registry import EnvEntry, program_name
@@ -19,7 +20,7 @@ def envs(
         typer.Argument(metavar="[FAMILY|ENV]", help="A family, or one environment in full."),
     ] = None,
     family: Annotated[str | None, typer.Option(help="A family, as the argument.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the families; of one family its environments; of one environment what can be set.
 

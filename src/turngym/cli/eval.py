@@ -17,7 +17,7 @@ import typer
 from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
-from turngym.cli.completion import complete_env
+from turngym.cli.arguments import Json, complete_env, key_values
 from turngym.cli.errors import first_cause
 from turngym.cli.keyboard import interruptible, person
 from turngym.cli.output import print_json, progress, say, writable_folder
@@ -101,7 +101,7 @@ def evaluate(
     retry_faults: Annotated[
         bool, typer.Option("--retry-faults", help="When resuming, play the failed episodes again.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Play tasks 0..N-1 of each environment and print success and costs with 95 % intervals.
 
@@ -178,17 +178,10 @@ def _split(name: str) -> Split:
 
 def _options(settings: Sequence[str]) -> dict[str, Any]:
     """Return ``KEY=VALUE`` pairs; a value is JSON if it reads as JSON, else text."""
-    options: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.isidentifier():
-            raise ConfigError(f"--env-option {setting!r}: wanted KEY=VALUE")
-        if key in options:
-            raise ConfigError(f"--env-option {setting!r}: {key!r} is there twice")
-        try:
+    options: dict[str, Any] = {**key_values("--env-option", settings)}
+    for key, text in options.items():
+        with suppress(ValueError):
             options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
     return options
 
 

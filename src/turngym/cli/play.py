@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turngym import registry
-from turngym.cli.completion import complete_env
+from turngym.cli.arguments import Env
 from turngym.cli.keyboard import EndOfInput, ask
 from turngym.cli.output import say
 
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def play(
-    env: Annotated[
-        str,
-        typer.Argument(metavar="ENV", help=f"{registry.FORMS}.", autocompletion=complete_env),
-    ],
+    env: Env,
     task: Annotated[
         str | None, typer.Option(help="Task id, such as maze-easy/test/0; random by default.")
     ] = None,

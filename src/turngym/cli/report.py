@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym.api.needs import need_train_extra
+from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, say, table, writable_folder
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError
@@ -28,7 +29,7 @@ def report(
         Path | None, typer.Option(help="Folder of the report; the first DIR by default.")
     ] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE_HELP)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write tables and plots of all evaluations and finished training runs in some folders.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, say, table
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def simulate(
     timeline: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Play a simulated run of the rollout scheduler; in virtual time always the same."""
     from contextlib import nullcontext

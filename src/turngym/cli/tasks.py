@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, progress, say, table
 from turngym.errors import Interrupted
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from turngym.environments.swe.project import Project
 
 app = typer.Typer(help="Make tasks, and look at what there is.")
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -42,7 +41,7 @@ def make_swe(
     count: Annotated[int, typer.Option(min=1, help="Tasks of each project.")] = 20,
     parallel: Annotated[int, typer.Option(min=1, help="Candidates that are tried at once.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Root of all randomness.")] = 0,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Break projects in many ways, and keep what their own tests notice and can be mended."""
     from turngym.environments.swe.factory import Factory
@@ -88,7 +87,7 @@ def show(
     place: Annotated[
         str, typer.Argument(metavar="TASKS", help="'shipped', 'sample', a file or a folder.")
     ] = "shipped",
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Say which projects and how many tasks there are."""
     from turngym.environments.swe.tasksets import open_tasks

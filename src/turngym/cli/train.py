@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from turngym.api.needs import need_train_extra
-from turngym.cli.completion import complete_recipe
-from turngym.cli.config import SOURCES, SOURCES_HELP
+from turngym.cli.arguments import SOURCES, SOURCES_HELP, Json, complete_recipe
 from turngym.cli.output import Advance, print_json, progress, say, table
 from turngym.errors import ConfigError
 from turngym.reports.texts import percent
@@ -37,7 +36,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume the run in --out, with its settings.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a policy and print its success on held-out tasks before and after.
 

@@ -1,0 +1,64 @@
+"""Arguments and options that several commands have, and what the shell offers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Annotated
+
+import typer
+
+from turngym import registry
+from turngym.errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SOURCES = "RECIPE|FILE.toml [key.path=value]..."
+SOURCES_HELP = (
+    "A recipe ('turngym config recipes' lists them) or TOML files, and key.path=value to override; "
+    "later ones win."
+)
+
+
+def complete_env(incomplete: str) -> list[str]:
+    """Return the short names of environments that begin with ``incomplete``."""
+    return [e.short_name for e in registry.entries() if e.short_name.startswith(incomplete)]
+
+
+Env = Annotated[
+    str, typer.Argument(metavar="ENV", help=f"{registry.FORMS}.", autocompletion=complete_env)
+]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes and blocks of settings that begin with ``incomplete``."""
+    from turngym.trainers.settings.train import TrainConfig, recipes
+
+    offered = [*recipes(), *(f"{name}=" for name in TrainConfig.model_fields)]
+    return [name for name in offered if name.startswith(incomplete)]
+
+
+def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` pairs.
+
+    Args:
+        option: What they were given with, for messages.
+        texts: The pairs.
+
+    Raises:
+        ConfigError: One is no pair, or a key is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{option} {text!r}: wanted KEY=VALUE")
+        if key in found:
+            raise ConfigError(f"{option} {text!r}: {key!r} is there twice")
+        found[key] = value
+    return found
+
+
+def counted(advance: Callable[[int, str], None]) -> Callable[[str], None]:
+    """Return a function of a name that reports one more unit of work to ``advance``."""
+    numbers = count(1)
+    return lambda name: advance(next(numbers), name)
