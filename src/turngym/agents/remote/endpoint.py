@@ -248,9 +248,9 @@ class Endpoint:
         """Return seconds until the next try; a server that says how long is believed."""
         wait = min(_LONGEST_WAIT_S, self.config.retry_wait_s * 2.0**tries)
         response = getattr(error, "response", None)
-        told = None if response is None else response.headers.get("retry-after")
-        if told is not None and told.replace(".", "", 1).isdigit():
-            wait = min(_LONGEST_WAIT_S, float(told))
+        asked = None if response is None else response.headers.get("retry-after")
+        if asked is not None and asked.replace(".", "", 1).isdigit():
+            wait = min(_LONGEST_WAIT_S, float(asked))
             self._limits.pause(wait)
             return wait * (1 + self._jitter.random() / 4)
         return wait * (1 - self._jitter.random() / 2)
@@ -308,9 +308,9 @@ class Endpoint:
 
     def _shown(self, error: Exception) -> str:
         """Return an error as one line without secrets."""
-        told = getattr(error, "body", None)
-        if isinstance(told, dict) and isinstance(told.get("message"), str):
-            text = str(told["message"])
+        body = getattr(error, "body", None)
+        if isinstance(body, dict) and isinstance(body.get("message"), str):
+            text = str(body["message"])
         else:
             text = str(error) or type(error).__name__
         if cause := error.__cause__:

@@ -77,13 +77,13 @@ def _are_ids(found: Any) -> TypeGuard[list[int]]:
     return isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
 
 
-def _logprobs(told: Any) -> list[float] | None:
+def _logprobs(given: Any) -> list[float] | None:
     """Return log-probs from the form of chat or of completions."""
-    if not isinstance(told, Mapping):
+    if not isinstance(given, Mapping):
         return None
-    found = told.get("token_logprobs")
-    if found is None and isinstance(told.get("content"), list):
-        rows = told["content"]
+    found = given.get("token_logprobs")
+    if found is None and isinstance(given.get("content"), list):
+        rows = given["content"]
         found = [row.get("logprob") if isinstance(row, Mapping) else None for row in rows]
     if isinstance(found, list) and all(_is_logprob(one) for one in found):
         return found

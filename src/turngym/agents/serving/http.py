@@ -137,8 +137,8 @@ class Guard:
             BadRequest: It is too large.
             ConnectionError: The client went away.
         """
-        told, most = headers.one("content-length"), 2 * self._max_bytes
-        if told.isdecimal() and (len(told) > 18 or int(told) > most):
+        announced, most = headers.one("content-length"), 2 * self._max_bytes
+        if announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
             raise self._too_large()
         size, parts, more = 0, [], True
         while more and size <= most:

@@ -139,8 +139,8 @@ class PolicyServer:
         asked = parse(ChatRequest, await request.body())
         self._check_model(asked)
         messages = messages_of(asked.messages)
-        told = _with_tools(messages, asked.usable_tools)
-        return await self._answer(request, asked, self._memory.prompt(told), told)
+        shown = _with_tools(messages, asked.usable_tools)
+        return await self._answer(request, asked, self._memory.prompt(shown), shown)
 
     async def _completion(self, request: Request) -> Response | EventStream:
         self._check_key(request)

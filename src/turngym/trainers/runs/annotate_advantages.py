@@ -1,4 +1,4 @@
-"""Training episodes as people look at them: with the advantages that they were given.
+"""Trajectories of training annotated with their advantages, for people to look at.
 
 The numbers go into a trajectory's metadata, ``advantages`` with one for each turn and
 ``token_advantages`` with one for each sampled token of each turn.
@@ -20,7 +20,7 @@ from turngym.types import Trajectory
 _DIGITS = 6
 
 
-def most_telling(credit: Credit) -> list[Trajectory]:
+def most_instructive(credit: Credit) -> list[Trajectory]:
     """Return the attempts at one task whose advantages are the largest in sum.
 
     Returns:
@@ -56,11 +56,11 @@ def with_advantages(
         values_T: One number for each turn, shape [T].
         samples: What is trained on of it; advantages of tokens are added when these are its tokens.
     """
-    told: dict[str, Any] = {"advantages": [round(float(value), _DIGITS) for value in values_T]}
+    notes: dict[str, Any] = {"advantages": [round(float(value), _DIGITS) for value in values_T]}
     tokens = _of_tokens(trajectory, samples)
     if tokens is not None:
-        told["token_advantages"] = tokens
-    return replace(trajectory, metadata={**trajectory.metadata, **told})
+        notes["token_advantages"] = tokens
+    return replace(trajectory, metadata={**trajectory.metadata, **notes})
 
 
 def _of_tokens(

@@ -31,7 +31,7 @@ from turngym.records import write_json, write_trajectories
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.runs.annotate_advantages import most_telling
+from turngym.trainers.runs.annotate_advantages import most_instructive
 from turngym.trainers.runs.checkpoints import advice
 from turngym.trainers.runs.outbox import Outbox
 from turngym.trainers.runs.settings_change import check_change, extends
@@ -147,7 +147,7 @@ class RunFolder:
 
     def keep_group(self, label: str, credit: Credit) -> None:
         """Keep the group of a batch that teaches most, with its advantages; there may be none."""
-        members = most_telling(credit)
+        members = most_instructive(credit)
         if members:
             self._keep({label: members})
 

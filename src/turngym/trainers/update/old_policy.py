@@ -32,13 +32,7 @@ class CurrentPolicy:
     def gather(
         self, batch: MicroBatch, samples: Sequence[TrainingSample], current_N: Tensor
     ) -> Tensor:
-        """Return the log-probs of a micro-batch, [N].
-
-        Args:
-            batch: The micro-batch.
-            samples: The mini-batch that it was cut from.
-            current_N: Log-probs under the policy in training, without gradient.
-        """
+        """Return the log-probs of a micro-batch, whose current ones are ``current_N``, [N]."""
         return current_N
 
 

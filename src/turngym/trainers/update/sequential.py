@@ -1,6 +1,6 @@
 """Updates turn by turn, from the last to the first: each turn sees how far the later ones moved.
 
-Turns are told apart by their number, as in the paper, where every episode has the same number of
+Turns are compared by their number, as in the paper, where every episode has the same number of
 them. An episode that ends earlier has no part in later turns and keeps the weight 1 until its own
 last turn is reached, so within each episode the order is backward. The loss of a turn is divided by
 all episodes of the batch, not by those that reach it: a turn that few reach moves the policy less.
@@ -39,8 +39,8 @@ def update_last_turn_first(
 ) -> dict[str, float]:
     """Change the weights once for a batch of episodes, in one pass per turn number.
 
-    For each turn from the last to the first: the ratio's anchor is the policy as the later turns
-    left it, advantages are multiplied with the episode's weight ``w``, the learner takes its
+    For each turn from the last to the first: the old policy is the one that the later turns left,
+    advantages are multiplied with the episode's weight ``w``, the learner takes its
     ``steps_per_batch`` steps, and ``w`` becomes ``clip(w · clip(exp(mean(new - old))))`` with the
     log-probs of the turn's tokens after and before the pass. All passes of an update are at one
     place of the learning-rate schedule, so that T turns move the policy about T times as far as one

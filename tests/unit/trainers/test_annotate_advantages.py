@@ -2,7 +2,7 @@ import numpy as np
 
 from helpers.trajectories import episode
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.annotate_advantages import most_telling, with_advantages
+from turngym.trainers.runs.annotate_advantages import most_instructive, with_advantages
 from turngym.trainers.samples import per_token, to_samples
 
 
@@ -20,14 +20,14 @@ def batch(*tasks_and_values: tuple[str, float]) -> Credit:
 
 
 def test_the_group_with_the_largest_advantages_is_told_with_them():
-    told = most_telling(batch(("a", 0.1), ("b", 2.0), ("a", 0.3), ("b", -1.0)))
+    told = most_instructive(batch(("a", 0.1), ("b", 2.0), ("a", 0.3), ("b", -1.0)))
     assert [t.task_id for t in told] == ["b", "b"]
     assert [t.metadata["advantages"] for t in told] == [[2.0, -2.0], [-1.0, 1.0]]
     assert told[0].metadata["token_advantages"] == [[2.0, 2.0], [-2.0, -2.0]]
 
 
 def test_a_batch_that_teaches_nothing_tells_nothing():
-    assert most_telling(Credit(samples=())) == []
+    assert most_instructive(Credit(samples=())) == []
 
 
 def test_advantages_of_tokens_of_another_episode_are_not_told():
