@@ -39,7 +39,12 @@ async def control(found: Bench, path: str, body: Any) -> Any:
 
 def local(**settings: Any) -> dict[str, Any]:
     made = policy(context=256)
-    return {"engine": made.engine, "renderer": made.renderer, "max_new_tokens": 6, **settings}
+    return {
+        "engine": made.model.engine,
+        "renderer": made.model.renderer,
+        "max_new_tokens": 6,
+        **settings,
+    }
 
 
 def row(role: str, content: str) -> Any:

@@ -112,7 +112,7 @@ async def test_answer_that_is_no_message_is_a_fault() -> None:
 
 async def test_key_of_one_agent_hides_nothing_of_another() -> None:
     made = policy(context=256)
-    async with bench(made.engine, made.renderer, max_new_tokens=4) as found:
+    async with bench(made.model.engine, made.model.renderer, max_new_tokens=4) as found:
         first, second = await open_episode(found), await open_episode(found)
         for opened, key in ((first, "answer"), (first, "k3y-of-first"), (second, "please")):
             rows = [{"role": "user", "content": "the answer, please, is not k3y-of-first"}]
@@ -174,7 +174,7 @@ async def test_web_page_reaches_nothing(name: str) -> None:
         assert not upstream.bodies
         assert not found.episodes._open
     made = policy(context=256)
-    server = PolicyServer(made.engine, made.renderer, name="m", max_new_tokens=2)
+    server = PolicyServer(made.model.engine, made.model.renderer, name="m", max_new_tokens=2)
     async with serving(server.app()) as url:
         assert (await send(url, "/v1/chat/completions", HI, headers=headers))[0] == wanted
         assert (await send(url, "/v1/chat/completions", HI))[0] == 200
@@ -429,7 +429,7 @@ def test_no_body_breaks_the_gateway() -> None:
 
 def test_no_body_breaks_the_policy_server() -> None:
     made = policy(context=64)
-    server = PolicyServer(made.engine, made.renderer, name="m", max_new_tokens=2)
+    server = PolicyServer(made.model.engine, made.model.renderer, name="m", max_new_tokens=2)
     with asyncio.Runner() as runner, ExitStack() as after:
         stack = AsyncExitStack()
         after.callback(lambda: runner.run(stack.aclose()))

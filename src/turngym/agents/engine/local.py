@@ -72,8 +72,7 @@ class LocalEngine:
         self._decoder: Decoder = make_decoder(model, context=self.context)
         self._tokenizer = tokenizer
         self._end_id = int(tokenizer.eos_token_id)
-        self._max_sessions = max_sessions
-        self._open_sessions = 0
+        self._max_sessions = self.free_sessions = max_sessions
         self._waiting: list[_Request] = []
         self._active: list[_Request] = []
         self._is_paused = False
@@ -85,18 +84,13 @@ class LocalEngine:
         Raises:
             ConfigError: ``max_sessions`` are open.
         """
-        if self._open_sessions >= self._max_sessions:
+        if self.free_sessions == 0:
             raise ConfigError(
                 f"engine: {self._max_sessions} sessions are open; lower the concurrency or raise "
                 "max_sessions"
             )
-        self._open_sessions += 1
+        self.free_sessions -= 1
         return EngineSession(self, self._decoder.open_row(), seed)
-
-    @property
-    def free_sessions(self) -> int:
-        """Sessions that can be opened now."""
-        return self._max_sessions - self._open_sessions
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Sample with new weights from the next decode step on."""
@@ -163,7 +157,7 @@ class LocalEngine:
     def release(self, session: EngineSession) -> None:
         """Free the cache row of a session that closes."""
         self._decoder.close_row(session.row)
-        self._open_sessions -= 1
+        self.free_sessions += 1
 
     # The decode loop.
 

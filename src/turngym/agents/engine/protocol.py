@@ -129,30 +129,14 @@ class TrainableEngine(Engine, Protocol):
     ``tests/conformance/test_engines.py`` is what every implementation has to pass.
     """
 
-    @property
-    def context(self) -> int:
-        """Longest sequence in tokens."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """Policy version of the weights that sample the next token."""
-        ...
-
-    @property
-    def free_sessions(self) -> int:
-        """Sessions that can be opened now."""
-        ...
-
-    @property
-    def stats(self) -> EngineStats:
-        """Counts since the engine was made."""
-        ...
-
-    @property
-    def traits(self) -> EngineTraits:
-        """What it guarantees."""
-        ...
+    context: int
+    """Longest sequence in tokens."""
+    version: int
+    """Policy version of the weights that sample the next token."""
+    free_sessions: int
+    """Sessions that can be opened now."""
+    stats: EngineStats
+    traits: EngineTraits
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Sample with new weights from now on, in running requests too.
