@@ -11,6 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv as InnerFrozenLake
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
+from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.info import Info
 from turngym.environments.text.compass import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
@@ -46,7 +47,8 @@ class TableGame(GymnasiumEnv):
         self,
         *,
         difficulty: str = "easy",
-        **options: Any,  # those of ``GymnasiumEnv`` that say how actions are written
+        action_style: ActionStyle = "commands",
+        render_mode: str | None = None,
     ) -> None:
         if difficulty not in self.difficulties:
             raise unknown_name(f"difficulty of {self.name}", difficulty, self.difficulties)
@@ -58,7 +60,8 @@ class TableGame(GymnasiumEnv):
             name=f"{self.name}-{difficulty}",
             success=lambda total, _: float(self._won),
             rules=self.manual,
-            **options,
+            action_style=action_style,
+            render_mode=render_mode,
         )
         self._won = False
 
