@@ -164,7 +164,8 @@ def make_trees(turns: int) -> list[Tree]:
 
 def computed_tokens(tree: Tree) -> tuple[int, int]:
     """Return how many tokens of one episode go through the model: in one pass, and in rows."""
-    return tree.num_tokens, sum(b.start + b.token_ids_M.size for b in tree.branches)
+    one_pass = tree.trunk_L.size + sum(b.token_ids_M.size for b in tree.branches)
+    return one_pass, sum(b.start + b.token_ids_M.size for b in tree.branches)
 
 
 def _check_equal(found: dict[str, list[TreeScores]]) -> None:

@@ -164,6 +164,12 @@ class RewardComponent:
     has_value_N: NDArray[np.bool_]
     """False where the source has no value for the turn; ``values_N`` is 0 there."""
 
+    @classmethod
+    def where_finite(cls, values_N: FloatArray) -> RewardComponent:
+        """Return a component without a value where ``values_N`` is NaN or infinite."""
+        has_value_N = np.isfinite(values_N)
+        return cls(values_N=np.where(has_value_N, values_N, 0.0), has_value_N=has_value_N)
+
 
 Components = Mapping[str, RewardComponent]
 """Reward components by name."""

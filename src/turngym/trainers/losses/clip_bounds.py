@@ -42,6 +42,11 @@ def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: floa
     The mean is over the tokens that are pushed further from the old policy (A > 0 and r > 1, or A <
     0 and r < 1), with Δ the size of their log-ratio.
 
+    Args:
+        log_ratios_N: Current over old policy.
+        advantages_N: Of the same tokens.
+        budget: Largest mean square.
+
     Source:
         M2PO. The authors' code takes the largest log-ratio below τ, which clips more; ours is
         exact, and over the whole mini-batch instead of a micro-batch.
@@ -51,6 +56,8 @@ def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: floa
     count = len(sizes_N)
     if count == 0 or float(sizes_N.square().mean()) <= budget:
         return math.inf
+    # In ascending order, cutting at the k-th size leaves the squares below it and count - k times
+    # τ²; the first k whose τ does not pass its own size is the answer.
     below_N = sizes_N.square().cumsum(0) - sizes_N.square()  # squares of all that are smaller
     left_N = torch.arange(count, 0, -1, dtype=sizes_N.dtype)  # those that are cut
     bounds_N = ((budget * count - below_N).clamp(min=0) / left_N).sqrt()
@@ -64,6 +71,12 @@ def balanced_bounds(
     """Return the bounds of the ratio at which the positive share of the gradient is reached.
 
     The lower bound moves first. Both end where they may, whether that is enough or not.
+
+    Args:
+        ratios_N: Current over old policy.
+        advantages_N: Of the same tokens.
+        bounds: Starts, ends, step and the share.
+        clip: Its dual clip bounds negative tokens from above.
 
     Source:
         BAPO, arXiv:2510.18927. A token counts while its gradient is not clipped, ``r·|A|``; in the

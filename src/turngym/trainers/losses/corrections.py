@@ -74,7 +74,9 @@ def correction_weights(logprobs: PolicyLogprobs, config: CorrectionConfig) -> Te
     weights_N = torch.ones_like(gaps_N)
     if config.weight != "none":
         weights_N = _weights(logprobs, gaps_N, config)
+    # A log-prob that is not finite is no basis for a weight: the token is left out.
     keep_N = torch.isfinite(gaps_N) & torch.isfinite(weights_N)
+    # Rejected tokens count in the mean, or rejecting some would push the others harder.
     if config.normalize:
         weights_N = weights_N / weights_N[keep_N].mean().clamp(min=1e-12)
     for rejection in config.reject:

@@ -70,6 +70,8 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
     Raises:
         ValueError: A term that ``config`` or ``regularizer`` reads is missing.
     """
+    # Corrections weigh the surrogate alone: KL and entropy pull towards the reference wherever the
+    # token came from, also where the token itself is rejected.
     weights_N = terms.coefficients
     weighted_coefficients_N = weights_N if terms.weights is None else weights_N * terms.weights
     inputs = SurrogateInputs(
@@ -99,6 +101,11 @@ def kl_estimate(
     ``k1_plus`` and ``k3_plus`` have the gradient of k2. ``k3_unbiased`` is k3 here; the loss
     multiplies it with the token's ratio.
 
+    Args:
+        policy_logprobs_N: Under the policy that is trained, with gradient.
+        ref_logprobs_N: Under the reference.
+        estimator: Which estimate.
+
     Source:
         Schulman 2020, "Approximating KL divergence"; the clamps are ours.
     """
@@ -110,6 +117,7 @@ def kl_estimate(
         return square_N
     if estimator == "k1_plus":
         return gaps_N.detach() + square_N - square_N.detach()
+    # exp of an unbounded gap overflows, and one such token would be the whole gradient.
     bounded_N = gaps_N.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     estimates_N = ((-bounded_N).exp() + bounded_N - 1).clamp(max=MAX_KL)
     if estimator == "k3_plus":

@@ -31,6 +31,12 @@ def token_log_ratios(
     Only ``log_clip_geo`` clips before it averages: positive advantages from above, negative ones
     from below. A clipped log-ratio has no gradient.
 
+    Args:
+        policy_logprobs_N: Under the policy that is trained, with gradient.
+        old_logprobs_N: Denominator of the ratio.
+        advantages_N: Their signs say on which side a token is clipped.
+        config: Holds the surrogate.
+
     Source:
         GMPO, arXiv:2507.20673.
     """

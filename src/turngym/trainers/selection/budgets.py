@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 
 import numpy as np
 
-from turngym.trainers.selection.difficulty import FloatArray
+from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.selection import BudgetConfig, ConfidenceBudget, VarianceBudget
 
 _T975 = (
@@ -69,9 +69,15 @@ def variance_shares(variance_K: FloatArray, *, mean: float) -> FloatArray:
 
 
 def rounded(wanted_K: FloatArray, *, total: int, least: int, most: int) -> list[int]:
-    """Return whole numbers near ``wanted_K``, within bounds, that sum to ``total`` if they can.
+    """Return whole numbers near ``wanted_K`` that sum to ``total`` if bounds allow it.
 
-    What is missing or too much goes to whom it brings closest to what was wanted.
+    What is missing or too much goes where it comes closest to what was wanted.
+
+    Args:
+        wanted_K: Any numbers.
+        total: Sum of the result.
+        least: Lower bound of each.
+        most: Upper bound of each.
     """
     counts_K = np.clip(np.floor(wanted_K), least, most)
     while (short := total - int(counts_K.sum())) != 0:
@@ -104,7 +110,7 @@ def by_confidence(
     """Return the attempts at each task when they are dealt out one by one, by what they promise.
 
     The next attempt goes to the task with the largest ``h(n) - h(n + 1)`` plus the bonus, with n
-    the attempts that this step gives it and h ``half_width``.
+    the attempts that this step gives it and h ``half_width``. Arguments as of ``attempts_for``.
 
     Source:
         XRPO, arXiv:2510.06672, from its abstract; it deals them out in rounds within one step, we

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.selection.difficulty import FloatArray
+from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.selection import FilterConfig
 
 EQUAL = 1e-6
@@ -52,6 +52,10 @@ def most_varied(values_G: FloatArray, keep: int) -> list[int]:
     """Return the places of the ``keep`` values with the largest variance, in ascending order.
 
     They are some of the highest and some of the lowest.
+
+    Args:
+        values_G: One per attempt of a group.
+        keep: How many stay.
 
     Source:
         D3S, arXiv:2509.22115.

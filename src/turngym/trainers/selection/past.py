@@ -191,7 +191,13 @@ def of_the_past(
 def as_ready_group(
     index: int, request: GroupRequest, trajectories: Sequence[Trajectory]
 ) -> ReadyGroup:
-    """Return episodes that were played for ``order`` as its group."""
+    """Return episodes that were played for a request as its group.
+
+    Args:
+        index: Running number of the group.
+        request: What was asked for.
+        trajectories: At least one.
+    """
     members = tuple(member_of(t, number) for number, t in enumerate(trajectories))
     return ReadyGroup(
         index=index, request=request, members=members, start_version=members[0].start_version
@@ -199,7 +205,13 @@ def as_ready_group(
 
 
 def member_of(trajectory: Trajectory, number: int, *, first_turn: int = 0) -> Member:
-    """Return an episode as a member of a group, trained on from ``first_turn`` on."""
+    """Return an episode as a member of a group.
+
+    Args:
+        trajectory: Played to its end.
+        number: Its place in the group.
+        first_turn: Earlier turns are context.
+    """
     versions = tuple(
         min((s.policy_version for s in turn.spans if s.policy_version is not None), default=0)
         for turn in trajectory.turns

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turngym.trainers.selection.difficulty import Difficulty, FloatArray, informative
+from turngym.trainers.samples import FloatArray
+from turngym.trainers.selection.difficulty import Difficulty, informative
 from turngym.trainers.settings.selection import Bandit, SamplerConfig, Thompson
 
 
@@ -19,7 +20,14 @@ class Sampler(Protocol):
     """Chooses the tasks of one step."""
 
     def choose(self, first: int, count: int, *, step: int, rng: np.random.Generator) -> list[int]:
-        """Return ``count`` places in the pool, for groups number ``first`` and following."""
+        """Return places of tasks.
+
+        Args:
+            first: Number of the first group that plays one of them.
+            count: Number of groups.
+            step: Update that is next.
+            rng: Decides what is left to chance.
+        """
         ...
 
     def observe(self, task: int, returns: Sequence[float]) -> None:

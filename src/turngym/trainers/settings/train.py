@@ -229,7 +229,7 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _staleness_is_minded(self) -> Self:
+    def _check_staleness_is_corrected(self) -> Self:
         rollout, loss = self.rollout, self.algo.loss
         if rollout.mode == "sync":
             return self

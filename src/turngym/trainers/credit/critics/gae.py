@@ -86,6 +86,8 @@ class GaeCredit:
         rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
         if not is_ready or not turns.episodes:
             return Credit(samples=(), metrics=self._sources.metrics())
+        # Judged before it learns: a critic that knows the outcomes of its own batch would explain
+        # the advantages away.
         estimates, metrics = self._judge_and_learn(turns, rewards_N)
         is_warm = self._updates >= self._config.critic.warmup_updates
         self._updates += 1
@@ -191,7 +193,13 @@ class GaeCredit:
 def total_reward(
     components: Mapping[str, RewardComponent], names: Sequence[str], turns: TurnBatch
 ) -> FloatArray:
-    """Return the sum of the named rewards per turn, shape [N]; ``"parts"`` names all parts."""
+    """Return the sum of the named rewards per turn, shape [N].
+
+    Args:
+        components: By name.
+        names: Of their sources; ``"parts"`` names all parts.
+        turns: The batch.
+    """
     total_N = np.zeros(turns.reward_N.shape)
     for name, component in components.items():
         if name.partition("/")[0] in names:
@@ -206,6 +214,11 @@ def scale_tokens(
 
     A token of a turn of n tokens counts ``1 / n`` where turns are counted, and likewise where
     episodes are.
+
+    Args:
+        advantages: One array [M] per episode.
+        turns: The batch.
+        config: What counts once; None leaves them as they are.
     """
     if config is None or not advantages:
         return list(advantages)

@@ -128,6 +128,7 @@ def _episode(
                 action_end=end,
                 next_text_L=texts[next_segment],
                 next_end=next_end,
+                # Rounded as a checkpoint rounds, so that a resumed run computes the same.
                 reward=float(np.float32(rewards_T[t])),
                 mc_return=float(np.float32(to_go)),
                 is_terminated=is_last and not is_cut,

@@ -62,7 +62,14 @@ def q_targets(
 
 
 def critic_loss(q_2K: Tensor, q_targets_2K: Tensor, v_2K: Tensor, v_targets_2J: Tensor) -> Tensor:
-    """Return the sum over the four heads of their mean squared errors."""
+    """Return the sum over the four heads of their mean squared errors.
+
+    Args:
+        q_2K: Q of the twins, with gradient.
+        q_targets_2K: What they are regressed on.
+        v_2K: V of the twins at J states, with gradient.
+        v_targets_2J: What they are regressed on.
+    """
     q_losses = (q_2K - q_targets_2K).square().mean(dim=1)
     v_losses = (v_2K - v_targets_2J).square().mean(dim=1)
     return q_losses.sum() + v_losses.sum()
@@ -70,6 +77,10 @@ def critic_loss(q_2K: Tensor, q_targets_2K: Tensor, v_2K: Tensor, v_targets_2J: 
 
 def expectile_loss(gaps: Tensor, expectile: float) -> Tensor:
     """Return the mean of ``|expectile - 1[u < 0]| u ** 2`` over the last axis, for ``u = Q - V``.
+
+    Args:
+        gaps: u, any shape.
+        expectile: Above 0.5 V follows the better actions, at 0.5 the mean.
 
     Source:
         Kostrikov et al. 2021, arXiv:2110.06169, as OfflineArcher uses it.

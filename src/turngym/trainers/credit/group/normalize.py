@@ -51,7 +51,9 @@ def normalize(
     is_one_P, is_equal_P = groups.size_P <= 1, spread_P < ZERO_SPREAD
     centred_N = groups.values_N - _centre(groups, term)[groups.index_N] - term.offset
     if term.centre == "leave_one_out":
+        # x - mean of the others = (x - mean of all) · n / (n - 1)
         centred_N *= (groups.size_P / np.maximum(groups.size_P - 1, 1))[groups.index_N]
+    # Equal values are not divided: their spread is rounding noise, and dividing would blow it up.
     divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(groups, term))
     scaled_N = centred_N / divisor_P[groups.index_N]
     if term.centre != "none":

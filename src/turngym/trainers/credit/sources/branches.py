@@ -50,11 +50,6 @@ class Tree:
     """Whose log-probs are wanted; never the first."""
     branches: tuple[Branch, ...]
 
-    @property
-    def num_tokens(self) -> int:
-        """Length of the row that holds trunk and branches."""
-        return self.trunk_L.size + sum(branch.token_ids_M.size for branch in self.branches)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeScores:

@@ -70,23 +70,19 @@ class FeedbackGainSource(StatelessSource[FeedbackGain]):
         """Return the gains of a batch."""
         asked = [self._counterfactuals(episode) for episode in turns.episodes]
         scored = self._score([one.tree for one in asked if one.turns])
-        values_N = np.zeros(turns.turn_N.shape)
-        has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
-        starts = np.cumsum(turns.length_B) - turns.length_B
+        values_N = np.full(turns.turn_N.shape, np.nan)
         results = iter(scored)
-        for one, start in zip(asked, starts, strict=True):
+        for one, start in zip(asked, turns.start_B.tolist(), strict=True):
             if one.turns:
-                at = int(start) + np.array(one.turns)
-                values_N[at] = feedback_gains(one.tree, next(results))
-                has_value_N[at] = True
-        usable_N = np.isfinite(values_N)
-        fallbacks = sum(one.lost for one in asked) + int((~usable_N).sum())
-        has_value_N &= usable_N
-        values_N[~usable_N] = 0.0
-        self._metrics = {"credit/feedback_gain_fallbacks": float(fallbacks)}
+                values_N[start + np.array(one.turns)] = feedback_gains(one.tree, next(results))
+        component = RewardComponent.where_finite(values_N)
+        has_value_N = component.has_value_N
+        lost = sum(one.lost + len(one.turns) for one in asked) - int(has_value_N.sum())
+        self._metrics = {"credit/feedback_gain_fallbacks": float(lost)}
         if has_value_N.any():
-            self._metrics["credit/feedback_gain_mean"] = float(values_N[has_value_N].mean())
-        return {"feedback_gain": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
+            mean = float(component.values_N[has_value_N].mean())
+            self._metrics["credit/feedback_gain_mean"] = mean
+        return {"feedback_gain": component}
 
     def _counterfactuals(self, episode: Trajectory) -> _Asked:
         """Return an episode with a branch for each feedback that an action followed."""

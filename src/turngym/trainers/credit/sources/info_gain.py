@@ -59,25 +59,25 @@ class InfoGainSource(StatelessSource[InfoGain]):
         """Return the gains of a batch."""
         questions = [self._question(episode) for episode in turns.episodes]
         answers = self._answer_logprobs([q for q in questions if q is not None])
-        values_N = np.zeros(turns.turn_N.shape)
-        has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
-        found, fallbacks, ends = iter(answers), 0, np.cumsum(turns.length_B)
-        for episode, question, end in zip(turns.episodes, questions, ends, strict=True):
+        values_N = np.full(turns.turn_N.shape, np.nan)
+        found, fallbacks = iter(answers), 0
+        for question, start in zip(questions, turns.start_B.tolist(), strict=True):
             answer_T = next(found) if question is not None else np.full(1, np.nan)
             if not np.isfinite(answer_T).all():
                 fallbacks += 1
                 continue
-            part = slice(int(end) - len(episode.turns), int(end) - 1)
-            values_N[part] = information_gains(answer_T, self._config.form)
-            has_value_N[part] = True
+            gains_T = information_gains(answer_T, self._config.form)
+            values_N[start : start + gains_T.size] = gains_T
+        component = RewardComponent.where_finite(values_N)
+        has_value_N = component.has_value_N
         self._metrics = {"credit/info_gain_fallbacks": float(fallbacks)}
         if self._config.shuffled and turns.episodes:
             # The first attempt's seed is another in every batch, and the same after a resume.
             rng = generator(self._context.seed, "shuffled", turns.episodes[0].policy_seed)
-            values_N[has_value_N] = rng.permutation(values_N[has_value_N])
+            component.values_N[has_value_N] = rng.permutation(component.values_N[has_value_N])
         if has_value_N.any():
-            self._metrics["credit/info_gain_mean"] = float(values_N[has_value_N].mean())
-        return {"info_gain": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
+            self._metrics["credit/info_gain_mean"] = float(component.values_N[has_value_N].mean())
+        return {"info_gain": component}
 
     def _question(self, episode: Trajectory) -> Tree | None:
         """Return an episode with its answer after each prompt, or None when it has no answer."""

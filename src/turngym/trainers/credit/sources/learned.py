@@ -78,6 +78,10 @@ def packed(examples: Sequence[TrainingExample], *, max_tokens: int) -> Iterator[
 
     A example is never torn apart, because its loss couples all its rows; one that is too large
     comes alone.
+
+    Args:
+        examples: What is packed.
+        max_tokens: Rows times width of one pack.
     """
     order = sorted(range(len(examples)), key=lambda i: (-examples[i].width, i))
     chosen: list[int] = []

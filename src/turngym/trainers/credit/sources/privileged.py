@@ -89,14 +89,14 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         """Return the advantages of a batch, then let the critic learn from it."""
         is_ready = self.is_ready
         self._reads += 1
+        # Before it learns from the batch: afterwards it would know which attempt was better.
         judged = self._judge(turns, self._learner)
         values_N = np.zeros(turns.turn_N.shape)
         has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
-        starts = np.cumsum(turns.length_B) - turns.length_B
         for one in judged if is_ready else ():
-            start = int(starts[one.number])
-            values_N[start : start + one.advantages_T.size] = one.advantages_T
-            has_value_N[start : start + one.advantages_T.size] = True
+            start = int(turns.start_B[one.number])
+            own = slice(start, start + one.advantages_T.size)
+            values_N[own], has_value_N[own] = one.advantages_T, True
         self._metrics = self._learn(turns, judged, self._learner)
         return {"privileged": RewardComponent(values_N=values_N, has_value_N=has_value_N)}
 
@@ -272,7 +272,12 @@ def ranking_loss(margins_P: Tensor, *, beta: float) -> Tensor:
 
 
 def best_and_worse(turns: TurnBatch, judged: Sequence[_Judged]) -> list[tuple[_Judged, _Judged]]:
-    """Return the best attempt of each group with every attempt that earned strictly less."""
+    """Return the best attempt of each group with every attempt that earned strictly less.
+
+    Args:
+        turns: The batch.
+        judged: Its episodes that the critic could read.
+    """
     outcome_B, pairs = turns.outcome_B, []
     for group in np.unique(turns.group_B):
         members = [one for one in judged if turns.group_B[one.number] == group]

@@ -96,6 +96,7 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
             TrainingExample(rows=episode_rows(episode), outcome=float(outcome))
             for episode, outcome in zip(turns.episodes, turns.outcome_B, strict=True)
         ]
+        # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
         metrics = _metrics(contributions, turns.outcome_B)
         self._buffer.add(examples)
