@@ -19,7 +19,7 @@ from helpers.cli import COMMAND, SOURCE, TINY_RUN
 from helpers.models import model, tokenizer
 from helpers.runs import write_run
 from turngym.agents.engine.models import save_model_dir
-from turngym.cli import jobs
+from turngym.api import jobs
 from turngym.cli.main import main
 from turngym.records import read_trajectories
 from turngym.trainers.metrics import read_metrics
