@@ -54,6 +54,8 @@ _LIMIT = "Turns after which an episode is truncated."
 def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters, of base classes too as long as ``**kwargs`` are passed on."""
     found: dict[str, inspect.Parameter] = {}
+    passed: set[str] | None = None
+    """What a class passes on; None: everything."""
     for layer in layers:
         call = layer if not inspect.isclass(layer) else vars(layer).get("__init__")
         if call is None or not callable(call):
@@ -61,8 +63,17 @@ def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:
         own = inspect.signature(call).parameters
         for name, parameter in own.items():
             named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if named and name not in _HIDDEN:
+            if named and name not in _HIDDEN and (passed is None or name in passed):
                 found.setdefault(name, parameter)
-        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in own.values()):
+        rest = [one for one in own.values() if one.kind == one.VAR_KEYWORD]
+        if not rest:
             break
+        if typed := _UNPACKED.fullmatch(str(rest[0].annotation)):
+            fields = getattr(inspect.getmodule(call), typed[1]).__annotations__
+            passed = set(fields) if passed is None else passed & set(fields)
+    for name in sorted((passed or set()) - _HIDDEN):  # read from ``**options`` by the base itself
+        found.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
     return found
+
+
+_UNPACKED = re.compile(r"Unpack\[(\w+)\]")

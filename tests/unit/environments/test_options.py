@@ -92,3 +92,22 @@ def test_max_turns_can_be_set_in_every_family(name: str) -> None:
     for env in (turngym.make(name, max_turns=2), turngym.make_async(name, max_turns=2)):
         limits: Any = env.get_wrapper_attr("episode_limits")  # type: ignore[union-attr]
         assert [limit.max_turns for limit in limits] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "absent"),
+    [
+        ("web/miniwob-click-button", {"max_chars", "screenshot"}, {"settings"}),
+        ("desktop/calc-sum", {"scale", "max_chars", "keep"}, {"image_hw"}),
+        ("text/taxi", {"difficulty", "action_style"}, {"env_or_id", "actions"}),
+    ],
+)
+def test_what_a_class_passes_on_is_listed_and_nothing_else(
+    name: str, listed: set[str], absent: set[str]
+) -> None:
+    entry = registry.find(name)
+    if entry.missing():
+        pytest.skip("needs more than is here")
+    names = {option.name for option in options_of(entry)}
+    assert listed <= names
+    assert not absent & names

@@ -54,6 +54,8 @@ class DeviceEnv(ScreenEnv):
     A subclass makes the device (``open_device``), says what is asked, and judges.
 
     Args:
+        max_chars: Longest list of elements in an observation, in characters; 6,000 by default.
+        scale: Size of the picture relative to the screen; coordinates of actions are its pixels.
         options: See ``DeviceOptions``.
     """
 
