@@ -20,8 +20,8 @@ from pathlib import Path
 from turngym.agents.policy import Policy
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
-from turngym.trainers.runs.arena import Arena
-from turngym.trainers.runs.opening import load_policy
+from turngym.trainers.runs.build_run import load_policy
+from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
 
@@ -52,13 +52,15 @@ def main() -> None:
         )
     for folder in folders:
         size = f"evaluation.validation_tasks={arguments.episodes}"
-        arena = Arena(load_config(TrainConfig, [CONFIG, f"run.seed={folder.name[5:]}", size]))
+        runner = EpisodeRunner(
+            load_config(TrainConfig, [CONFIG, f"run.seed={folder.name[5:]}", size])
+        )
         if arguments.run == "random":
             policy: Policy = ExpertPolicy(1.0, ["ask"])
         else:
             policy = load_policy(folder / arguments.run, greedy=False)
-        counts += count(asyncio.run(arena.validation_episodes(policy, "turns")))
-        arena.close()
+        counts += count(asyncio.run(runner.validation_episodes(policy, "turns")))
+        runner.close()
     for what, of in (
         ("success", "episodes"),
         (USEFUL, "questions while several are left"),

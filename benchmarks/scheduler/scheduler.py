@@ -6,7 +6,7 @@
     scheduler.py --only modes,memory
 
     bound    real time: 256 and 1,024 slots, log-normal latencies, ledger on
-    modes    virtual time: rollout, batch and lockstep on the very same 10,240 episodes
+    modes    virtual time: rollout, batch and turn on the very same 10,240 episodes
     cost     processor time per turn with 1,000 episodes alive, no latency, ledger on
     memory   10,000 episodes of 1,500 tokens, packed and spilled; growth over 100,000 episodes
     text     real text episodes on the local engine, with latencies, in the three modes
@@ -37,13 +37,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts s
 
 from harness import machine
 from turngym.agents.policy import EpisodeContext
-from turngym.rollouts.scheduler.config import Capacity, InOrder, Mode, SchedulerConfig
+from turngym.rollouts.scheduler.config import Barrier, Capacity, InOrder, SchedulerConfig
 from turngym.rollouts.scheduler.groups import (
     GroupRequest,
     Member,
     ReadyGroup,
     UniformSelection,
-    member_policy_seed,
+    group_seed,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import list_schedule
@@ -60,6 +60,7 @@ from turngym.rollouts.simulation.simulate import (
     play_scenario,
     simulate,
 )
+from turngym.seeding import derive_seed
 from turngym.tasks.base import Task, procedural_task
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
@@ -68,7 +69,7 @@ GROUP = 4
 
 
 def one_pass(
-    episodes: int, slots: int, profile: SimProfile, *, mode: Mode = "rollout", seed: int = 0
+    episodes: int, slots: int, profile: SimProfile, *, barrier: Barrier = "none", seed: int = 0
 ) -> Scenario:
     """Return a scenario that plays so many episodes once, with nothing held back."""
     groups = episodes // GROUP
@@ -80,7 +81,7 @@ def one_pass(
         update_s=0.0,
         profile=profile,
         scheduler=SchedulerConfig(
-            mode=mode,
+            barrier=barrier,
             concurrency=slots,
             groups_per_step=groups,
             admission=InOrder(),
@@ -89,13 +90,20 @@ def one_pass(
     )
 
 
+def policy_seed(scenario: Scenario, index: int, member: int) -> int:
+    """Return the policy seed of one episode of a scenario."""
+    seed = group_seed(scenario.seed, index, scenario.scheduler.groups_per_step)
+    task = procedural_task("simulated", "train", index)
+    return derive_seed(seed, task.id, "policy", member)
+
+
 def ideal_durations(scenario: Scenario) -> list[float]:
     """Return how long each episode would take with nothing in its way, in order of begin."""
     assert scenario.groups is not None
     durations = []
     for index in range(scenario.groups):
         for member in range(scenario.group_size):
-            seed = member_policy_seed(scenario.seed, index, member, 0)
+            seed = policy_seed(scenario, index, member)
             session = SimSession(SimEngine(), scenario.profile, seed)
             total, end = 0.0, "on"
             while end == "on":
@@ -189,19 +197,19 @@ def measure_modes(quick: bool) -> Numbers:
         )
         walls = {}
         episodes = 2048 if quick else 10240
-        for mode in ("rollout", "batch", "lockstep"):
-            walls[mode] = simulate(one_pass(episodes, 256, profile, mode=mode)).wall_s
+        for barrier in ("none", "batch", "turn"):
+            walls[barrier] = simulate(one_pass(episodes, 256, profile, barrier=barrier)).wall_s
         ideal = ideal_durations(one_pass(episodes, 256, profile))
         full = sum(ideal) / 256  # without the tail, in which slots run dry
         rows.append(
             {
                 "sigma": sigma,
                 "episodes": episodes,
-                **{f"{mode}_s": wall for mode, wall in walls.items()},
-                **{f"{mode}_over_full_slots": wall / full for mode, wall in walls.items()},
-                "rollout_over_bound": walls["rollout"] / list_schedule(ideal, 256),
-                "batch_over_rollout": walls["batch"] / walls["rollout"],
-                "lockstep_over_rollout": walls["lockstep"] / walls["rollout"],
+                **{f"{barrier}_s": wall for barrier, wall in walls.items()},
+                **{f"{barrier}_over_full_slots": wall / full for barrier, wall in walls.items()},
+                "none_over_bound": walls["none"] / list_schedule(ideal, 256),
+                "batch_over_rollout": walls["batch"] / walls["none"],
+                "turn_over_rollout": walls["turn"] / walls["none"],
             }
         )
     return {"rows": rows, "slots": 256}
@@ -267,7 +275,7 @@ def bare_seconds_per_turn(scenario: Scenario) -> float:
 
     async def play() -> None:
         seeds = [
-            member_policy_seed(scenario.seed, index, member, 0)
+            policy_seed(scenario, index, member)
             for index in range(scenario.groups or 0)
             for member in range(scenario.group_size)
         ]

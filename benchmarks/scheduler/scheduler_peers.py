@@ -342,12 +342,12 @@ def profile(trouble: str) -> Any:
 
 def make_plan() -> Plan:
     """Return the steps of the simulated episodes, in order of begin."""
-    from turngym.rollouts.scheduler.groups import member_policy_seed
     from turngym.rollouts.simulation.simulate import SimEngine, SimSession
+    from turngym.seeding import derive_seed
 
     plan: Plan = []
     for number in range(EPISODES):
-        seed = member_policy_seed(0, number // 4, number % 4, 0)
+        seed = derive_seed(0, "group", number // 4, "policy", number % 4)
         session, steps, end = SimSession(SimEngine(), profile("none"), seed), [], "on"
         while end == "on":
             seconds, _, end = session._decide()[0].partition(" ")

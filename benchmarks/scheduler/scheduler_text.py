@@ -58,17 +58,17 @@ class Slow:
 def measure(quick: bool) -> dict[str, Any]:
     """Return wall times of the modes on the same episodes, and their ratios."""
     groups = 8 if quick else 24
-    walls = {mode: play(mode, groups) for mode in ("rollout", "batch", "lockstep")}
-    best = walls["rollout"]["wall_s"]
+    walls = {barrier: play(barrier, groups) for barrier in ("none", "batch", "turn")}
+    best = walls["none"]["wall_s"]
     rows = [
-        {"mode": mode, **found, "over_rollout": found["wall_s"] / best}
-        for mode, found in walls.items()
+        {"barrier": barrier, **found, "over_rollout": found["wall_s"] / best}
+        for barrier, found in walls.items()
     ]
     return {"rows": rows, "env": ENV, "slots": SLOTS, "episodes": groups * GROUP}
 
 
-def play(mode: Any, groups: int) -> dict[str, float]:
-    """Play all groups once in ``mode``."""
+def play(barrier: Any, groups: int) -> dict[str, float]:
+    """Play all groups once in ``barrier``."""
     tokenizer = train_tokenizer(("go north", "you see a door. exits: north, east.") * 4, 290)
     config = TinyModelConfig(hidden=32, layers=2, heads=2, context=1024)
     model = build_tiny_model(config, tokenizer, seed=1)
@@ -78,7 +78,7 @@ def play(mode: Any, groups: int) -> dict[str, float]:
     catalogue = make(ENV)
     task = catalogue.get_wrapper_attr("task")
     schedule = SchedulerConfig(
-        mode=mode,
+        barrier=barrier,
         concurrency=SLOTS,
         groups_per_step=groups,
         budget=BudgetConfig(max_turns=10),

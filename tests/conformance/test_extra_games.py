@@ -22,7 +22,8 @@ from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.core.info import info_problems
 from turngym.registry import EnvEntry
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import StopReason, Trajectory
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -11,7 +11,8 @@ from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.agents.search_baselines import best_guess, closed_book, single_search
 from turngym.environments.core.info import info_problems
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import StopReason
 
 WORLDS = [entry for entry in registry.match("search/*") if entry.entry_point.endswith(":WorldEnv")]

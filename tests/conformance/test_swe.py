@@ -22,7 +22,8 @@ from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.terminal.env import GENERATORS, GROUPS, TerminalEnv
 from turngym.registry import match
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -14,7 +14,8 @@ from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.core.info import info_problems
 from turngym.environments.core.snapshot import restore, snapshot
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import StopReason
 
 CORE = {

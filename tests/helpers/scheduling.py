@@ -7,9 +7,21 @@ from typing import Any
 
 from turngym.config import load_config
 from turngym.rollouts.scheduler.audit import AuditReport, audit
-from turngym.rollouts.scheduler.groups import GroupRequest, Member, OpenGroup, Selection
+from turngym.rollouts.scheduler.groups import (
+    GroupRequest,
+    Member,
+    OpenGroup,
+    Selection,
+    requested_episodes,
+)
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.simulation.simulate import Scenario, SimResult, play_scenario, run_virtually
+from turngym.rollouts.simulation.simulate import (
+    ENV_ID,
+    Scenario,
+    SimResult,
+    play_scenario,
+    run_virtually,
+)
 from turngym.tasks.base import procedural_task
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, Turn
 
@@ -65,14 +77,15 @@ def member_of(number: int, *rewards: float) -> Member:
 
 def open_group(*, size: int, index: int = 0, opened_at: float = 0.0) -> OpenGroup:
     """Return a group that is being played."""
+    request = GroupRequest(task=procedural_task("simulated", "train", index), size=size, env_seed=7)
+    episodes = requested_episodes(request, env_id=ENV_ID, seed=0, members=size)
     return OpenGroup(
         index=index,
-        request=GroupRequest(task=procedural_task("simulated", "train", index), size=size),
+        request=request,
         start_version=0,
         target=None,
-        env_seed=7,
+        episodes=episodes,
         opened_at=opened_at,
-        members=size,
     )
 
 

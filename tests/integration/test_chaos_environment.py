@@ -22,7 +22,7 @@ from turngym.config import load_config
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec
 from turngym.rollouts.scheduler.audit import AuditReport, audit
-from turngym.rollouts.scheduler.config import Interruption, Mode, SchedulerConfig
+from turngym.rollouts.scheduler.config import Barrier, Interruption, SchedulerConfig
 from turngym.rollouts.scheduler.groups import UniformSelection
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
 from turngym.rollouts.scheduler.pool import EnvPool
@@ -33,7 +33,7 @@ from turngym.tasks.base import Task
 FULL = os.environ.get("TURNGYM_DRILL") == "full"
 SIZE = 2
 ADMISSIONS = ("in_order", "ready_first", "windowed", "capacity")
-MODES: Sequence[Mode] = get_args(Mode)
+BARRIERS: Sequence[Barrier] = get_args(Barrier)
 INTERRUPTIONS: Sequence[Interruption] = get_args(Interruption)
 ENV_POINTS = ("reset", "step1", "step2", "score", "close")
 POLICY_POINTS = ("start", "act1", "act2", "finish", "end")
@@ -162,23 +162,25 @@ def check(found: Outcome, kinds: Sequence[str], points: Sequence[str], place: Pl
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("name", "mode", "admission"),
+    ("name", "barrier", "admission"),
     [
-        ("inline", "rollout", "in_order"),
-        ("inline", "lockstep", "windowed"),
-        ("coroutines", "rollout", "in_order"),
+        ("inline", "none", "in_order"),
+        ("inline", "turn", "windowed"),
+        ("coroutines", "none", "in_order"),
         ("coroutines", "batch", "capacity"),
-        ("face", "rollout", "ready_first"),
-        ("thread", "rollout", "in_order"),
+        ("face", "none", "ready_first"),
+        ("thread", "none", "in_order"),
     ],
 )
 def test_whatever_is_raised_costs_one_try(
-    tmp_path: Path, name: str, mode: Mode, admission: str
+    tmp_path: Path, name: str, barrier: Barrier, admission: str
 ) -> None:
     place = PLACES[name]
     kinds = list(place.kinds)
     assert len(kinds) >= 25
-    found = play(tmp_path, place, kinds, place.points, mode=mode, admission={"type": admission})
+    found = play(
+        tmp_path, place, kinds, place.points, barrier=barrier, admission={"type": admission}
+    )
     check(found, kinds, place.points, place)
 
 
@@ -221,22 +223,22 @@ async def test_episodes_in_turns_break_one_by_one(tmp_path: Path, wanted: Any) -
 def test_the_full_product(tmp_path: Path, name: str) -> None:
     place, counts = PLACES[name], Counter[str]()
     kinds = list(place.kinds)
-    for number, (mode, admission, interruption) in enumerate(
-        product(MODES, ADMISSIONS, INTERRUPTIONS)
+    for number, (barrier, admission, interruption) in enumerate(
+        product(BARRIERS, ADMISSIONS, INTERRUPTIONS)
     ):
-        if place.isolation == "process" and number % 13:  # each mode once: children are dear
+        if place.isolation == "process" and number % 13:  # each barrier once: children are dear
             continue
         folder = tmp_path / str(number)
         folder.mkdir()
         # a step that never ends holds up a round, a barrier, and new weights that wait for it
-        may_wait = mode == "rollout" and interruption == "continue_partial"
+        may_wait = barrier == "none" and interruption == "continue_partial"
         points = [p for p in place.points if may_wait or p != "cancel"]
         found = play(
             folder,
             place,
             kinds,
             points,
-            mode=mode,
+            barrier=barrier,
             admission={"type": admission, "staleness": 1},
             interruption=interruption,
         )

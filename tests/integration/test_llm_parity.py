@@ -23,7 +23,8 @@ from turngym.agents.remote.config import ChatConfig
 from turngym.agents.rendering import Renderer
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.run import serving
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import Trajectory
 
 FULL = os.environ.get("TURNGYM_LLM") == "full"

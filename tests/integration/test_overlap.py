@@ -123,6 +123,37 @@ def test_episodes_go_on_while_credit_is_computed(
     assert len(steps(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("admission", ["ready_first", "in_order"])
+def test_in_turns_is_staleness_0_to_the_bit(tmp_path: Path, admission: str) -> None:
+    shared = {"filter": {"spread": True, "max_rounds": 2}, "sampler": {"type": "thompson"}}
+    for mode in ("sync", "overlap"):
+        settings = {
+            **SETTINGS,
+            "selection": shared,
+            "rollout": {
+                **SETTINGS["rollout"],
+                "mode": mode,
+                "staleness": 0,
+                "admission": admission,
+            },
+            "run": {"steps": 3, "checkpoint_every": 3, "tensorboard": False},
+        }
+        train(load_config(TrainConfig, [settings]), tmp_path / mode)
+    in_turns, overlapped = (steps(tmp_path / mode) for mode in ("sync", "overlap"))
+    assert len(in_turns) == 3
+    for row, other in zip(in_turns, overlapped, strict=True):
+        compared = row.keys() - {"credit/sampled_tokens", "credit/drawn_tokens"}  # of one mode only
+        assert {name: row[name] for name in compared} == {name: other[name] for name in compared}
+    weights = [weights_of(tmp_path / mode) for mode in ("sync", "overlap")]
+    assert weights[0] == weights[1]
+
+
+def weights_of(folder: Path) -> bytes:
+    """Return the weights of a run's newest checkpoint."""
+    newest = max((folder / "checkpoints").iterdir())
+    return (newest / "model" / "model.safetensors").read_bytes()
+
+
 def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> None:
     config = load_config(
         TrainConfig,
@@ -149,7 +180,7 @@ def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> N
         (["algo=ppo"], "wanted rollout.stale='drop' or"),
         (["algo.loss.old_policy=current", "learner.num_minibatches=1",
           'algo.loss.correction={"weight": "none", "reject": []}'], "lets older weights draw"),
-        (["rollout.concurrency=3"], r"group_size .* concurrency, got 4 \+ 0 > 3"),
+        (["rollout.group.quorum=9"], "wanted group.quorum <= group_size, got 9 > 4"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_overlap_are_refused(

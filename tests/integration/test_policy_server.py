@@ -21,7 +21,8 @@ from turngym.agents.rendering import Renderer
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.run import bind, serving
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import Trajectory
 
 pytestmark = [pytest.mark.extra("openai", "starlette", "uvicorn")]

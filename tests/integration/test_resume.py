@@ -29,8 +29,8 @@ from turngym.trainers.credit.critics import archer
 from turngym.trainers.credit.critics.on_policy_actions import sample_actions
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.build_run import load_policy
 from turngym.trainers.runs.checkpoints import find_model, latest_checkpoint
-from turngym.trainers.runs.opening import load_policy
 from turngym.trainers.runs.progress import TrainResult
 from turngym.trainers.settings.train import TrainConfig
 

@@ -22,7 +22,7 @@ from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
-from turngym.trainers.runs.opening import load_policy
+from turngym.trainers.runs.build_run import load_policy
 from turngym.trainers.settings.train import TrainConfig
 
 CHANCE = 1 / 9
@@ -155,7 +155,7 @@ def test_without_expert_episodes_reinforcement_starts_at_once(tmp_path: Path) ->
 
 
 def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
-    overrides = ["env.id=lab/brokensignals", "rollout.max_fault_fraction=0.9", "algo=grpo"]
+    overrides = ["env.id=lab/brokensignals", "rollout.failures.fraction=0.9", "algo=grpo"]
     result = train(config(SMALL, *overrides), tmp_path)
     assert 0 < result.faults < result.episodes
     rows = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "rollout/faults" in r]
@@ -168,10 +168,10 @@ def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
 def test_too_many_broken_episodes_stop_the_run(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         train(config(SMALL, "env.id=lab/brokensignals", "algo=grpo"), tmp_path)
-    assert "of 32 episodes ended by an error" in str(caught.value)
-    assert "rollout.max_fault_fraction=0.2" in str(caught.value)
+    assert "tries ended by a fault, more than failures.fraction=0.2" in str(caught.value)
     assert re.search(
-        r"reset: OSError: the lamp blew \(signals\.py:\d+ in begin\)$", str(caught.value)
+        r"\d  error_env: reset: OSError: the lamp blew \(signals\.py:\d+ in begin\)",
+        str(caught.value),
     )
 
 

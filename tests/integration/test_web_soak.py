@@ -16,7 +16,8 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_SOAK") == "full"
@@ -70,7 +71,7 @@ class Soak:
         self.kills_at = set(draw.sample(range(2, EPISODES - 4), KILLS))
         self.kills: set[asyncio.Task[None]] = set()
 
-    def on_episode(self, _trajectory: object) -> None:
+    def on_episode(self, _trajectory: object, _seconds: float) -> None:
         self.ended += 1
         if self.ended in self.kills_at:
             self.kills.add(asyncio.ensure_future(self.host.run(self.host.kill())))

@@ -45,7 +45,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
             "engine_error_share": draw(st.sampled_from((0.0, 0.05))),
         },
         "scheduler": {
-            "mode": draw(st.sampled_from(("rollout", "rollout", "batch", "lockstep"))),
+            "barrier": draw(st.sampled_from(("none", "none", "batch", "turn"))),
             "concurrency": draw(st.integers(group_size + redundancy, 8)),
             "groups_per_step": draw(st.integers(1, 3)),
             "admission": {"type": rule, "staleness": draw(st.integers(0, 3))},

@@ -120,7 +120,7 @@ def _words(spec: str, text: str) -> list[str]:
 
 def _trained(spec: str, path: Path) -> Policy:
     need_train_extra(f"agent {spec!r}")
-    from turngym.trainers.runs.opening import load_policy
+    from turngym.trainers.runs.build_run import load_policy
 
     try:
         return load_policy(path.expanduser())

@@ -138,7 +138,7 @@ def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:
 def _engine_model(spec: str, context: int) -> EngineModel[LocalEngine]:
     from turngym.agents.build import local_model
     from turngym.agents.config import LocalAgentConfig
-    from turngym.trainers.runs.opening import load_policy
+    from turngym.trainers.runs.build_run import load_policy
 
     kind, _, rest = spec.partition(":")
     if kind == "hf" and rest:

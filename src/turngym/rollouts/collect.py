@@ -1,163 +1,110 @@
-"""Many episodes at once, and groups of attempts at one task."""
+"""Given episodes, played by the scheduler as one step that nobody trains on."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import AsyncEnv, InlineEnv, as_async
-from turngym.errors import ConfigError, EnvironmentFault
-from turngym.faults import Boundary, Tolerated, cancellations, message_of
-from turngym.rollouts.episode import SELF_CANCELLED, AnyEnv, EpisodeSpec, faulted, rollout
-from turngym.seeding import derive_seed
+from turngym.errors import ConfigError
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, KeepPicture
+from turngym.rollouts.scheduler.config import FailureConfig, RetryConfig, SchedulerConfig
+from turngym.rollouts.scheduler.groups import GroupRequest, SampleKey, UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
-from turngym.types import StopReason, Trajectory, TrajectoryGroup
+from turngym.types import Trajectory, TrajectoryGroup
 
 MakeEnv = Callable[[], AnyEnv]
-OnEpisode = Callable[[Trajectory], None]
-Play = Callable[[AnyEnv, Policy, EpisodeSpec], Awaitable[Trajectory]]
-
-_CLOSE_S = 60.0
 CALLS_PER_CORE = 8
-"""Calls to environments in processes of their own that run at a time, for each core of the machine:
-more would only make all of them slow, and some too slow for the limits that they stand under."""
-
-
-def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
-    """Return the attempts of one group: one environment seed, ``group_size`` policy seeds.
-
-    Args:
-        env_id: Name of the environment.
-        task: The task all attempts share.
-        seed: Root of the group's place in the seed tree.
-        group_size: Number of attempts, 1 or more.
-    """
-    return [
-        EpisodeSpec(
-            env_id=env_id,
-            task=task,
-            env_seed=derive_seed(seed, task.id, "env"),
-            policy_seed=derive_seed(seed, task.id, "policy", attempt),
-            attempt=attempt,
-        )
-        for attempt in range(group_size)
-    ]
+"""Calls to environments that wait for something outside that run at a time, for each core of the
+machine: more would only make all of them slow, and some too slow for their limits."""
+OnEpisode = Callable[[Trajectory, float], None]
+"""Called with an episode that ended, and the seconds that it took."""
 
 
 async def collect(
-    make_env: MakeEnv,
+    make_env: MakeEnv | Mapping[str, MakeEnv],
     policy: Policy,
     specs: Sequence[EpisodeSpec],
     *,
     concurrency: int,
     timeout_s: float | None = None,
+    failures: FailureConfig | None = None,
     on_episode: OnEpisode | None = None,
-    play: Play | None = None,
+    keep_picture: KeepPicture | None = None,
 ) -> list[Trajectory]:
     """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
 
-    Environments are made once per slot and used again. Those that wait for a browser, a sandbox or
-    a desktop do so in threads, ``CALLS_PER_CORE`` beside each other on each core. An episode that
-    breaks is returned with its ``error_*`` stop reason and holds up no other. Its environment is
-    replaced, and so is one whose episode ran out of time, because a call may have been cut off in
-    its middle.
+    Environments are made once per slot and used again. An episode that breaks is returned with its
+    ``error_*`` stop reason and holds up no other. Its environment is replaced, and so is one whose
+    episode ran out of time, because a call may have been cancelled in its middle.
 
     Args:
         make_env: Makes one environment; called at most ``concurrency`` times plus once per fault.
-        policy: Who acts in all of them.
+            Several by environment id where the episodes name theirs.
+        policy: Acts in all of them.
         specs: The episodes.
         concurrency: Episodes alive at once, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
-        on_episode: Called after each episode, for progress.
-        play: Plays one episode; ``rollout`` by default.
+        failures: When there are too many faults to go on; None for never.
+        on_episode: Called after each episode, with the seconds that it took.
+        keep_picture: Keeps the ``image`` of each observation.
 
     Raises:
         ConfigError: ``concurrency`` is less than 1, or an environment or the policy refuses its
             settings.
+        TooManyFaults: More episodes broke than ``failures`` allows.
     """
     if concurrency < 1:
         raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
-    play = play or partial(rollout, timeout_s=timeout_s)
-    results: list[Trajectory | None] = [None] * len(specs)
-    todo = iter(enumerate(specs))
+    if not specs:
+        return []
+    found: dict[int, Trajectory] = {}
+
+    def ended(key: SampleKey, trajectory: Trajectory, seconds: float) -> None:
+        found[key.group] = trajectory
+        if on_episode is not None:
+            on_episode(trajectory, seconds)
+
+    makers = make_env if isinstance(make_env, Mapping) else {specs[0].env_id: make_env}
     turns = asyncio.Semaphore(CALLS_PER_CORE * (os.cpu_count() or 1))
-
-    wanted = _Wanted()
-
-    async def work() -> None:
-        env: AnyEnv | None = None
-        try:
-            for index, spec in todo:
-                try:
-                    with Boundary("make", EnvironmentFault, ConfigError):
-                        env = env if env is not None else _beside_others(make_env, turns)
-                    trajectory = await wanted.unless_cancelled(play(env, policy, spec), spec)
-                except EnvironmentFault as fault:
-                    trajectory = faulted(spec, message_of(fault))
-                results[index] = trajectory
-                if on_episode is not None:
-                    on_episode(trajectory)
-                if env is not None and _must_replace(trajectory.stop_reason):
-                    await _close(env)
-                    env = None
-        except BaseException:
-            wanted.ends = True
-            raise
-        finally:
-            if env is not None:
-                await _close(env)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrency, len(specs))):
-                group.create_task(work())
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the others are the same, or come of it
-    return [trajectory for trajectory in results if trajectory is not None]
+    pools = {
+        env_id: _LazyPool(partial(_throttled, make, turns), size=concurrency)
+        for env_id, make in makers.items()
+    }
+    config = SchedulerConfig(
+        concurrency=concurrency,
+        groups_per_step=len(specs),
+        retry=RetryConfig(max_tries=1),
+        failures=failures or FailureConfig(fraction=1.0),
+        timeout_s=timeout_s,
+        watchdog_s=None,
+    )
+    async with RolloutScheduler(
+        pools,
+        policy,
+        _Given(specs),
+        config,
+        env_id=specs[0].env_id,
+        seed=0,
+        on_episode=ended,
+        keep_picture=keep_picture,
+    ) as scheduler:
+        await scheduler.take()
+    return [found[number] for number in range(len(specs))]
 
 
-class _Wanted:
-    """Tells a cancellation of all episodes from one that an episode's own code asked for."""
-
-    def __init__(self) -> None:
-        self.ends = False
-        """Whether an episode failed in a way that ends all."""
-        self._caller = asyncio.current_task()
-        self._before = cancellations()
-
-    async def unless_cancelled(
-        self, playing: Awaitable[Trajectory], spec: EpisodeSpec
-    ) -> Trajectory:
-        """Return what ``playing`` returns; a faulted episode when its code cancelled its task."""
-        try:
-            return await playing
-        except asyncio.CancelledError:
-            if self.ends or self._caller is None or self._caller.cancelling() > self._before:
-                raise
-            task = asyncio.current_task()
-            while task is not None and task.cancelling():
-                task.uncancel()
-            return faulted(spec, SELF_CANCELLED)
+def _throttled(make_env: MakeEnv, turns: asyncio.Semaphore) -> AsyncEnv | _Throttled:
+    env = as_async(make_env)
+    return env if isinstance(env, InlineEnv) else _Throttled(env, turns)
 
 
-def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the groups among ``trajectories``, in order of first appearance."""
-    groups: dict[tuple[str, str, int], list[Trajectory]] = {}
-    for trajectory in trajectories:
-        key = (trajectory.env_id, trajectory.task_id, trajectory.env_seed)
-        groups.setdefault(key, []).append(trajectory)
-    return [
-        TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
-        for (_, task_id, seed), members in groups.items()
-    ]
-
-
-class _Queued:
+class _Throttled:
     """An environment that waits for something outside, whose calls begin when it is their turn."""
 
     def __init__(self, env: AsyncEnv, turns: asyncio.Semaphore) -> None:
@@ -179,18 +126,30 @@ class _Queued:
         return getattr(self._env, name)
 
 
-def _beside_others(make_env: MakeEnv, turns: asyncio.Semaphore) -> AnyEnv:
-    env = as_async(make_env)
-    return env if isinstance(env, InlineEnv) else _Queued(env, turns)
+class _LazyPool(EnvPool):
+    async def open(self) -> None:
+        """Make nothing yet: an environment that cannot be made costs its episode only."""
 
 
-def _must_replace(stop: StopReason) -> bool:
-    return stop.is_error or stop is StopReason.TRUNCATED_TIME
+class _Given(UniformSelection):
+    """Each of the given episodes as a group of one."""
+
+    def __init__(self, specs: Sequence[EpisodeSpec]) -> None:
+        super().__init__(lambda index: specs[index].task, group_size=1, count=len(specs))
+        self._specs = specs
+
+    def allocate(self, index: int, task: Task) -> GroupRequest:
+        """Return the episode's group."""
+        return GroupRequest(task=task, size=1, episodes=(self._specs[index],))
 
 
-async def _close(env: Any) -> None:
-    with Tolerated("an environment did not close"):
-        closing = env.close()
-        if inspect.isawaitable(closing):
-            async with asyncio.timeout(_CLOSE_S):
-                await closing
+def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
+    """Return the groups among ``trajectories``, in order of first appearance."""
+    groups: dict[tuple[str, str, int], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        key = (trajectory.env_id, trajectory.task_id, trajectory.env_seed)
+        groups.setdefault(key, []).append(trajectory)
+    return [
+        TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
+        for (_, task_id, seed), members in groups.items()
+    ]

@@ -23,6 +23,7 @@ from turngym.environments.core.episode import awaited
 from turngym.environments.core.info import Info
 from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of
+from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.types import Message, StopReason, Trajectory, Turn
 
@@ -52,6 +53,27 @@ class EpisodeSpec:
     env_seed: int
     policy_seed: int
     attempt: int = 0
+
+
+def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
+    """Return the episodes of one group: one environment seed, ``group_size`` policy seeds.
+
+    Args:
+        env_id: Name of the environment, where the task names none.
+        task: The task all attempts share.
+        seed: Root of the group's place in the seed tree.
+        group_size: Number of attempts, 1 or more.
+    """
+    return [
+        EpisodeSpec(
+            env_id=task.env_id or env_id,
+            task=task,
+            env_seed=derive_seed(seed, task.id, "env"),
+            policy_seed=derive_seed(seed, task.id, "policy", attempt),
+            attempt=attempt,
+        )
+        for attempt in range(group_size)
+    ]
 
 
 class KeepPicture(Protocol):

@@ -36,6 +36,8 @@ class Task:
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What distinguishes this instance, as JSON values."""
     version: str = "0"
+    env_id: str = ""
+    """Environment that plays it; empty where there is only one."""
 
     @cached_property
     def hash(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +16,11 @@ import torch
 
 from turngym.errors import Interrupted
 from turngym.rollouts.evaluation.evaluate import summarize
-from turngym.trainers.runs.feed import step_metrics
+from turngym.trainers.beside import Uncut
+from turngym.trainers.runs.batch_source import open_batches, step_metrics
+from turngym.trainers.runs.build_run import build_run
 from turngym.trainers.runs.interrupt import cancelled_by_signals
 from turngym.trainers.runs.needs import check_needs
-from turngym.trainers.runs.opening import open_run
-from turngym.trainers.runs.overlap import check_overlap, open_feed
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
@@ -49,7 +48,6 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
-    check_overlap(config)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))
@@ -61,7 +59,7 @@ async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> 
     try:
         with cancelled_by_signals():
             progress.phase("expert episodes", None)
-            run = await open_run(config, folder)
+            run = await build_run(config, folder)
             await _imitate(run, progress)
             await _measure(run, "before", progress)
             await _reinforce(run, progress)
@@ -123,20 +121,23 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     if run.state.phase != "train":
         return
     progress.phase("reinforcement", run.config.run.steps)
-    async with open_feed(run) as feed:
+    uncut = Uncut()  # what is learned of a batch belongs to the next weights
+    async with open_batches(run) as batches:
         while not await _is_good(run):
-            batch = await feed.take(run.state.step)
+            batch = await batches.take(run.state.step)
             run.lap("rollout_s")
-            credit = await feed.assign(partial(run.assign_credit, batch.chosen))
+            credit = await uncut(run.assign_credit(batch.chosen))
             run.lap("credit_s")
-            trained = await feed.train(partial(run.update, credit.samples))
+            trained = await uncut(asyncio.to_thread(run.update, credit.samples))
             metrics = step_metrics(batch, credit) | trained
-            run.finish_step(metrics, batch.played)
-            await feed.publish(run.state.step, run.publish)
+            run.finish_step(metrics, batch.played, faults=sum(batch.faults.values()))
+            uncut.check()
+            async with batches.publishing(run.state.step):
+                await run.publish()
             is_kept = run.keep()
             await run.folder.outbox.settle()
             if is_kept:
-                feed.mark_checkpointed(run.state.step)
+                batches.mark_checkpointed(run.state.step)
             progress.advance(run.state.step, metrics)
     run.begin("after")
     await run.folder.outbox.settle()
@@ -159,9 +160,9 @@ async def _measure(run: Run, phase: Literal["before", "after"], progress: Progre
     if run.state.phase != phase:
         return
     progress.phase(f"held-out tasks, {phase}", 2)
-    sampled = await run.arena.held_out_episodes(run.sampled)
+    sampled = await run.runner.held_out_episodes(run.sampled)
     progress.advance(1, {})
-    greedy = await run.arena.held_out_episodes(run.greedy)
+    greedy = await run.runner.held_out_episodes(run.greedy)
     run.finish_measure(HeldOut(sampled=summarize(sampled), greedy=summarize(greedy)), sampled)
     await run.folder.outbox.settle()
     progress.advance(2, {})

@@ -22,8 +22,7 @@ from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import group_specs
-from turngym.rollouts.episode import rollout
+from turngym.rollouts.episode import group_specs, rollout
 from turngym.types import Message, StopReason, Turn
 
 CONTEXT = EpisodeContext(env_id="e", task_id="t", seed=1, instructions="Find the key.")

@@ -13,8 +13,8 @@ import turngym
 from helpers.cli import turngym as program
 from turngym.agents.functions import FunctionPolicy, is_coroutine_function
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect, group_specs
-from turngym.rollouts.episode import EpisodeSpec, rollout
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import EpisodeSpec, group_specs, rollout
 from turngym.types import StopReason, Trajectory
 
 MANY = 24

@@ -12,7 +12,8 @@ from turngym.agents.scripted import (
     RandomPolicy,
 )
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect, group_specs
+from turngym.rollouts.collect import collect
+from turngym.rollouts.episode import group_specs
 from turngym.types import Trajectory
 
 

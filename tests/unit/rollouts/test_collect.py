@@ -10,8 +10,8 @@ from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect, group_specs, group_trajectories
-from turngym.rollouts.episode import EpisodeSpec
+from turngym.rollouts.collect import collect, group_trajectories
+from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.seeding import derive_seed
 from turngym.types import StopReason
 
@@ -83,7 +83,11 @@ async def test_all_episodes_come_back_in_the_order_asked(concurrency):
     wanted = specs(10)
     maker, seen = Maker(AsyncLadderEnv), []
     made = await collect(
-        maker, ExpertPolicy(), wanted, concurrency=concurrency, on_episode=seen.append
+        maker,
+        ExpertPolicy(),
+        wanted,
+        concurrency=concurrency,
+        on_episode=lambda episode, _: seen.append(episode),
     )
     assert [m.policy_seed for m in made] == [spec.policy_seed for spec in wanted]
     assert [m.task_id for m in made] == [spec.task.id for spec in wanted]

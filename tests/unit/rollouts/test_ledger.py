@@ -24,7 +24,7 @@ def commit(ledger: Ledger, turn: int, *, attempt: int = 0) -> int:
 
 
 def opened(ledger: Ledger) -> None:
-    ledger.open_group(open_group(size=2), "turngym/Simulated-v0", None)
+    ledger.open_group(open_group(size=2), None)
     ledger.start(KEY, 0, start_version=0, seed=1, carry_from=None)
 
 

@@ -24,7 +24,7 @@ async def killed(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / LEDGER_FILE
     async with Ledger(path, threaded=False, manifest=Manifest(path.parent)) as ledger:
-        ledger.open_group(open_group(size=2), "turngym/Simulated-v0", None)
+        ledger.open_group(open_group(size=2), None)
         ledger.start(SampleKey(0, 1), 0, start_version=0, seed=1, carry_from=None)
         ledger.mark_checkpointed(0)
         await ledger.flush()
@@ -45,7 +45,7 @@ def what_the_audit_says(path: Path) -> str:
 
 async def reopen(path: Path) -> None:
     async with Ledger(path, threaded=False, manifest=Manifest(path.parent)) as ledger:
-        recover(ledger, 0, seed=0)
+        recover(ledger, 0, seed=lambda index: index)
 
 
 async def test_a_killed_ledger_is_whole_and_so_is_it_after_its_end(killed: Path) -> None:

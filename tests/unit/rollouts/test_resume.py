@@ -77,7 +77,7 @@ async def test_a_session_without_replay_cannot_be_taken_up() -> None:
         await rollout(AsyncReplayLadderEnv(), Saying("jump 3"), SPEC, played=played(whole, 1))
 
 
-@pytest.mark.parametrize("moment", [0.3, 1.7, 4.0, 9.0, 15.0])
+@pytest.mark.parametrize("moment", [0.3, 1.7, 3.5, 9.0, 17.0])
 def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(
     tmp_path: Path, moment: float
 ) -> None:
@@ -96,7 +96,7 @@ def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path)
     run = scenario(steps=6)
     play(tmp_path / "l", run, [])
     ledger = Ledger(tmp_path / "l", threaded=False)
-    found = recover(ledger, 2, seed=0)
+    found = recover(ledger, 2, seed=lambda index: index)
     ledger.abandon()
     assert sorted(found.batches) == [2, 3, 4, 5]
     assert all(len(batch) == 3 for batch in found.batches.values())

@@ -32,11 +32,6 @@ def test_the_defaults_make_progress() -> None:
             {"groups_per_step": 4, "buffer_groups": 3, "admission": {"type": "windowed"}},
             "buffer_groups >= groups_per_step * oversampling = 4, got 3",
         ),
-        ({"concurrency": 3}, "group_size + group.redundancy <= concurrency, got 4 + 0 > 3"),
-        (
-            {"concurrency": 5, "group": {"redundancy": 2}},
-            "group_size + group.redundancy <= concurrency, got 4 + 2 > 5",
-        ),
         ({"group": {"quorum": 5}}, "group.quorum <= group_size, got 5 > 4"),
         ({"group": {"patience": 2.0}}, "group.patience needs group.quorum"),
         (
@@ -58,7 +53,7 @@ def test_what_cannot_make_progress_is_refused(settings: dict[str, Any], words: s
     [
         ({"concurrency": 0}, "concurrency: Input should be greater than or equal to 1 (got 0)"),
         ({"budget": {"max_turns": 0}}, "budget.max_turns: Input should be greater than or equal"),
-        ({"mode": "sometimes"}, "mode: Input should be 'rollout', 'batch' or 'lockstep'"),
+        ({"barrier": "sometimes"}, "barrier: Input should be 'none', 'batch' or 'turn'"),
         ({"admission": {"type": "capacty"}}, "Did you mean 'capacity'?"),
     ],
 )

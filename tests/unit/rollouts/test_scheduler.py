@@ -17,7 +17,7 @@ import pytest
 from helpers.scheduling import run_audited, scenario
 from turngym.agents.policy import EpisodeContext
 from turngym.errors import ConfigError
-from turngym.rollouts.scheduler.config import InOrder, SchedulerConfig
+from turngym.rollouts.scheduler.config import GroupConfig, SchedulerConfig
 from turngym.rollouts.scheduler.dispatch import Dispatcher
 from turngym.rollouts.scheduler.groups import (
     FilterDecision,
@@ -67,6 +67,10 @@ class Chosen(UniformSelection):
         )
 
 
+AHEAD = {"admission": {"staleness": 1}}
+"""Episodes begin before the consumer asks."""
+
+
 def scheduler_for(
     run: Scenario, selection: Any = None, *, ledger: Ledger | None = None
 ) -> tuple[RolloutScheduler, SimEngine]:
@@ -92,7 +96,7 @@ def test_the_same_scenario_takes_the_same_course(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     for path in folders:
         run_audited(run, path)
-    tables = ("groups", "samples", "attempts", "turns", "steps", "uses")
+    tables = ("groups", "samples", "tries", "turns", "steps", "uses")
     assert dump(folders[0], tables) == dump(folders[1], tables)
 
 
@@ -118,14 +122,14 @@ def test_playing_ahead_is_faster_than_waiting() -> None:
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_rollout_mode_is_as_fast_as_the_bound(staleness: int) -> None:
-    walls = {mode: one_pass(mode, staleness) for mode in ("rollout", "batch", "lockstep")}
-    assert walls["rollout"][0] == pytest.approx(walls["rollout"][1], rel=1e-6)
-    assert walls["batch"][0] > 1.3 * walls["rollout"][0]
-    assert walls["lockstep"][0] > 1.3 * walls["batch"][0]
-    assert walls["batch"][1] == pytest.approx(walls["rollout"][1])  # the very same episodes
+    walls = {barrier: one_pass(barrier, staleness) for barrier in ("none", "batch", "turn")}
+    assert walls["none"][0] == pytest.approx(walls["none"][1], rel=1e-6)
+    assert walls["batch"][0] > 1.3 * walls["none"][0]
+    assert walls["turn"][0] > 1.3 * walls["batch"][0]
+    assert walls["batch"][1] == pytest.approx(walls["none"][1])  # the very same episodes
 
 
-def one_pass(mode: str, staleness: int) -> tuple[float, float]:
+def one_pass(barrier: str, staleness: int) -> tuple[float, float]:
     """Return the wall time of one step of 40 episodes on 8 slots, and the lower bound's."""
     run = scenario(
         steps=1,
@@ -133,7 +137,7 @@ def one_pass(mode: str, staleness: int) -> tuple[float, float]:
         update_s=0.0,
         groups=40,
         scheduler={
-            "mode": mode,
+            "barrier": barrier,
             "concurrency": 8,
             "groups_per_step": 40,
             "admission": {"staleness": staleness},
@@ -388,12 +392,12 @@ def test_settings_that_do_not_fit_are_refused() -> None:
             env_id="e",
             seed=0,
         )
-    with pytest.raises(ConfigError, match=r"<= concurrency, got 4 \+ 0 > 2"):
+    with pytest.raises(ConfigError, match=r"quorum <= group_size, got 5 > 4"):
         RolloutScheduler(
             pool,
             SimPolicy(SimEngine(), SimProfile()),
             selection,
-            SchedulerConfig(concurrency=2, admission=InOrder()),
+            SchedulerConfig(concurrency=2, group=GroupConfig(quorum=5)),
             env_id="e",
             seed=0,
         )
@@ -410,7 +414,7 @@ def test_a_hook_that_raises_stops_the_run_with_its_error() -> None:
 
 def test_evaluation_in_between_has_the_machine_for_itself() -> None:
     async def play() -> None:
-        scheduler, _ = scheduler_for(scenario())
+        scheduler, _ = scheduler_for(scenario(scheduler=AHEAD))
         async with scheduler:
             await scheduler.pause()
             assert scheduler.metrics()["sched/running"] == 0
@@ -425,7 +429,7 @@ def test_evaluation_in_between_has_the_machine_for_itself() -> None:
 def test_a_full_disk_pauses_admission_and_says_so(tmp_path: Path) -> None:
     async def play() -> None:
         async with Ledger(tmp_path / "l", threaded=False) as ledger:
-            scheduler, _ = scheduler_for(scenario(), ledger=ledger)
+            scheduler, _ = scheduler_for(scenario(scheduler=AHEAD), ledger=ledger)
             async with scheduler:
                 await asyncio.sleep(1.0)
                 pages = ledger.connection.execute("PRAGMA page_count").fetchone()[0]
@@ -446,7 +450,7 @@ def test_a_full_disk_pauses_admission_and_says_so(tmp_path: Path) -> None:
 def test_the_watchdog_prints_the_stacks_of_stuck_episodes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    run = scenario(profile={"hang_share": 1.0}, scheduler={"watchdog_s": 30.0})
+    run = scenario(profile={"hang_share": 1.0}, scheduler={**AHEAD, "watchdog_s": 30.0})
 
     async def play() -> None:
         scheduler, _ = scheduler_for(run)
@@ -525,7 +529,7 @@ def test_an_episode_that_will_not_end_is_left_behind_on_closing(
             return await super().step(action)
 
     async def play() -> None:
-        run = scenario()
+        run = scenario(scheduler=AHEAD)
         pool = EnvPool(lambda: Stubborn(run.profile), size=run.scheduler.concurrency)
         policy = SimPolicy(SimEngine(), run.profile)
         selection = UniformSelection(task, group_size=4)
@@ -625,10 +629,32 @@ def test_new_weights_cut_into_an_action_only_where_that_is_wanted(
     assert any(len(found) > 1 for found in episodes) == (interruption != "drain")
 
 
-def test_a_group_that_never_fits_is_refused_when_it_is_ordered() -> None:
-    class Greedy(Chosen):
+def test_a_group_that_never_closes_is_refused_when_it_is_requested() -> None:
+    class Small(Chosen):
         def allocate(self, index: int, task: Task) -> GroupRequest:
-            return GroupRequest(task=task, size=4 if index < 2 else 99)
+            return GroupRequest(task=task, size=4 if index < 2 else 1)
 
-    with pytest.raises(ConfigError, match=r"<= concurrency, got 99 \+ 0 > 12"):
-        run_virtually(play_scenario(scenario(), selection=Greedy()))
+    run = scenario(scheduler={"group": {"quorum": 3}})
+    with pytest.raises(ConfigError, match="quorum <= group_size, got 3 > 1"):
+        run_virtually(play_scenario(run, selection=Small()))
+
+
+def test_a_group_may_be_larger_than_what_is_alive_at_once() -> None:
+    run = scenario(scheduler={"concurrency": 2}, steps=2)
+    result = run_virtually(play_scenario(run, selection=(selection := Chosen())))
+    assert result.steps == 2
+    assert all(len(group.members) == 4 for group in selection.seen)
+
+
+def test_nothing_begins_outside_take_when_nothing_may_be_ahead() -> None:
+    async def play() -> None:
+        scheduler, engine = scheduler_for(scenario())
+        async with scheduler:
+            await asyncio.sleep(9)
+            assert scheduler.metrics()["sched/running"] == 0
+            assert await scheduler.take() is not None
+            await scheduler.publish(1, load=partial(engine.load, 1))
+            await asyncio.sleep(9)
+            assert scheduler.metrics()["sched/running"] == 0
+
+    run_virtually(play())

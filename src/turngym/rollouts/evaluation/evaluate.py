@@ -9,8 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from turngym.agents.policy import Policy
-from turngym.rollouts.collect import MakeEnv, OnEpisode, collect, group_specs
+from turngym.rollouts.collect import MakeEnv, collect
+from turngym.rollouts.episode import group_specs
 from turngym.rollouts.evaluation.intervals import Interval, mean_interval, wilson_interval
+from turngym.rollouts.scheduler.config import FailureConfig
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
 
@@ -85,7 +87,7 @@ def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:
 
 
 async def evaluate(
-    make_env: MakeEnv,
+    make_env: MakeEnv | Mapping[str, MakeEnv],
     policy: Policy,
     tasks: Sequence[Task],
     *,
@@ -94,12 +96,12 @@ async def evaluate(
     concurrency: int = 1,
     attempts: int = 1,
     timeout_s: float | None = None,
-    on_episode: OnEpisode | None = None,
+    failures: FailureConfig | None = None,
 ) -> list[Trajectory]:
     """Play every task ``attempts`` times; ``summarize`` turns the result into numbers.
 
     Args:
-        make_env: Makes one environment.
+        make_env: Makes one environment; several by id where the tasks name theirs.
         policy: Who acts.
         tasks: What is asked; attempts at one task share the environment seed.
         env_id: Name of the environment, kept in the trajectories.
@@ -107,7 +109,7 @@ async def evaluate(
         concurrency: Episodes alive at once, 1 or more. No result depends on it.
         attempts: Episodes per task, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
-        on_episode: Called after each episode, for progress.
+        failures: When there are too many faults to go on; None for never.
 
     Returns:
         The trajectories in the order of ``tasks``, attempts of one task together.
@@ -121,5 +123,5 @@ async def evaluate(
         specs,
         concurrency=concurrency,
         timeout_s=timeout_s,
-        on_episode=on_episode,
+        failures=failures,
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from turngym.agents.policy import Policy
-from turngym.rollouts.collect import MakeEnv, collect, group_specs
-from turngym.rollouts.episode import AnyEnv, EpisodeSpec, rollout
+from turngym.rollouts.collect import MakeEnv, collect
+from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
 from turngym.tasks.base import Task
@@ -63,19 +62,9 @@ async def play_job(
     if folder is not None:
         folder.check_tasks(job.env, job.tasks)
     rows = {} if folder is None else dict(folder.rows)
-    seconds: dict[int, float] = {}
 
-    async def play(env: AnyEnv, policy: Policy, spec: EpisodeSpec) -> Trajectory:
-        began = time.perf_counter()
-        pictures = None if folder is None else folder.pictures
-        trajectory = await rollout(
-            env, policy, spec, timeout_s=job.timeout_s, keep_picture=pictures
-        )
-        seconds[id(trajectory)] = time.perf_counter() - began
-        return trajectory
-
-    def keep(trajectory: Trajectory) -> None:
-        row = row_of(trajectory, env=job.env, seconds=seconds.pop(id(trajectory), 0.0))
+    def keep(trajectory: Trajectory, seconds: float) -> None:
+        row = row_of(trajectory, env=job.env, seconds=seconds)
         rows[row.key] = row
         if folder is not None:
             folder.add(row, trajectory)
@@ -85,6 +74,12 @@ async def play_job(
     keys = {(job.env, spec.task.id, spec.attempt): spec for spec in job.specs()}
     todo = [spec for key, spec in keys.items() if key not in rows]
     await collect(
-        job.make_env, policy, todo, concurrency=job.concurrency, on_episode=keep, play=play
+        job.make_env,
+        policy,
+        todo,
+        concurrency=job.concurrency,
+        timeout_s=job.timeout_s,
+        on_episode=keep,
+        keep_picture=None if folder is None else folder.pictures,
     )
     return [rows[key] for key in keys]

@@ -10,7 +10,7 @@ from pydantic import Field
 from turngym.config import StrictModel
 from turngym.errors import ConfigError
 
-Mode = Literal["rollout", "batch", "lockstep"]
+Barrier = Literal["none", "batch", "turn"]
 StaleAction = Literal["mask_stale", "drop", "train_partial", "train"]
 Interruption = Literal["continue_partial", "drain", "abort_requeue"]
 LateAction = Literal["carry", "drop"]
@@ -94,8 +94,8 @@ class FailureConfig(StrictModel):
     window: int = Field(default=200, ge=1)
     """Tries that are looked back on."""
     fraction: float = Field(default=0.2, ge=0, le=1)
-    """The run stops when more of them than this ended by a fault; judged on a full window, or on
-    fewer when nothing but faults happened."""
+    """The run stops when more of them than this ended by a fault; of a full window, or, where
+    nothing else happened, of as many as are alive at once and at least 20."""
 
 
 class BudgetConfig(StrictModel):
@@ -122,26 +122,21 @@ class DeadlineConfig(StrictModel):
     """Closing an environment; past it, it is abandoned."""
 
 
-class SchedulerConfig(StrictModel):
-    """How episodes are played while a trainer consumes them."""
+class PlayConfig(StrictModel):
+    """How episodes are played, whoever asks for them."""
 
-    mode: Mode = "rollout"
-    """``rollout``: a free slot is filled at once. ``batch``: when all slots are free. ``lockstep``:
-    and all episodes take their turns together. The last two exist to be compared with."""
     concurrency: int = Field(default=128, ge=1)
     """Episodes alive at once."""
     groups_per_step: int = Field(default=16, ge=1)
-    """Groups that one update consumes."""
-    admission: AdmissionConfig = InOrder()
-    stale: StaleAction = "mask_stale"
-    """What becomes of tokens older than the bound: the turns before the last stale one are context
-    only, or the episode is dropped; ``train_partial`` trains the finished turns of a running
-    episode just before they get too old; ``train`` lifts the bound."""
+    """Groups, each of one task, that one update consumes."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Wall-clock limit of one episode in seconds, past which it is truncated; makes results depend
+    on the machine's speed."""
     interruption: Interruption = "continue_partial"
     """What new weights do to running episodes: they go on and their tokens carry two versions; they
-    are waited for; or they are broken off, and begun again where they stood."""
+    are waited for; or they are stopped between two turns, and resumed where they stood."""
     oversampling: float = Field(default=1.0, ge=1)
-    """Groups begun for each one needed. Favours short episodes."""
+    """Groups started for each one needed. Favours short episodes."""
     buffer_groups: int | None = Field(default=None, ge=1)
     """Most groups that are running or wait to be trained on; None for what the admission needs."""
     group: GroupConfig = GroupConfig()
@@ -149,12 +144,23 @@ class SchedulerConfig(StrictModel):
     failures: FailureConfig = FailureConfig()
     budget: BudgetConfig = BudgetConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
-    episode_timeout_s: float | None = Field(default=None, gt=0)
-    """Wall-clock limit of one episode; past it the episode is truncated."""
     watchdog_s: float | None = Field(default=120.0, gt=0)
     """Seconds without any event, after which the stacks of the stuck tasks are logged."""
     keep_packed: int = Field(default=256, ge=1)
     """Groups waiting to be trained on that stay in memory; with a ledger the rest is read back."""
+
+
+class SchedulerConfig(PlayConfig):
+    """How a scheduler plays episodes while a trainer consumes them."""
+
+    barrier: Barrier = "none"
+    """``none``: a free slot is filled at once. ``batch``: when all slots are free. ``turn``: and
+    all episodes take their turns together. The last two exist to be compared with."""
+    admission: AdmissionConfig = InOrder()
+    stale: StaleAction = "mask_stale"
+    """What becomes of tokens older than the bound: the turns before the last stale one are context
+    only, or the episode is dropped; ``train_partial`` trains the finished turns of a running
+    episode just before they get too old; ``train`` lifts the bound."""
 
     @property
     def groups_started(self) -> int:
@@ -187,12 +193,6 @@ def check_schedule(config: SchedulerConfig, group_size: int) -> None:
     Raises:
         ConfigError: It cannot; the message names the inequality that fails.
     """
-    started = group_size + config.group.redundancy
-    if started > config.concurrency:
-        raise ConfigError(
-            f"scheduler: a group needs group_size + group.redundancy <= concurrency, got "
-            f"{group_size} + {config.group.redundancy} > {config.concurrency}"
-        )
     quorum = config.group.quorum
     if quorum is not None and quorum > group_size:
         raise ConfigError(

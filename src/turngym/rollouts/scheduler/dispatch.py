@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -16,7 +16,6 @@ from turngym.faults import describe, is_from_signal, message_of
 from turngym.rollouts.episode import (
     SELF_CANCELLED,
     CannotReplay,
-    EpisodeSpec,
     NoReplay,
     ReplayedTurn,
     digest_of,
@@ -24,7 +23,7 @@ from turngym.rollouts.episode import (
     rollout,
 )
 from turngym.rollouts.scheduler.group_buffer import GroupBuffer
-from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, member_policy_seed
+from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, retried
 from turngym.rollouts.scheduler.packing import pack_tail
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, may_retry
@@ -49,8 +48,6 @@ _SLOW = frozenset({"redundant", "late", "oversampled", "stale"})
 class Owner(Protocol):
     """The scheduler, as far as the dispatcher needs it."""
 
-    env_id: str
-
     def schedule(self) -> None:
         """Begin whatever may begin now."""
         ...
@@ -69,17 +66,15 @@ class Dispatcher:
 
     def __init__(
         self,
-        pool: EnvPool,
+        pools: Mapping[str, EnvPool],
         policy: Policy,
         context: SchedulerContext,
         buffer: GroupBuffer,
         owner: Owner,
-        *,
-        seed: int,
     ) -> None:
         self.quarantine = Quarantine(context.config.retry.quarantine_after)
-        self.failures = FailureBudget(context.config.failures)
-        self._pool = pool
+        self.failures = FailureBudget(context.config.failures, alive=context.config.concurrency)
+        self._pools = pools
         self._policy = policy
         self._context = context
         self._buffer = buffer
@@ -94,7 +89,6 @@ class Dispatcher:
         self._freed: float | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._timers: set[asyncio.TimerHandle] = set()
-        self._seed = seed
 
     # What there is.
 
@@ -143,12 +137,12 @@ class Dispatcher:
     def add_group(self, group: OpenGroup) -> None:
         """Queue the members of a new group."""
         prefix = group.request.prefix
-        for number in range(group.members):
+        for number, spec in enumerate(group.episodes):
             self._jobs.append(
                 QueuedEpisode(
                     group=group,
                     key=SampleKey(group.index, number),
-                    policy_seed=member_policy_seed(self._seed, group.index, number, 0),
+                    spec=spec,
                     played=prefix_of(group),
                     versions=[group.start_version] * len(prefix),
                     trained_to=len(prefix),
@@ -176,7 +170,7 @@ class Dispatcher:
 
     def close_round(self) -> None:
         """In the modes with barriers: let nobody in until all who run have ended."""
-        if self._config.mode != "rollout" and self._running:
+        if self._config.barrier != "none" and self._running:
             self._round_open = False
 
     # Breaking off.
@@ -254,15 +248,16 @@ class Dispatcher:
         try:
             if episode.drop_reason is None and not episode.stop_asked:
                 episode.enter()
-                lease = await self._pool.lease()
+                lease = await self._pools[job.spec.env_id].lease()
                 if freed is not None:
                     context.stats.refills.append(context.clock() - freed)
                 ended = await rollout(
                     lease,
                     self._policy,
-                    self._spec(job),
-                    timeout_s=config.episode_timeout_s,
+                    job.spec,
+                    timeout_s=config.timeout_s,
                     act_timeout_s=config.deadlines.act_s,
+                    keep_picture=context.keep_picture,
                     watch=episode,
                     played=job.played,
                 )
@@ -279,9 +274,9 @@ class Dispatcher:
                     context.ledger.lose(job.key, episode.retry, episode.uncommitted_tokens)
                 raise
             if episode.drop_reason is None and not episode.stop_asked:  # nobody of ours asked
-                ended, broken = faulted(self._spec(job), SELF_CANCELLED), True
+                ended, broken = faulted(job.spec, SELF_CANCELLED), True
         except EnvironmentFault as fault:
-            ended = faulted(self._spec(job), message_of(fault))
+            ended = faulted(job.spec, message_of(fault))
         except Exception as error:  # noqa: BLE001 - wrong settings, or a bug: the consumer gets it
             self._owner.fail(error)
             return
@@ -299,7 +294,7 @@ class Dispatcher:
         if episode.concluded or self._is_ending or (error is not None and is_from_signal(error)):
             return
         cause = "it was cancelled" if error is None else describe(error)
-        self._conclude(episode, faulted(self._spec(episode.job), f"the task ended early: {cause}"))
+        self._conclude(episode, faulted(episode.job.spec, f"the task ended early: {cause}"))
 
     def _leave(self, episode: RunningEpisode) -> None:
         self._running.pop(episode.slot, None)
@@ -344,19 +339,15 @@ class Dispatcher:
         else:
             self._requeue(episode)
 
-    def _spec(self, job: QueuedEpisode) -> EpisodeSpec:
-        return EpisodeSpec(
-            env_id=self._owner.env_id,
-            task=job.group.request.task,
-            env_seed=job.group.env_seed,
-            policy_seed=job.policy_seed,
-            attempt=job.key.member,
-        )
+    def _report(self, episode: RunningEpisode, trajectory: Trajectory, now: float) -> None:
+        if self._context.on_episode is not None:
+            self._context.on_episode(episode.job.key, trajectory, now - episode.began)
 
     def _finished(self, episode: RunningEpisode, trajectory: Trajectory, now: float) -> None:
         job, context = episode.job, self._context
         self.failures.good()
         context.stats.ended(now - episode.began)
+        self._report(episode, trajectory, now)
         if context.ledger is not None:
             context.ledger.end(
                 job.key,
@@ -383,6 +374,7 @@ class Dispatcher:
         job, stop, error = episode.job, trajectory.stop_reason, trajectory.error or ""
         task_id = job.group.request.task.id
         self._end_try(episode, stop.value, error)
+        self._context.stats.faults[stop.value] += 1
         if stop is not StopReason.ERROR_POLICY:
             self.quarantine.blame(task_id)
         job.faults += 1
@@ -395,6 +387,7 @@ class Dispatcher:
         else:
             shut_out = self.quarantine.holds(task_id)
             reason = "quarantined" if shut_out else stop.value
+            self._report(episode, trajectory, self._context.clock())
             self._report_dropped(job, reason, tokens=_lost(episode), turns=len(episode.turns))
 
     def _not_taken_up(self, episode: RunningEpisode, error: CannotReplay) -> None:
@@ -423,7 +416,7 @@ class Dispatcher:
         job.played = prefix_of(job.group)
         job.versions = [job.group.start_version] * len(prefix)
         job.trained_to = len(prefix)
-        job.policy_seed = member_policy_seed(self._seed, job.key.group, job.key.member, job.retry)
+        job.spec = retried(job.spec, job.retry)
         self._jobs.appendleft(job)
 
     def _requeue(self, episode: RunningEpisode) -> None:

@@ -198,7 +198,7 @@ class GroupBuffer:
         waiting = len(self.ready)
         if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
             stored.spill()
-        elif waiting > _LIVE:
+        elif waiting > max(_LIVE, self._config.groups_per_step):
             stored.pack()
 
     def _add_late(self, group: OpenGroup, member: Member) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal, Protocol, Self
 
 from turngym.errors import ConfigError
+from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.rollouts.scheduler.config import GroupConfig
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -31,6 +32,8 @@ class GroupRequest:
     """Seed of the environment; None to draw one for this group."""
     prefix: tuple[Turn, ...] = ()
     """Turns that are carried out before the policy acts. They are context, never trained on."""
+    episodes: tuple[EpisodeSpec, ...] = ()
+    """The episodes to play, one for each member; empty for those of the seed rule."""
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -158,16 +161,25 @@ class OpenGroup:
     request: GroupRequest
     start_version: int
     target: int | None
-    env_seed: int
+    episodes: tuple[EpisodeSpec, ...]
+    """Of each member, redundant ones included."""
     opened_at: float
     """Time of the event loop."""
-    members: int
-    """Episodes begun for it, redundant ones included."""
     waiting: set[int] = field(default_factory=set)
     """Members that neither finished nor were dropped."""
     finished: list[Member] = field(default_factory=list)
     statistics: GroupStatistics | None = None
     closed: bool = False
+
+    @property
+    def env_id(self) -> str:
+        """Environment of all members."""
+        return self.episodes[0].env_id
+
+    @property
+    def env_seed(self) -> int:
+        """Seed of the environment, which all members share."""
+        return self.episodes[0].env_seed
 
     @property
     def enough(self) -> int:
@@ -316,13 +328,30 @@ class UniformSelection:
         """Take over nothing."""
 
 
-def group_env_seed(seed: int, index: int, request: GroupRequest) -> int:
-    """Return the environment seed that all members of a group share."""
+def requested_episodes(
+    request: GroupRequest, *, env_id: str, seed: int, members: int
+) -> tuple[EpisodeSpec, ...]:
+    """Return the episodes of a group: those that it names, or those of the seed rule.
+
+    Args:
+        request: The group.
+        env_id: Environment of a task that names none.
+        seed: Root of the group's place in the seed tree, as ``group_seed`` gives it.
+        members: Episodes to start, redundant ones included.
+    """
+    if request.episodes:
+        return request.episodes
+    specs = group_specs(env_id, request.task, seed=seed, group_size=members)
     if request.env_seed is not None:
-        return request.env_seed
-    return derive_seed(seed, "group", index, "env")
+        specs = [replace(spec, env_seed=request.env_seed) for spec in specs]
+    return tuple(specs)
 
 
-def member_policy_seed(seed: int, index: int, member: int, retry: int) -> int:
-    """Return the policy seed of one try at one member; no two members or tries share one."""
-    return derive_seed(seed, "group", index, "policy", member, retry)
+def group_seed(seed: int, index: int, groups_per_step: int) -> int:
+    """Return the root of the seeds of group number ``index``: its step, and its place in it."""
+    return derive_seed(seed, "train", *divmod(index, groups_per_step))
+
+
+def retried(spec: EpisodeSpec, retry: int) -> EpisodeSpec:
+    """Return the episode with the policy seed of its retry number ``retry``, 1 or more."""
+    return replace(spec, policy_seed=derive_seed(spec.policy_seed, "retry", retry))

@@ -105,14 +105,20 @@ class Ledger:
 
     # What happens to groups and episodes. All of it returns at once.
 
-    def open_group(self, group: OpenGroup, env_id: str, prefix: bytes | None) -> None:
+    def open_group(self, group: OpenGroup, prefix: bytes | None) -> None:
         """Enter a new group and its members."""
         request = group.request
-        ordered = (group.index, task_to_json(request.task), request.size, request.condition, env_id)
+        ordered = (
+            group.index,
+            task_to_json(request.task),
+            request.size,
+            request.condition,
+            group.env_id,
+        )
         row = (*ordered, group.env_seed, prefix, group.start_version, group.target, self.lineage)
         self._add(
             (sql.OPEN_GROUP, row),
-            *((sql.CREATE_SAMPLE, (group.index, number)) for number in range(group.members)),
+            *((sql.CREATE_SAMPLE, (group.index, number)) for number in range(len(group.episodes))),
         )
 
     def start(

@@ -79,6 +79,8 @@ class SchedulerMetrics:
     """Drawn tokens that are not trained on, by reason."""
     trained: int = 0
     masked: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    """Tries that ended by a fault, by stop reason."""
     drops: Counter[str] = field(default_factory=Counter)
     """Dropped episodes by reason."""
     groups: Counter[str] = field(default_factory=Counter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, cast
@@ -26,7 +26,7 @@ from turngym.rollouts.scheduler.groups import (
     OpenGroup,
     ReadyGroup,
     SampleKey,
-    member_policy_seed,
+    requested_episodes,
 )
 from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
 from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
@@ -46,10 +46,10 @@ class Recovery:
     open: list[tuple[OpenGroup, list[QueuedEpisode]]] = field(default_factory=list)
 
 
-def recover(ledger: Ledger, version: int, *, seed: int) -> Recovery:
+def recover(ledger: Ledger, version: int, *, seed: Callable[[int], int]) -> Recovery:
     """Return what ``ledger`` holds for a trainer whose weights are at ``version``.
 
-    ``seed`` is the root of the episodes' seeds. Marks earlier steps as sealed.
+    ``seed`` gives the root of a group's seeds. Marks earlier steps as sealed.
     Tokens of versions that are lost (n > ``version``) count as drawn
     as far before it as they were after: their distance in updates goes there and back.
 
@@ -77,7 +77,7 @@ def _unreadable(ledger: Ledger, error: Exception) -> RecordError:
     )
 
 
-def _recover(ledger: Ledger, version: int, seed: int) -> Recovery:
+def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recovery:
     db = ledger.connection
     if db.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is None:
         return Recovery()
@@ -145,7 +145,7 @@ def _roll(db: sqlite3.Connection, version: int) -> None:
 class _Reader:
     """Reads groups and episodes back."""
 
-    def __init__(self, db: sqlite3.Connection, seed: int) -> None:
+    def __init__(self, db: sqlite3.Connection, seed: Callable[[int], int]) -> None:
         self._db = db
         self._seed = seed
 
@@ -206,11 +206,11 @@ class _Reader:
 
     def _group(self, index: int) -> OpenGroup:
         row = self._db.execute(
-            "SELECT task, size, condition, env_seed, prefix, start_version, target FROM groups "
-            "WHERE id = ?",
+            "SELECT task, size, condition, env_seed, prefix, start_version, target, env_id "
+            "FROM groups WHERE id = ?",
             (index,),
         ).fetchone()
-        task, size, condition, env_seed, prefix, start_version, target = row
+        task, size, condition, env_seed, prefix, start_version, target, env_id = row
         request = GroupRequest(
             task=task_from_json(task),
             size=size,
@@ -223,9 +223,13 @@ class _Reader:
             request=request,
             start_version=start_version,
             target=target,
-            env_seed=env_seed,
+            episodes=requested_episodes(
+                request,
+                env_id=env_id,
+                seed=self._seed(index),
+                members=len(self._samples(index)),
+            ),
             opened_at=0.0,
-            members=len(self._samples(index)),
         )
 
     def _ready(self, index: int, kind: GroupKind, members: tuple[Member, ...]) -> ReadyGroup:
@@ -310,7 +314,7 @@ class _Reader:
             return QueuedEpisode(
                 group=group,
                 key=key,
-                policy_seed=member_policy_seed(self._seed, group.index, member, 0),
+                spec=group.episodes[member],
                 played=given,
                 versions=[group.start_version] * len(given),
                 trained_to=len(given),
@@ -323,7 +327,7 @@ class _Reader:
         return QueuedEpisode(
             group=group,
             key=key,
-            policy_seed=row[1],
+            spec=replace(group.episodes[member], policy_seed=row[1]),
             retry=retry + 1,
             played=[ReplayedTurn(unpack_turn(blob), seen) for blob, seen, _ in blobs] or given,
             versions=[version for _, _, version in blobs] or [group.start_version] * len(given),

@@ -54,10 +54,16 @@ def may_retry(
 
 
 class FailureBudget:
-    """Looks back on the last tries and says when there are too many faults to go on."""
+    """Looks back on the last tries and says when there are too many faults to go on.
 
-    def __init__(self, config: FailureConfig) -> None:
+    Args:
+        config: The settings.
+        alive: Episodes alive at once.
+    """
+
+    def __init__(self, config: FailureConfig, *, alive: int = 1) -> None:
         self._config = config
+        self._alive = alive
         self._recent: deque[str | None] = deque(maxlen=config.window)
         self._good = 0
         self.causes: Counter[str] = Counter()
@@ -84,9 +90,9 @@ class FailureBudget:
         """Whether the run must stop."""
         recent, config = self._recent, self._config
         faults = sum(cause is not None for cause in recent)
-        is_full = len(recent) == config.window
-        hopeless = self._good == 0 and len(recent) >= min(config.window, 20)
-        return (is_full or hopeless) and faults > config.fraction * len(recent)
+        # Episodes that break do so before others end, so as many as are alive may come first.
+        hopeless = self._good == 0 and len(recent) >= min(config.window, max(20, self._alive))
+        return faults > config.fraction * (len(recent) if hopeless else config.window)
 
     def report(self, task_id: str) -> str:
         """Return what broke how often, as a table."""

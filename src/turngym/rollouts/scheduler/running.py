@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from turngym.agents.policy import PolicyTurn
 from turngym.errors import EpisodeError
-from turngym.rollouts.episode import ReplayedTurn, digest_of
+from turngym.rollouts.episode import EpisodeSpec, KeepPicture, ReplayedTurn, digest_of
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
 from turngym.rollouts.scheduler.groups import OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
@@ -17,9 +17,11 @@ from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import pack_turn
 from turngym.rollouts.scheduler.staleness import turn_version
 from turngym.rollouts.scheduler.timeline import Timeline
-from turngym.types import StopReason, Turn
+from turngym.types import StopReason, Trajectory, Turn
 
 Phase = Literal["reset", "act", "step"]
+OnEpisode = Callable[[SampleKey, Trajectory, float], None]
+"""Called with each episode that ended, also by its last fault, and the seconds that it took."""
 
 
 class Preempted(EpisodeError):
@@ -32,7 +34,7 @@ class QueuedEpisode:
 
     group: OpenGroup
     key: SampleKey
-    policy_seed: int
+    spec: EpisodeSpec
     retry: int = 0
     """Number of the next try: the fencing token."""
     faults: int = 0
@@ -147,6 +149,8 @@ class SchedulerContext:
     ledger: Ledger | None
     timeline: Timeline | None
     barrier: TurnBarrier | None
+    on_episode: OnEpisode | None
+    keep_picture: KeepPicture | None
 
 
 class RunningEpisode:
@@ -188,7 +192,7 @@ class RunningEpisode:
             job.key,
             self.retry,
             start_version=self.start_version if job.start_version is None else job.start_version,
-            seed=job.policy_seed,
+            seed=job.spec.policy_seed,
             carry_from=job.carry_from,
         )
         self.packed = [pack_turn(turn) for turn in self.turns]

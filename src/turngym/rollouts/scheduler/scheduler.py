@@ -8,7 +8,7 @@ breath; when weights are published or a batch is taken, whatever that allows is 
             await asyncio.to_thread(update, batch)
             await scheduler.publish(batch.step + 1, load=load_weights)
 
-trains on groups while others are played. The modes ``batch`` and ``lockstep`` play the very same
+trains on groups while others are played. The barriers ``batch`` and ``turn`` play the very same
 episodes with barriers, to measure what barriers cost.
 """
 
@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 from turngym.agents.policy import Policy
 from turngym.errors import ConfigError, TrainingError
 from turngym.faults import describe, is_from_signal
+from turngym.rollouts.episode import KeepPicture
 from turngym.rollouts.scheduler.admission import make_admission
 from turngym.rollouts.scheduler.config import SchedulerConfig, check_schedule
 from turngym.rollouts.scheduler.dispatch import Dispatcher
@@ -32,14 +34,15 @@ from turngym.rollouts.scheduler.groups import (
     OpenGroup,
     ReadyGroup,
     Selection,
-    group_env_seed,
+    group_seed,
+    requested_episodes,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import pack_turns
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import Recovery, recover
-from turngym.rollouts.scheduler.running import SchedulerContext, TurnBarrier
+from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, TurnBarrier
 from turngym.rollouts.scheduler.staleness import partial_end
 from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.rollouts.scheduler.watchdog import Stuck, Watchdog, describe_groups
@@ -74,16 +77,20 @@ class RolloutScheduler:
     they are called by one consumer.
 
     Args:
-        pool: Lends the environments; opened and closed by the scheduler.
+        pool: Lends the environments; opened and closed by the scheduler. Several by environment id
+            where tasks name theirs.
         policy: Acts in all episodes.
         selection: Chooses tasks and judges groups.
         config: The settings.
-        env_id: Name of the environment, kept in the trajectories.
+        env_id: Environment of the tasks that name none; kept in the trajectories.
         seed: Root of all seeds of the episodes.
+        first_group: Running number of the first group.
         version: Version of the policy's weights now.
         ledger: Accounts for every episode; owned by the caller. What an earlier process left in it
             is taken up.
         timeline: Takes down what ran when.
+        on_episode: Called after each episode, faults that are not retried included.
+        keep_picture: Keeps the ``image`` of each observation.
 
     Raises:
         ConfigError: The settings cannot make progress, or do not fit the pool.
@@ -91,7 +98,7 @@ class RolloutScheduler:
 
     def __init__(
         self,
-        pool: EnvPool,
+        pool: EnvPool | Mapping[str, EnvPool],
         policy: Policy,
         selection: Selection,
         config: SchedulerConfig,
@@ -99,14 +106,19 @@ class RolloutScheduler:
         env_id: str,
         seed: int,
         version: int = 0,
+        first_group: int = 0,
         ledger: Ledger | None = None,
         timeline: Timeline | None = None,
+        on_episode: OnEpisode | None = None,
+        keep_picture: KeepPicture | None = None,
     ) -> None:
-        if pool.size < config.concurrency:
-            raise ConfigError(
-                f"scheduler: wanted pool size >= concurrency, got {pool.size} < "
-                f"{config.concurrency}"
-            )
+        pools = {env_id: pool} if isinstance(pool, EnvPool) else pool
+        for name, one in pools.items():
+            if one.size < config.concurrency:
+                raise ConfigError(
+                    f"scheduler: wanted pool size >= concurrency, got {one.size} < "
+                    f"{config.concurrency} for {name}"
+                )
         if isinstance(size := getattr(selection, "group_size", None), int):
             check_schedule(config, size)
         self.config = config
@@ -114,12 +126,15 @@ class RolloutScheduler:
         self.env_id = env_id
         self.timeline = timeline
         self._seed = seed
-        self._pool = pool
+        self._pools = pools
         self._policy = policy
         self._selection = selection
         self._ledger = ledger
         self._admission = make_admission(config)
-        self._next_index = 0
+        self.next_index = first_group
+        """Running number of the next group."""
+        self._on_episode = on_episode
+        self._keep_picture = keep_picture
         self._exhausted = False
         self._held = 0
         """Reasons to begin nothing: weights are being loaded, evaluation, a full disk."""
@@ -130,6 +145,7 @@ class RolloutScheduler:
         self._recovery: Recovery | None = None
         self._watchdog: Watchdog | None = None
         self._is_open = False
+        self._is_taking = False
 
     # Life.
 
@@ -153,13 +169,14 @@ class RolloutScheduler:
             alive=self._alive,
             ledger=self._ledger,
             timeline=self.timeline,
-            barrier=TurnBarrier() if self.config.mode == "lockstep" else None,
+            barrier=TurnBarrier() if self.config.barrier == "turn" else None,
+            on_episode=self._on_episode,
+            keep_picture=self._keep_picture,
         )
-        self._dispatch = Dispatcher(
-            self._pool, self._policy, context, self._buffer, self, seed=self._seed
-        )
+        self._dispatch = Dispatcher(self._pools, self._policy, context, self._buffer, self)
         self._buffer.runner = self._dispatch
-        await self._pool.open()
+        for pool in self._pools.values():
+            await pool.open()
         self._is_open = True
         if self.config.watchdog_s is not None:
             self._watchdog = Watchdog(self.config.watchdog_s, self._dispatch.tasks, self._on_idle)
@@ -175,14 +192,19 @@ class RolloutScheduler:
             self._watchdog.close()
         await self._dispatch.close()
         self._buffer.close()
-        await self._pool.close()
+        for pool in self._pools.values():
+            await pool.close()
         if self._ledger is not None:
             self._ledger.on_trouble = None
 
     def _take_up(self, ledger: Ledger) -> None:
-        self._recovery = recover(ledger, self.version, seed=self._seed)
+        self._recovery = recover(
+            ledger,
+            self.version,
+            seed=lambda index: group_seed(self._seed, index, self.config.groups_per_step),
+        )
         ledger.on_trouble = self._on_trouble
-        self._next_index = self._recovery.next_index
+        self.next_index = self._recovery.next_index
         for stored in self._recovery.ready:
             self._buffer.restore_closed(stored)
         for group, jobs in self._recovery.open:
@@ -203,23 +225,14 @@ class RolloutScheduler:
         if self._buffer.taken:
             raise RuntimeError(f"step {self.version} was taken before; publish version + 1 first")
         since = self._now()
-        batch = self._recovered_batch()
-        while batch is None:
-            self._raise_failure()
-            await self._flush_if_spilled()
-            is_over = self._exhausted and not self._dispatch.is_busy
-            found = self._buffer.compose(self.version, final=is_over)
-            if found is not None:
-                batch = Batch(step=self.version, groups=found.groups, extra=found.extra)
-            elif is_over and not self._buffer.open:
-                return None
-            else:
-                self.schedule()
-                if self._is_stuck(is_over):
-                    self.fail(Stuck(self._table()))
-                elif self._dispatch.is_busy or not self._exhausted:
-                    self._waiter = asyncio.get_running_loop().create_future()
-                    await self._waiter
+        self._exhausted = False  # the selection is asked again
+        self._is_taking = True
+        try:
+            batch = self._recovered_batch() or await self._composed()
+        finally:
+            self._is_taking = False
+        if batch is None:
+            return None
         if self._ledger is not None:
             self._ledger.reserve(batch.step, [*batch.groups, *batch.extra])
             await self._ledger.flush()
@@ -228,6 +241,24 @@ class RolloutScheduler:
         self._alive()
         self.schedule()
         return batch
+
+    async def _composed(self) -> Batch | None:
+        while True:
+            self._raise_failure()
+            await self._flush_if_spilled()
+            is_over = self._exhausted and not self._dispatch.is_busy
+            found = self._buffer.compose(self.version, final=is_over)
+            if found is not None:
+                return Batch(step=self.version, groups=found.groups, extra=found.extra)
+            if is_over and not self._buffer.open:
+                return None
+            self.schedule()
+            self._raise_failure()  # a hook that was asked just now
+            if self._is_stuck(is_over):
+                self.fail(Stuck(self._table()))
+            elif self._dispatch.is_busy or not self._exhausted:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
 
     async def publish(self, version: int, load: LoadWeights | None = None) -> None:
         """Give the policy new weights, as ``interruption`` says; the same version twice is nothing.
@@ -239,22 +270,30 @@ class RolloutScheduler:
         Raises:
             ValueError: ``version`` is neither the last one nor the next.
         """
-        if version == self.version:
-            return
+        if version != self.version:
+            async with self.publishing(version):
+                await _done(load)
+
+    @asynccontextmanager
+    async def publishing(self, version: int) -> AsyncIterator[None]:
+        """Return the context in which weights are put into the engine; ``publish`` in two halves.
+
+        Raises:
+            ValueError: ``version`` does not follow the last one.
+        """
         if version != self.version + 1:
             raise ValueError(f"publish: version {version} does not follow {self.version}")
         self._note_training()
         if self._ledger is not None and self._buffer.taken:
             self._ledger.apply(self.version)
-        if self.config.interruption != "continue_partial":
-            self._held += 1
-            try:
+        holds = self.config.interruption != "continue_partial"
+        self._held += holds
+        try:
+            if holds:
                 await self._stop_running()
-                await _done(load)
-            finally:
-                self._held -= 1
-        else:
-            await _done(load)
+            yield
+        finally:
+            self._held -= holds
         self._buffer.published(self.version)
         self.version = version
         if self.timeline is not None:
@@ -279,15 +318,15 @@ class RolloutScheduler:
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured since the start, as ``area/quantity``."""
-        load = self._buffer.load(self.version)
+        load, pools = self._buffer.load(self.version), self._pools.values()
         now = {
             "sched/running": float(self._dispatch.running),
             "sched/groups_running": float(load.running),
             "sched/groups_ready": float(load.ready),
             "sched/version": float(self.version),
-            "pool/replaced": float(self._pool.stats.replaced),
-            "pool/timeouts": float(self._pool.stats.timeouts),
-            "pool/close_faults": float(self._pool.stats.close_faults),
+            "pool/replaced": float(sum(pool.stats.replaced for pool in pools)),
+            "pool/timeouts": float(sum(pool.stats.timeouts for pool in pools)),
+            "pool/close_faults": float(sum(pool.stats.close_faults for pool in pools)),
             "sched/quarantined": float(len(self._dispatch.quarantine.tasks)),
         }
         return now | self._stats.metrics(self._now())
@@ -302,6 +341,9 @@ class RolloutScheduler:
     def schedule(self) -> None:
         """Begin whatever may begin now."""
         if not self._is_open or self._failure is not None:
+            return
+        # Nothing that begins now could be ahead of the consumer, so it has the machine for itself.
+        if not self._is_taking and self.config.admission.staleness == 0:
             return
         while self._held == 0 and self._dispatch.has_room:
             if self._dispatch.start_next():
@@ -356,7 +398,7 @@ class RolloutScheduler:
         admitted = self._admission.admit(self._buffer.load(self.version))
         if admitted is None:
             return False
-        index = self._next_index
+        index = self.next_index
         try:
             task = self._selection.propose(index)
             request = None if task is None else self._selection.allocate(index, task)
@@ -369,20 +411,24 @@ class RolloutScheduler:
             self._exhausted = True
             return False
         self._exhausted = False
-        self._next_index += 1
-        members = request.size + self.config.group.redundancy
+        self.next_index += 1
+        episodes = requested_episodes(
+            request,
+            env_id=self.env_id,
+            seed=group_seed(self._seed, index, self.config.groups_per_step),
+            members=request.size + self.config.group.redundancy,
+        )
         group = OpenGroup(
             index=index,
             request=request,
             start_version=self.version,
             target=admitted.target,
-            env_seed=group_env_seed(self._seed, index, request),
+            episodes=episodes,
             opened_at=self._now(),
-            members=members,
-            waiting=set(range(members)),
+            waiting=set(range(len(episodes))),
         )
         if self._ledger is not None:
-            self._ledger.open_group(group, self.env_id, pack_turns(request.prefix))
+            self._ledger.open_group(group, pack_turns(request.prefix))
         self._buffer.begin(group)
         self._dispatch.add_group(group)
         return True
@@ -408,11 +454,11 @@ class RolloutScheduler:
             if end == job.trained_to or job.group.closed:
                 continue
             trajectory = Trajectory(
-                env_id=self.env_id,
-                task_id=job.group.request.task.id,
-                env_seed=job.group.env_seed,
-                policy_seed=job.policy_seed,
-                attempt=job.key.member,
+                env_id=job.spec.env_id,
+                task_id=job.spec.task.id,
+                env_seed=job.spec.env_seed,
+                policy_seed=job.spec.policy_seed,
+                attempt=job.spec.attempt,
                 turns=tuple(episode.turns[:end]),
                 stop_reason=StopReason.TRUNCATED_ENV,
                 metadata={"partial": True},

@@ -11,7 +11,7 @@ from turngym.registry import EnvEntry
 from turngym.trainers.credit.custom import import_functions
 from turngym.trainers.settings.algo import needs_of
 from turngym.trainers.settings.credit_parts import Need
-from turngym.trainers.settings.train import EnvConfig, TrainConfig
+from turngym.trainers.settings.train import EnvPart, TrainConfig
 
 _MEANING: dict[Need, str] = {
     "anchor": "a key of each state, info['anchor']",
@@ -33,19 +33,20 @@ def check_needs(config: TrainConfig) -> None:
     """
     import_functions(config.algo)
     needs = needs_of(config.algo.rewards, config.algo.advantage)
-    entry = registry.find(config.env.id)
-    if not needs:
-        return
-    given = set(entry.provides) or _seen(config.env)
-    if config.env.expert_match:
-        given.add("expert_match")
-    missing = [need for need in needs if need not in given]
-    if missing:
-        what = " and ".join(_MEANING[need] for need in missing)
-        raise ConfigError(
-            f"env.id={config.env.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
-            f"{_who_gives([need for need in needs if need != 'expert_match'])}"
-        )
+    for part in config.env.parts:
+        entry = registry.find(part.id)
+        if not needs:
+            continue
+        given = set(entry.provides) or _seen(part)
+        if part.expert_match:
+            given.add("expert_match")
+        missing = [need for need in needs if need not in given]
+        if missing:
+            what = " and ".join(_MEANING[need] for need in missing)
+            raise ConfigError(
+                f"env.id={part.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
+                f"{_who_gives([need for need in needs if need != 'expert_match'])}"
+            )
 
 
 def provided(entries: Iterable[EnvEntry], needs: Collection[Need]) -> list[str]:
@@ -73,7 +74,7 @@ def _who_gives(needs: Collection[Need]) -> str:
     return f"These do: {shown}" + (f" and {more} more, see 'turngym envs'" if more > 0 else "")
 
 
-def _seen(config: EnvConfig) -> set[Need]:
+def _seen(config: EnvPart) -> set[Need]:
     """Return what the first ``info`` of an environment holds."""
     env = make(config.id, **config.options)
     try:

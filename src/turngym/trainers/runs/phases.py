@@ -79,7 +79,7 @@ def begin_imitation(
     renderer: Renderer,
     episodes: Sequence[Trajectory],
     *,
-    instructions: str | None,
+    instructions: Mapping[str, str],
 ) -> Imitator:
     """Return what the warm start trains with.
 
@@ -88,10 +88,14 @@ def begin_imitation(
         model: The policy.
         renderer: Encodes the episodes.
         episodes: Of the expert.
-        instructions: Of the environment; None where the agent goes without.
+        instructions: By environment; none where the agent goes without.
     """
-    system = prompting_of(config.agent).opening(instructions or "", (), native_tools=False)
-    rendered = [renderer.render_episode(episode, system) for episode in episodes]
+    prompting = prompting_of(config.agent)
+    system = {
+        env_id: prompting.opening(instructions.get(env_id, ""), (), native_tools=False)
+        for env_id in {episode.env_id for episode in episodes}
+    }
+    rendered = [renderer.render_episode(e, system[e.env_id]) for e in episodes]
     seed = derive_seed(config.run.seed, "warm_start")
     return Imitator(model, rendered, config.warm_start, seed=seed)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
 from turngym.trainers.credit.base import Credit
-from turngym.types import TrajectoryGroup
+from turngym.types import Trajectory, TrajectoryGroup
 
 
 def rollout_metrics(
@@ -51,7 +51,19 @@ def rollout_metrics(
         "rollout/success": found.success,
         "rollout/turns_mean": found.mean_turns,
     }
+    metrics |= success_by_env("rollout", trajectories)
     return metrics | {name: value for name, value in means.items() if value is not None}
+
+
+def success_by_env(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return ``<prefix>/success/<environment>`` where several environments were played."""
+    by_env: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        by_env.setdefault(trajectory.env_id, []).append(trajectory)
+    if len(by_env) < 2:
+        return {}
+    found = {f"{prefix}/success/{env_id}": summarize(ts).success for env_id, ts in by_env.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def evaluation_metrics(prefix: str, found: Evaluation) -> dict[str, float]:

@@ -15,12 +15,12 @@ from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
 from turngym.seeding import derive_seed
 from turngym.trainers.beside import beside
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.arena import Arena
 from turngym.trainers.runs.checkpointer import Checkpointer
 from turngym.trainers.runs.checkpoints import Checkpoint
+from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.phases import Learning, begin_imitation, begin_learning
 from turngym.trainers.runs.progress import HeldOut, TrainResult
-from turngym.trainers.runs.rollout_metrics import evaluation_metrics
+from turngym.trainers.runs.rollout_metrics import evaluation_metrics, success_by_env
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.runs.run_state import Phase, RunState
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Everything one run holds. ``open_run`` makes it.
+    """Everything one run holds. ``build_run`` makes it.
 
     Args:
         config: The settings.
         folder: Where it is kept; owned by the caller.
-        arena: Plays the episodes.
+        runner: Plays the episodes.
         tokenizer: Of the model.
         model: The policy that is trained, with adapters or without.
         engine: Samples tokens; made from the model without adapters.
@@ -55,7 +55,7 @@ class Run:
         self,
         config: TrainConfig,
         folder: RunFolder,
-        arena: Arena,
+        runner: EpisodeRunner,
         *,
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
@@ -64,14 +64,14 @@ class Run:
     ) -> None:
         self.config = config
         self.folder = folder
-        self.arena = arena
+        self.runner = runner
         self.model = model
         self.state = state
         self.imitator: Imitator | None = None
         self.learning: Learning | None = None
         self.selection = DataSelection(
             config.selection,
-            arena.pool,
+            runner.pool,
             groups_per_step=config.rollout.groups_per_step,
             group_size=config.rollout.group_size,
             seed=derive_seed(config.run.seed, "selection"),
@@ -94,7 +94,7 @@ class Run:
         """Close what is open. Safe to call twice."""
         await self._engine.close()
         self.recorder.close()
-        self.arena.close()
+        self.runner.close()
 
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
@@ -114,10 +114,10 @@ class Run:
         """Play the validation tasks with the newest weights, log and keep what was seen."""
         await self.publish()
         self.lap("update_s")
-        trajectories = await self.arena.validation_episodes(self.sampled, purpose, step)
+        trajectories = await self.runner.validation_episodes(self.sampled, purpose, step)
         self.lap("validation_s")
         found = summarize(trajectories)
-        self.log(step, evaluation_metrics(purpose, found))
+        self.log(step, evaluation_metrics(purpose, found) | success_by_env(purpose, trajectories))
         label = f"{step:06d}" if purpose == "validation" else f"{purpose}-{step:06d}"
         self.folder.keep_trajectories(label, trajectories)
         self.state.validated = step
@@ -156,13 +156,15 @@ class Run:
         self.lap("update_s")
         return metrics
 
-    def finish_step(self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
+    def finish_step(
+        self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, faults: int
+    ) -> None:
         """Close a step: log and count. The new weights are neither published nor kept yet."""
         state = self.state
         self.log(state.step, metrics)
         state.step += 1
-        state.episodes += sum(len(group.trajectories) for group in groups)
-        state.faults += sum(len(g.trajectories) - len(g.usable) for g in groups)
+        state.episodes += sum(len(group.trajectories) for group in groups) + faults
+        state.faults += faults
 
     def keep(self) -> bool:
         """Keep the run when it is due, and say whether it was."""
@@ -178,7 +180,8 @@ class Run:
         self.log(
             state.step,
             evaluation_metrics("held_out/sampled", found.sampled)
-            | evaluation_metrics("held_out/greedy", found.greedy),
+            | evaluation_metrics("held_out/greedy", found.greedy)
+            | success_by_env("held_out/sampled", trajectories),
         )
         self.folder.keep_trajectories(f"held_out-{state.step:06d}", trajectories)
         if state.phase == "before":
@@ -206,7 +209,7 @@ class Run:
         assert state.after is not None
         return TrainResult(
             folder=self.folder.path,
-            env=self.config.env.id,
+            env=self.config.env.name,
             algo=self.config.algo.name,
             seed=self.config.run.seed,
             updates=state.step,
@@ -227,7 +230,7 @@ class Run:
             self.model,
             self.renderer,
             episodes,
-            instructions=self.arena.instructions,
+            instructions=self.runner.instructions,
         )
         return self.imitator
 

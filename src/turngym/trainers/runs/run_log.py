@@ -82,7 +82,7 @@ class RunLog:
             for step, content in ((0, state.before), (state.step, state.after))
             if content is not None
         }
-        title = f"{config.env.id}, {config.algo.name}, seed {config.run.seed}"
+        title = f"{config.env.name}, {config.algo.name}, seed {config.run.seed}"
         file, metrics = self._folder.curve, self._folder.metrics
         self._folder.outbox.write(
             file, lambda: draw_curve(file, read_metrics(metrics), title=title, held_out=held_out)

@@ -17,18 +17,19 @@ from turngym.agents.engine.config import (
     TinyModelConfig,
 )
 from turngym.config import StrictModel, toml_files
+from turngym.rollouts.scheduler.config import PlayConfig, SchedulerConfig, check_schedule
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.loss import RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.selection import FixedBudget, Imitation, NoCondition, SelectionConfig
 
 
-class EnvConfig(StrictModel):
-    """Where the agent acts."""
+class EnvPart(StrictModel):
+    """One environment of a run."""
 
     bare_key: ClassVar[str | None] = "id"
 
-    id: str
+    id: str = ""
     """Environment, by id or short name, for example ``text/maze``; a class or a file of one's own
     as ``module:Class`` or ``games.py``."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
@@ -40,6 +41,48 @@ class EnvConfig(StrictModel):
     Success is measured as ever."""
 
 
+class EnvShare(EnvPart):
+    """One environment of a mix, with its share of the groups."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the groups, beside the weights of the others that are in the mix at that update."""
+    from_step: int = Field(default=0, ge=0)
+    """First update whose groups it is in."""
+    to_step: int | None = Field(default=None, ge=1)
+    """First update whose groups it is no more in; None for never."""
+
+    def is_in(self, step: int) -> bool:
+        """Return whether update number ``step`` plays it."""
+        return self.from_step <= step and (self.to_step is None or step < self.to_step)
+
+
+class EnvConfig(EnvPart):
+    """Where the agent acts: one environment, or several in a mix."""
+
+    mix: tuple[EnvShare, ...] = ()
+    """Several environments, in place of ``id``: ``[[env.mix]] id = ... weight = ...``."""
+
+    @model_validator(mode="after")
+    def _is_one_or_a_mix(self) -> Self:
+        if bool(self.id) == bool(self.mix):
+            raise ValueError("wanted either id, or a list [[env.mix]] of environments with an id")
+        if any(not part.id for part in self.mix):
+            raise ValueError("mix: every environment needs an id")
+        if self.mix and (self.options or self.num_train_tasks or self.expert_match):
+            raise ValueError("mix: options, num_train_tasks and expert_match belong to its entries")
+        return self
+
+    @property
+    def parts(self) -> tuple[EnvPart, ...]:
+        """The environments: those of the mix, or the only one."""
+        return self.mix or (self,)
+
+    @property
+    def name(self) -> str:
+        """The ids, for reports."""
+        return " + ".join(part.id for part in self.parts)
+
+
 class TrainedAgentConfig(PartsConfig):
     """What is put around the model that is trained: prompt, history and reflection."""
 
@@ -48,29 +91,21 @@ class TrainedAgentConfig(PartsConfig):
     does without."""
 
 
-class RolloutConfig(StrictModel):
+class RolloutConfig(PlayConfig):
     """How episodes are played for training."""
 
     engine: EngineConfig = LocalEngineConfig()
     """What samples the tokens."""
-    groups_per_step: int = Field(default=16, ge=1)
-    """Tasks per update."""
     group_size: int = Field(default=8, ge=1)
-    """Attempts at each task."""
+    """Episodes of each task."""
     temperature: float = Field(default=1.0, gt=0)
     """Of sampling, in training and in sampled evaluations."""
     max_new_tokens: int = Field(default=32, ge=1)
     """Longest action in tokens."""
-    concurrency: int = Field(default=128, ge=1)
-    """Episodes alive at once."""
-    timeout_s: float | None = Field(default=None, gt=0)
-    """Wall-clock limit of one episode in seconds; makes results depend on the machine's speed."""
-    max_fault_fraction: float = Field(default=0.2, ge=0, le=1)
-    """The run stops when more of a step's episodes than this end by an error."""
     mode: Literal["sync", "overlap"] = "sync"
     """``sync``: play, then learn, in turns; the same numbers on every machine. ``overlap``: learn
     while episodes go on, with weights that change under way. Which episodes meet which weights then
-    depends on speed, and so do the results."""
+    depends on speed, and so do the results. With ``staleness=0`` both give the same weights."""
     staleness: int = Field(default=1, ge=0)
     """``overlap``: most versions between the weights that sampled a token and those that train on
     it; holds for every token."""
@@ -80,11 +115,18 @@ class RolloutConfig(StrictModel):
     stale: Literal["mask_stale", "drop", "train"] = "mask_stale"
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
     dropped; or they are trained on, which lifts the bound."""
-    interruption: Literal["continue_partial", "drain", "abort_requeue"] = "continue_partial"
-    """``overlap``: what new weights do to running episodes: nothing but to sample their next
-    tokens; they wait for them; or they break them off, to begin again where they stood."""
     isolation: Literal["inline", "thread", "process"] = "inline"
-    """``overlap``: where environments run. One that waits without ``await`` wants a thread."""
+    """Where environments that compute run; those that block get threads of their own."""
+
+    def schedule(self) -> SchedulerConfig:
+        """Return these settings as the scheduler takes them: ``sync`` is in order, never stale."""
+        shared = {name: getattr(self, name) for name in PlayConfig.model_fields}
+        is_sync = self.mode == "sync"
+        kind = "in_order" if is_sync else self.admission
+        admission = {"type": kind, "staleness": 0 if is_sync else self.staleness}
+        return SchedulerConfig.model_validate(
+            {**shared, "admission": admission, "stale": self.stale}
+        )
 
 
 class EvaluationConfig(StrictModel):
@@ -124,6 +166,8 @@ class TrainConfig(StrictModel):
     renamed: ClassVar[Mapping[str, str]] = {
         "rollout.system_prompt": "agent.instructions",
         "warm_start.oracle_noise": "warm_start.expert_noise",
+        "rollout.max_fault_fraction": "rollout.failures.fraction",
+        "rollout.stale=mask_head": "mask_stale",
         "algo.advantage.fusion": "algo.advantage.combine",
         "algo.advantage.terms.*.channel_weights": "algo.advantage.terms.*.reward_weights",
         "algo.advantage.terms.*.pool": "algo.advantage.terms.*.normalization",
@@ -172,12 +216,18 @@ class TrainConfig(StrictModel):
                 f"rollout.group_size={self.rollout.group_size} leaves nothing to compare with; "
                 "make it at least 2, or use a method with a critic"
             )
-        reserved, tasks = self.evaluation.validation_tasks, self.env.num_train_tasks
-        if tasks is not None and tasks <= reserved:
-            raise ValueError(
-                f"evaluation.validation_tasks={reserved} leaves none of "
-                f"env.num_train_tasks={tasks} to train on"
-            )
+        reserved = self.reserved_tasks
+        for part in self.env.parts:
+            tasks = part.num_train_tasks
+            if tasks is not None and tasks <= reserved:
+                raise ValueError(
+                    f"evaluation.validation_tasks={self.evaluation.validation_tasks} leaves none "
+                    f"of env.num_train_tasks={tasks} to train on"
+                )
+        ends = {0, *(part.to_step for part in self.env.mix if part.to_step is not None)}
+        for step in sorted(step for step in ends if step < max(1, self.run.steps)):
+            if self.env.mix and not any(part.is_in(step) for part in self.env.mix):
+                raise ValueError(f"env.mix: no environment is in the mix at update {step}")
         return self
 
     @model_validator(mode="after")
@@ -190,6 +240,22 @@ class TrainConfig(StrictModel):
                 "agent.show_legal_actions as they are"
             )
         return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        check_schedule(self.rollout.schedule(), self.largest_group)
+        return self
+
+    @property
+    def reserved_tasks(self) -> int:
+        """Train tasks of each environment that are kept for validation."""
+        return -(-self.evaluation.validation_tasks // len(self.env.parts))
+
+    @property
+    def largest_group(self) -> int:
+        """The most episodes that any group of the run can have."""
+        budget = self.selection.budget
+        return self.rollout.group_size if isinstance(budget, FixedBudget) else budget.most
 
     @model_validator(mode="after")
     def _selection_fits(self) -> Self:
@@ -220,11 +286,6 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 "selection.replay.type='imitation' trains on attempts without a group: wanted "
                 "another aggregation than 'prompt_mean'"
-            )
-        if not isinstance(chosen.condition, NoCondition) and self.rollout.mode == "sync":
-            raise ValueError(
-                "selection.condition begins episodes in the middle, which the scheduler does: set "
-                "rollout.mode='overlap' (with rollout.staleness=0 nothing is ever stale)"
             )
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError
 from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
-from turngym.trainers.runs.arena import Arena
 from turngym.trainers.runs.checkpoints import (
     Checkpoint,
     advice,
@@ -29,6 +28,7 @@ from turngym.trainers.runs.checkpoints import (
     latest_checkpoint,
     load_checkpoint,
 )
+from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_state import RunState
@@ -45,7 +45,7 @@ _TOKENIZER_EPISODES = 64
 """Expert episodes that a tokenizer is trained on when none are imitated."""
 
 
-async def open_run(config: TrainConfig, folder: RunFolder) -> Run:
+async def build_run(config: TrainConfig, folder: RunFolder) -> Run:
     """Return a run at its beginning, or where its newest checkpoint left it.
 
     Raises:
@@ -53,21 +53,21 @@ async def open_run(config: TrainConfig, folder: RunFolder) -> Run:
         CheckpointError: The newest checkpoint is broken.
         TrainingError: The expert's episodes could not be played.
     """
-    arena = Arena(config)
+    runner = EpisodeRunner(config)
     try:
-        return await _open(config, folder, arena)
+        return await _open(config, folder, runner)
     except BaseException:
-        arena.close()
+        runner.close()
         raise
 
 
-async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
+async def _open(config: TrainConfig, folder: RunFolder, runner: EpisodeRunner) -> Run:
     newest = latest_checkpoint(folder.checkpoints)
     checkpoint = None if newest is None else load_checkpoint(newest)
     state = _state_of(checkpoint, config)
     folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
-    episodes = await _expert_episodes(config, folder, arena)
-    tokenizer, model = _build_policy(config, episodes, arena.instructions)
+    episodes = await _expert_episodes(config, folder, runner)
+    tokenizer, model = _build_policy(config, episodes, runner.instructions.values())
     # Validation plays beside the rollouts, and a question beside the conversation it is about.
     places = (1 + (config.rollout.mode == "overlap")) * (1 + config.agent.asks_the_model)
     engine = build_engine(
@@ -80,7 +80,7 @@ async def _open(config: TrainConfig, folder: RunFolder, arena: Arena) -> Run:
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")
         model = add_lora(model, config.model.lora_rank, seed=seed)
-    run = Run(config, folder, arena, tokenizer=tokenizer, model=model, engine=engine, state=state)
+    run = Run(config, folder, runner, tokenizer=tokenizer, model=model, engine=engine, state=state)
     try:
         if checkpoint is not None:
             await run.restore(checkpoint, episodes)
@@ -135,7 +135,7 @@ def load_policy(path: Path, *, greedy: bool = True) -> ChatAgent[EngineModel[Loc
 
 
 async def _expert_episodes(
-    config: TrainConfig, folder: RunFolder, arena: Arena
+    config: TrainConfig, folder: RunFolder, runner: EpisodeRunner
 ) -> list[Trajectory]:
     """Return the episodes to imitate and to train a tokenizer on, played once and then kept."""
     start, file = config.warm_start, folder.expert
@@ -151,7 +151,7 @@ async def _expert_episodes(
         if was_kept:
             logger.warning("%s: is missing; its episodes are played again", file)
         expert = ExpertPolicy(start.expert_noise, start.noise_commands)
-        write_trajectories(file, await arena.expert_episodes(expert, count=count))
+        write_trajectories(file, await runner.expert_episodes(expert, count=count))
         if was_kept:
             _check_same_episodes(folder)
     if file not in folder.manifest:
@@ -168,13 +168,13 @@ def _check_same_episodes(folder: RunFolder) -> None:
 
 
 def _build_policy(
-    config: TrainConfig, episodes: Sequence[Trajectory], instructions: str | None
+    config: TrainConfig, episodes: Sequence[Trajectory], instructions: Iterable[str]
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     if isinstance(config.model, PretrainedModelConfig):
         model, tokenizer = load_model_dir(config.model.path)
         return tokenizer, model
     turns = [turn for episode in episodes for turn in episode.turns]
     texts = [message.content for turn in turns for message in (*turn.observation, turn.action)]
-    small = train_tokenizer([*texts, instructions or ""], config.model.vocab_size)
+    small = train_tokenizer([*texts, *instructions], config.model.vocab_size)
     seed = derive_seed(config.run.seed, "model")
     return small, build_tiny_model(config.model, small, seed=seed)

@@ -1,0 +1,198 @@
+"""Where episodes come from: which tasks serve which purpose, and how they are played.
+
+The train split is cut in three, so that no number is measured on what was trained on:
+
+    0 .. V-1            validation: when to stop
+    V .. V+E-1          the expert's episodes
+    V+E ..              reinforcement, fresh tasks at every step
+
+The test split is played before and after training and decides nothing. Of a mix of
+environments each gives its share of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from turngym.agents.policy import Policy
+from turngym.environments.gym.registration import make
+from turngym.environments.gym.wrappers import ExpertMatch
+from turngym.registry import find
+from turngym.rollouts.evaluation.evaluate import evaluate
+from turngym.rollouts.scheduler.config import FailureConfig
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Split, Task
+from turngym.trainers.selection.policy import TaskPool
+from turngym.trainers.settings.train import EnvPart, EnvShare, TrainConfig
+from turngym.types import Trajectory
+
+
+class Playground:
+    """One environment of a run: makes it, and names its tasks."""
+
+    def __init__(self, part: EnvPart, *, reserved: int) -> None:
+        self.env_id = find(part.id).id
+        self._part = part
+        self._reserved = reserved
+        self._catalogue = self.make_env()
+        self._task = self._catalogue.get_wrapper_attr("task")
+
+    def close(self) -> None:
+        """Release the environment that names the tasks. Safe to call twice."""
+        self._catalogue.close()
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return a new environment."""
+        env = make(self.env_id, **self._part.options)
+        return ExpertMatch(env) if self._part.expert_match else env
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a task; a finite train set comes round again after the reserved ones."""
+        size, reserved = self._part.num_train_tasks, self._reserved
+        if split == "train" and size is not None and index >= reserved:
+            index = reserved + (index - reserved) % (size - reserved)
+        task: Task = self._task(split, index)
+        return replace(task, env_id=self.env_id)
+
+    def instructions(self) -> str:
+        """Return what the environment says of itself."""
+        _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
+        return str(info.get("instructions", ""))
+
+
+class Mix:
+    """Deals places of reinforcement out to environments by weight, the same at every call.
+
+    Args:
+        config: The run's settings.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._shares = config.env.mix or (EnvShare(id=config.env.id),)
+        self._groups_per_step = config.rollout.groups_per_step
+        self._due = [0.0] * len(self._shares)
+        self._count = [0] * len(self._shares)
+        self._dealt: list[tuple[int, int]] = []
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Return the environment of ``place``, and how many places it had before."""
+        while len(self._dealt) <= place:
+            step = len(self._dealt) // self._groups_per_step
+            # After the last step, in a run that is made longer, all of them are in again.
+            active = [i for i, share in enumerate(self._shares) if share.is_in(step)]
+            active = active or list(range(len(self._shares)))
+            total = sum(self._shares[i].weight for i in active)
+            for i in active:
+                self._due[i] += self._shares[i].weight / total
+            chosen = max(active, key=lambda i: self._due[i])
+            self._due[chosen] -= 1
+            self._dealt.append((chosen, self._count[chosen]))
+            self._count[chosen] += 1
+        return self._dealt[place]
+
+
+class EpisodeRunner:
+    """Plays the episodes of one run. Every call is a function of its arguments.
+
+    Args:
+        config: The run's settings.
+
+    Raises:
+        UnknownNameError: There is no such environment.
+        MissingExtraError: It needs something that is not installed.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._grounds: list[Playground] = []
+        try:
+            for part in config.env.parts:
+                self._grounds.append(Playground(part, reserved=config.reserved_tasks))
+        except BaseException:
+            self.close()
+            raise
+        self._mix = Mix(config)
+        self.env_id = self._grounds[0].env_id
+        self.make_env = {ground.env_id: ground.make_env for ground in self._grounds}
+        """By environment, what makes a new one."""
+        self.instructions = (
+            {ground.env_id: ground.instructions() for ground in self._grounds}
+            if config.agent.instructions
+            else {}
+        )
+        """By environment, what opens its conversations; empty where nothing does."""
+
+    def close(self) -> None:
+        """Release the environments that name the tasks. Safe to call twice."""
+        for ground in self._grounds:
+            ground.close()
+
+    @property
+    def pool(self) -> TaskPool:
+        """The tasks of reinforcement."""
+        part, reserved = self._config.env.parts[0], self._config.reserved_tasks
+        size = part.num_train_tasks if len(self._grounds) == 1 else None
+        experts = -(-self._config.warm_start.episodes // len(self._grounds))
+        return TaskPool(
+            task=partial(self._train_task, reserved + experts),
+            size=None if size is None else size - reserved,
+        )
+
+    async def expert_episodes(self, policy: Policy, *, count: int) -> list[Trajectory]:
+        """Play ``count`` tasks once each, for imitation.
+
+        Raises:
+            TooManyFaults: More of them broke than ``rollout.failures.fraction``.
+        """
+        limit = self._config.rollout.failures.fraction
+        failures = FailureConfig(window=count, fraction=limit)
+        tasks = self._tasks("train", count, first=self._config.reserved_tasks)
+        return await self._play(policy, tasks, seed=self._seed("expert"), failures=failures)
+
+    async def validation_episodes(self, policy: Policy, *purpose: str | int) -> list[Trajectory]:
+        """Play the validation tasks once each; ``purpose`` seeds the sampling."""
+        tasks = self._tasks("train", self._config.evaluation.validation_tasks)
+        return await self._play(policy, tasks, seed=self._seed("validation", *purpose))
+
+    async def held_out_episodes(self, policy: Policy) -> list[Trajectory]:
+        """Play the held-out tasks once each, sampled in the same way at every call."""
+        tasks = self._tasks("test", self._config.evaluation.held_out_tasks)
+        return await self._play(policy, tasks, seed=self._seed("held_out"))
+
+    async def _play(
+        self,
+        policy: Policy,
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        failures: FailureConfig | None = None,
+    ) -> list[Trajectory]:
+        rollout = self._config.rollout
+        return await evaluate(
+            self.make_env,
+            policy,
+            tasks,
+            env_id=self.env_id,
+            seed=seed,
+            concurrency=rollout.concurrency,
+            timeout_s=rollout.timeout_s,
+            failures=failures,
+        )
+
+    def _tasks(self, split: Split, count: int, *, first: int = 0) -> list[Task]:
+        """Return tasks of all environments in turn, from number ``first`` of each."""
+        grounds = self._grounds
+        places = (divmod(number, len(grounds)) for number in range(count))
+        return [grounds[which].task(split, first + place) for place, which in places]
+
+    def _train_task(self, first: int, place: int) -> Task:
+        which, number = self._mix.at(place) if len(self._grounds) > 1 else (0, place)
+        return self._grounds[which].task("train", first + number)
+
+    def _seed(self, *path: str | int) -> int:
+        return derive_seed(self._config.run.seed, *path)

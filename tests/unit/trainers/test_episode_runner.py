@@ -1,0 +1,75 @@
+"""How a run's settings make its environments."""
+
+from __future__ import annotations
+
+import pytest
+
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.needs import check_needs
+from turngym.trainers.settings.train import TrainConfig
+
+
+def config(*overrides: str) -> TrainConfig:
+    return load_config(TrainConfig, ["env.id=text/maze", *overrides])
+
+
+def test_an_expert_pays_when_the_settings_say_so() -> None:
+    runner = EpisodeRunner(config("env.expert_match=true"))
+    env = runner.make_env[runner.env_id]()
+    env.reset(seed=1)
+    expert = env.get_wrapper_attr("expert_action")()
+    _, reward, *_, info = env.step(expert)
+    assert reward == 1.0
+    assert info["reward_parts"] == {"expert_match": 1.0}
+    runner.close()
+
+
+def test_without_it_the_environment_pays_itself() -> None:
+    runner = EpisodeRunner(config())
+    env = runner.make_env[runner.env_id]()
+    env.reset(seed=1)
+    _, reward, *_ = env.step(env.get_wrapper_attr("expert_action")())
+    assert reward == 0.0
+    runner.close()
+
+
+MIX = {"mix": [{"id": "text/maze", "weight": 2.0}, {"id": "text/guesscity", "from_step": 1}]}
+
+
+def test_a_mix_deals_groups_out_by_weight_and_step() -> None:
+    settings = {
+        "env": MIX,
+        "rollout": {"groups_per_step": 6},
+        "evaluation": {"validation_tasks": 5},
+    }
+    runner = EpisodeRunner(load_config(TrainConfig, [settings]))
+    tasks = [runner.pool.task(place) for place in range(12)]
+    names = [task.env_id.split("/")[1].split("-")[0] for task in tasks]
+    assert names[:6] == ["Maze"] * 6
+    assert (names[6:].count("Maze"), names[6:].count("GuessCity")) == (4, 2)
+    assert [runner.pool.task(place) for place in range(12)] == tasks
+    assert len({task.id for task in tasks}) == 12
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"id": "text/maze", **MIX}, "either id, or a list"),
+        ({}, "either id, or a list"),
+        ({"mix": [{"weight": 2.0}]}, "every environment needs an id"),
+        ({**MIX, "expert_match": True}, "belong to its entries"),
+        ({"mix": [{"id": "text/maze", "to_step": 2}]}, "no environment is in the mix at update 2"),
+    ],
+)
+def test_a_mix_that_makes_no_sense_is_refused(env: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config(TrainConfig, [{"env": env}])
+
+
+def test_credit_by_agreement_needs_the_expert() -> None:
+    check_needs(config("algo=ui_s1", "env.expert_match=true"))
+    with pytest.raises(ConfigError, match=r"env\.expert_match=true pays for"):
+        check_needs(config("algo=ui_s1"))
