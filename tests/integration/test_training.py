@@ -154,6 +154,21 @@ def test_without_expert_episodes_reinforcement_starts_at_once(tmp_path: Path) ->
     assert result.updates == 2
 
 
+@pytest.mark.parametrize("mode", ["sync", "overlap"])
+def test_a_mix_of_environments_trains_and_evaluates(tmp_path: Path, mode: str) -> None:
+    others = [{"id": "text/guessnumber", "weight": 2.0}, {"id": "text/frozenlake", "from_step": 1}]
+    settings = {**SMALL, "env": {"mix": [{"id": SIGNALS}, *others]}, "algo": "grpo"}
+    result = train(config(settings, f"rollout.mode={mode}", "model.context=256"), tmp_path)
+    assert result.updates == 2
+    assert result.env == f"{SIGNALS} + text/guessnumber + text/frozenlake"
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    names = {name for row in rows for name in row}
+    assert len([name for name in names if name.startswith("held_out/sampled/success/")]) == 3
+    assert len([name for name in names if name.startswith("validation/success/")]) == 3
+    expert = read_trajectories(tmp_path / "trajectories" / "expert.jsonl")
+    assert len({episode.env_id for episode in expert}) == 3
+
+
 def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:
     overrides = ["env.id=lab/brokensignals", "rollout.failures.fraction=0.9", "algo=grpo"]
     result = train(config(SMALL, *overrides), tmp_path)
