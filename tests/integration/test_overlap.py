@@ -130,6 +130,7 @@ def test_in_turns_is_staleness_0_to_the_bit(tmp_path: Path, admission: str) -> N
         settings = {
             **SETTINGS,
             "selection": shared,
+            "warm_start": {"episodes": 0},
             "rollout": {
                 **SETTINGS["rollout"],
                 "mode": mode,
