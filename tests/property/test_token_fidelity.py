@@ -126,7 +126,7 @@ def converse(seed: int) -> tuple[Trajectory, NaiveServer, list[Message]]:
             versions=(0,) * len(call.drawn),
             finish="end",
         )
-        recorder.call(messages, answer, prompt_ids=call.prompt, drawn=drawn, usage={})
+        recorder.call(messages, answer, prompt_ids=call.prompt, generation=drawn, usage={})
         messages = [*messages, answer]
         if rng.random() < 0.1:  # an agent that rewrites what was said
             messages = [*messages[:-1], Message(role="assistant", content=_text(rng))]

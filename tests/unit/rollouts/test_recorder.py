@@ -40,9 +40,9 @@ def test_reasons_say_where_a_prompt_parts_from_what_was_served() -> None:
 def test_call_without_ids_is_kept_and_the_next_one_starts_a_segment() -> None:
     recorder = EpisodeRecorder(env_id="e", task_id="t")
     hi, yes = Message(role="user", content="hi"), Message(role="assistant", content="yes")
-    recorder.call([hi], yes, prompt_ids=[1], drawn=drawn(2), usage={})
-    recorder.call([hi, yes, hi], yes, prompt_ids=None, drawn=None, usage={})
-    recorder.call([hi, yes, hi, yes, hi], yes, prompt_ids=[1, 2, 3], drawn=drawn(4), usage={})
+    recorder.call([hi], yes, prompt_ids=[1], generation=drawn(2), usage={})
+    recorder.call([hi, yes, hi], yes, prompt_ids=None, generation=None, usage={})
+    recorder.call([hi, yes, hi, yes, hi], yes, prompt_ids=[1, 2, 3], generation=drawn(4), usage={})
     turns = recorder.end(StopReason.TERMINATED).turns
     assert [bool(turn.spans) for turn in turns] == [True, False, True]
     assert [turn.starts_segment for turn in turns] == [False, False, True]
@@ -55,7 +55,7 @@ def test_reward_before_the_first_call_waits_for_it() -> None:
     recorder.reward(0.5)
     hi = Message(role="user", content="hi")
     yes = Message(role="assistant", content="yes")
-    recorder.call([hi], yes, prompt_ids=None, drawn=None, usage={})
+    recorder.call([hi], yes, prompt_ids=None, generation=None, usage={})
     recorder.reward(1.0, invalid_action="no such tool")
     (turn,) = recorder.end(StopReason.TERMINATED).turns
     assert (turn.reward, turn.invalid_action) == (1.5, "no such tool")

@@ -2,7 +2,7 @@
 
 Axis letters: T task, R resample.
 
-Attempts at one task are not independent of each other, so what is drawn again is the task with all
+Attempts at one task are not independent of each other, so what is resampled is the task with all
 its attempts. The generator has a fixed seed: the same rows always give the same interval.
 
 Source:

@@ -37,7 +37,7 @@ class EpisodeRow:
     """Tokens read; None when the policy does not know. A server reads the prompt anew at every
     call, a local engine reads only what is new."""
     completion_tokens: int | None
-    """Tokens drawn; None when the policy does not know."""
+    """Tokens sampled; None when the policy does not know."""
     cost_usd: float | None
     seconds: float
     """Wall-clock time from reset to end, what other episodes took meanwhile included."""

@@ -239,8 +239,13 @@ class Gateway:
                             yield one
                 answer = await call.record_stream(collector)
         except FAILED as error:
-            told = {"type": "error", "code": "upstream_error", "message": str(error), "param": None}
-            yield b"event: error\n" + event(told)
+            wrong = {
+                "type": "error",
+                "code": "upstream_error",
+                "message": str(error),
+                "param": None,
+            }
+            yield b"event: error\n" + event(wrong)
             return
         call.episode.responses[writer.id] = [*call.asked["messages"], answer_row(answer)]
         for one in writer.closing(answer):

@@ -97,13 +97,13 @@ class Call:
             recorder.fault(f"{why}, so turn {recorder.num_turns} is cut off")
 
     def _add_turn(self, answer: Json, usage: Mapping[str, float] | None = None) -> None:
-        prompt_ids, drawn = prompt_ids_of(answer), generation_of(answer)
-        if self._needs_tokens and (prompt_ids is None or drawn is None):
+        prompt_ids, generation = prompt_ids_of(answer), generation_of(answer)
+        if self._needs_tokens and (prompt_ids is None or generation is None):
             raise ConfigError("upstream tells no token ids with log-probs, and tokens=yes asks for")
         read, sampled = usage_of(answer)
         counted = {
             "prompt_tokens": read or float(len(prompt_ids or ())),
-            "completion_tokens": sampled or float(len(drawn.token_ids) if drawn else 0),
+            "completion_tokens": sampled or float(len(generation.token_ids) if generation else 0),
             "requests": 1.0,
         }
         try:
@@ -111,5 +111,9 @@ class Call:
         except BadRequest as error:
             raise PolicyFault(f"upstream answered with no message: {error.message}") from error
         self.episode.recorder.call(
-            self._messages, message, prompt_ids=prompt_ids, drawn=drawn, usage=usage or counted
+            self._messages,
+            message,
+            prompt_ids=prompt_ids,
+            generation=generation,
+            usage=usage or counted,
         )

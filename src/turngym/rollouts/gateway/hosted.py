@@ -71,7 +71,7 @@ class HostedEnv:
         return task
 
     async def reset(self, task: Task, *, seed: int) -> None:
-        """Begin an episode; ``observation`` is then what the agent should be told."""
+        """Begin an episode; ``observation`` is then what the agent should see."""
         with Boundary("reset", EnvironmentFault, ConfigError):
             found = await self._env.reset(seed=seed, options={"task": task})
         self.observation = found[0]["text"]

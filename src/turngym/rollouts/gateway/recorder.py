@@ -19,8 +19,8 @@ _REWRITTEN = "the messages do not go on from the call before"
 class EpisodeRecorder:
     """Gathers the turns of one episode; each call to the model is one turn.
 
-    Tokens are kept as the server told them, and compared with the call before in token space. Where
-    the server tells none, messages are compared instead.
+    Tokens are kept as the server reported them, and compared with the call before in token space.
+    Where the server reports none, messages are compared instead.
 
     Args:
         env_id: Of the environment, or of whatever the agent works on.
@@ -67,7 +67,7 @@ class EpisodeRecorder:
         answer: Message,
         *,
         prompt_ids: Sequence[int] | None,
-        drawn: Generation | None,
+        generation: Generation | None,
         usage: Mapping[str, float],
     ) -> Turn:
         """Add one answered call.
@@ -76,14 +76,14 @@ class EpisodeRecorder:
             messages: The whole conversation as the agent sent it.
             answer: What the model said.
             prompt_ids: What the server read, or None when it does not tell.
-            drawn: What it drew, or None when it does not tell.
+            generation: What it sampled, or None where it does not say.
             usage: What the call cost.
 
         Returns:
             The new turn.
         """
-        told = len(self._said)
-        goes_on = told > 0 and list(messages[:told]) == self._said
+        known = len(self._said)
+        goes_on = known > 0 and list(messages[:known]) == self._said
         clean = [self._scrubber.message(message) for message in messages]
         clean_answer = self._scrubber.message(answer)
         hides = clean_answer is not answer or any(
@@ -91,12 +91,12 @@ class EpisodeRecorder:
         )
         spans, starts, reason = self._tokens(
             None if hides else prompt_ids,
-            drawn,
+            generation,
             lost=_HID_SECRET if hides else _UNTOLD,
             goes_on=goes_on,
         )
         turn = Turn(
-            observation=tuple(clean if starts or not goes_on else clean[told:]),
+            observation=tuple(clean if starts or not goes_on else clean[known:]),
             action=clean_answer,
             spans=spans,
             reward=self._early,
@@ -112,18 +112,18 @@ class EpisodeRecorder:
     def _tokens(
         self,
         prompt_ids: Sequence[int] | None,
-        drawn: Generation | None,
+        generation: Generation | None,
         *,
         lost: str,
         goes_on: bool,
     ) -> tuple[Any, bool, str | None]:
         """Return spans, whether a segment starts, and why."""
         first = not self._turns
-        if prompt_ids is None or drawn is None:
+        if prompt_ids is None or generation is None:
             self._trace.lose(lost)
             starts = not first and not goes_on
             return (), starts, _REWRITTEN if starts else None
-        traced = self._trace.add(prompt_ids, drawn)
+        traced = self._trace.add(prompt_ids, generation)
         return traced.spans, traced.starts_segment, traced.reason
 
     def reward(self, value: float, *, invalid_action: str | None = None) -> None:

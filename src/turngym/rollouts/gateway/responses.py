@@ -221,7 +221,7 @@ class ResponseWriter:
         model: Any = None,
     ) -> Json:
         body = self._body
-        read, drawn = map(int, usage_of({"usage": usage}))
+        read, written = map(int, usage_of({"usage": usage}))
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self.id,
@@ -243,9 +243,9 @@ class ResponseWriter:
             "usage": {
                 "input_tokens": read,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": drawn,
+                "output_tokens": written,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": read + drawn,
+                "total_tokens": read + written,
             },
         }
 

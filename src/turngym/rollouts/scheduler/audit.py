@@ -28,7 +28,7 @@ class AuditReport:
 
     path: Path
     lineages: int = 0
-    """Processes that were killed or stopped and taken up again."""
+    """Processes that were killed or stopped and resumed."""
     steps: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     episodes: Counter[str] = field(default_factory=Counter)
@@ -38,7 +38,7 @@ class AuditReport:
     tries: Counter[str] = field(default_factory=Counter)
     """Tries by how they ended."""
     generated: int = 0
-    """Drawn tokens of all finished actions, counted from the packed turns."""
+    """Sampled tokens of all finished actions, counted from the packed turns."""
     tokens: Counter[str] = field(default_factory=Counter)
     """Where they went, by ``TOKEN_PLACES``."""
     dropped_tokens: Counter[str] = field(default_factory=Counter)
@@ -99,8 +99,8 @@ def find_ledger(run: Path) -> Path:
 def audit(run: Path) -> AuditReport:
     """Check every promise of the ledger of ``run`` from its rows alone.
 
-    - The packed turns are whole: their checksum holds, and they hold as many drawn tokens as their
-      row says. Turns of a try are numbered without a gap; no try is newer than its episode's.
+    - The packed turns are whole: their checksum holds, and they hold as many sampled tokens as
+      their row says. Turns of a try are numbered without a gap; no try is newer than its episode's.
     - Every episode that an update used is in one update, turn by turn; episodes counted as used are
       used, others are not; dropped ones have a reason. Updates are numbered without a gap.
     - Tokens: generated = trained + masked + dropped + retried + lost + open, where ``open`` belongs
@@ -246,7 +246,7 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         report.generated += loose
         place = _place_of_try(states[grp, member], retry, outcome or "running")
         reason = states[grp, member][2]
-        if outcome is None:  # broken off by the end of a process
+        if outcome is None:  # stopped by the end of a process
             place = "lost"
         elif place == "trained":  # an episode that was cut off by its own limit
             place, reason = "dropped", "cut_off"
@@ -260,10 +260,12 @@ def _check_turns(db: sqlite3.Connection, report: AuditReport) -> None:
         if turn != expected.get(key, 0):
             report.blame(f"episode {grp}.{member}, try {retry}: no turn before turn {turn}")
         expected[key] = turn + 1
-        drawn = _checked_tokens(packed, crc, f"{grp}.{member}, try {retry}, turn {turn}", report)
-        if drawn != tokens:
-            report.blame(f"episode {grp}.{member}: turn {turn} holds {drawn} tokens, not {tokens}")
-        report.generated += drawn
+        sampled = _checked_tokens(packed, crc, f"{grp}.{member}, try {retry}, turn {turn}", report)
+        if sampled != tokens:
+            report.blame(
+                f"episode {grp}.{member}: turn {turn} holds {sampled} tokens, not {tokens}"
+            )
+        report.generated += sampled
         state = states[grp, member]
         place = _place_of_try(state, retry, outcomes.get(key, "running"))
         if any(first <= turn < end for first, end in used.get(key, ())):

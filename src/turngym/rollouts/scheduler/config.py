@@ -104,7 +104,7 @@ class BudgetConfig(StrictModel):
     max_turns: int | None = Field(default=None, ge=1)
     """Turns; None for the environment's own limit alone."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Drawn tokens; checked after each turn."""
+    """Sampled tokens; checked after each turn."""
     extra_turns: int = Field(default=0, ge=0)
     """Turns granted at the limit to an episode that got ahead since the last grant: its potential
     rose, or it earned a reward."""

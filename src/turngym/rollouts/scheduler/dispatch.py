@@ -195,7 +195,7 @@ class Dispatcher:
                 self._drop_running(episode, task, "stale")
 
     def preempt_all(self) -> None:
-        """Stop everything that runs between two turns, to be taken up again first of all."""
+        """Stop everything that runs between two turns, to be resumed first of all."""
         for episode, task in list(self._running.values()):
             episode.stop_asked = True
             if episode.phase == "act" and episode.drop_reason is None:
@@ -420,7 +420,7 @@ class Dispatcher:
         self._jobs.appendleft(job)
 
     def _requeue(self, episode: RunningEpisode) -> None:
-        """Queue an episode that was broken off, to go on where it stood."""
+        """Queue an episode that was stopped, to go on where it stood."""
         job = episode.job
         self._end_try(episode, "preempted", None)
         self._context.stats.waste["retried"] += episode.uncommitted_tokens
@@ -457,7 +457,7 @@ class Dispatcher:
 
 
 def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
-    """Return the prefix of a group's request, with its drawn tokens turned into context."""
+    """Return the prefix of a group's request, with its sampled tokens turned into context."""
     found = []
     for turn in group.request.prefix:
         spans = tuple(
@@ -473,6 +473,6 @@ def _own_tokens(job: QueuedEpisode) -> int:
 
 
 def _lost(episode: RunningEpisode) -> int:
-    """Return the drawn tokens of a try that nobody trains on, those of an unfinished turn too."""
+    """Return the sampled tokens of a try that nobody trains on, those of an unfinished turn too."""
     own = episode.turns[episode.job.trained_to :]
     return episode.uncommitted_tokens + sum(turn.num_sampled_tokens for turn in own)

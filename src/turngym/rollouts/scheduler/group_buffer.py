@@ -202,7 +202,7 @@ class GroupBuffer:
             stored.pack()
 
     def _add_late(self, group: OpenGroup, member: Member) -> None:
-        if group.statistics is None:  # its group was given up
+        if group.statistics is None:  # its group was dropped
             self._drop_members(group.index, [member], "group_failed")
             return
         piece = ReadyGroup(

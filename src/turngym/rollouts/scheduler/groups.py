@@ -103,7 +103,7 @@ class Member:
 
     @property
     def trained_tokens(self) -> int:
-        """Drawn tokens that are trained on."""
+        """Sampled tokens that are trained on."""
         return sum(turn.num_sampled_tokens for turn in self.trained)
 
 

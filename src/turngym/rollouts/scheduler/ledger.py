@@ -2,7 +2,7 @@
 
 One SQLite file in WAL mode. Commits are grouped: what arrives while one is written goes into the
 next. What was committed survives a killed process at once, and a crash of the machine with
-``durable``. Every write is idempotent, and a try that was given up cannot write any more.
+``durable``. Every write is idempotent, and a try that was dropped cannot write any more.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Ledger:
             retry: The try; the turn is refused when there is a newer one.
             turn: Place of the turn in the episode.
             packed: The turn, as ``pack_turn`` gives it.
-            facts: Drawn tokens, oldest version, digest of the observation that it answered.
+            facts: Sampled tokens, oldest version, digest of the observation that it answered.
         """
         row = (key.group, key.member, retry, turn, *facts, zlib.crc32(packed), packed)
         return self._add((sql.COMMIT_TURN, row))

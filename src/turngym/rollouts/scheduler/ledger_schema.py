@@ -2,7 +2,7 @@
 
     groups    one row a group: what was ordered, and whether it is open, closed or dropped
     samples   one row an episode: its state, its newest retry, and why it was dropped
-    tries  one row a try: seeds, how it ended, tokens drawn in a turn that never ended
+    tries  one row a try: seeds, how it ended, tokens sampled in a turn that never ended
     turns     one row a finished turn: the packed turn, its tokens and their oldest version
     steps     one row an update: reserved, applied, sealed by a checkpoint
     uses      one row an episode (or a range of its turns) that an update trained on

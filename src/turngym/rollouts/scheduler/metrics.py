@@ -76,7 +76,7 @@ class SchedulerMetrics:
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     lags: LagCounts = field(default_factory=LagCounts)
     waste: Counter[str] = field(default_factory=Counter)
-    """Drawn tokens that are not trained on, by reason."""
+    """Sampled tokens that are not trained on, by reason."""
     trained: int = 0
     masked: int = 0
     faults: Counter[str] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
 """Finished turns as bytes: a twelfth of the memory of tuples, and what a ledger keeps.
 
-A turn of N tokens is a JSON head and two arrays, int32 ids [N] and log-probs of the drawn tokens.
-Log-probs are float32 where that loses nothing, else float64: they come back as they were drawn.
+A turn of N tokens is a JSON head and two arrays, int32 ids [N] and log-probs of the sampled tokens.
+Log-probs are float32 where that loses nothing, else float64: they come back as they were sampled.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def _unpack_turn(blob: bytes) -> Turn:
 def _spans(
     shape: Sequence[Sequence[Any]], ids: Sequence[int], logprobs: Sequence[float]
 ) -> tuple[TokenSpan, ...]:
-    spans, at, drawn = [], 0, 0
+    spans, at, sampled = [], 0, 0
     for length, version in shape:
-        own = tuple(logprobs[drawn : drawn + length]) if version is not None else ()
+        own = tuple(logprobs[sampled : sampled + length]) if version is not None else ()
         spans.append(
             TokenSpan(
                 token_ids=tuple(ids[at : at + length]),
@@ -104,7 +104,7 @@ def _spans(
             )
         )
         at += length
-        drawn += len(own)
+        sampled += len(own)
     return tuple(spans)
 
 

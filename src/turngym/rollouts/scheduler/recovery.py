@@ -1,8 +1,8 @@
-"""Takes a run up where a process that is gone left its ledger.
+"""Resumes a run where a process that is gone left its ledger.
 
 Steps before the trainer's version are for good. Later ones were trained by weights that are lost:
 they are trained again on the very same groups. Closed groups stay ready. Episodes that ran are
-taken up by carrying their recorded turns out again; their next try shuts out any other writer.
+resumed by carrying their recorded turns out again; their next try shuts out any other writer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def recover(ledger: Ledger, version: int, *, seed: Callable[[int], int]) -> Reco
     """Return what ``ledger`` holds for a trainer whose weights are at ``version``.
 
     ``seed`` gives the root of a group's seeds. Marks earlier steps as sealed.
-    Tokens of versions that are lost (n > ``version``) count as drawn
+    Tokens of versions that are lost (n > ``version``) count as sampled
     as far before it as they were after: their distance in updates goes there and back.
 
     Raises:

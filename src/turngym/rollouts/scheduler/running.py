@@ -30,7 +30,7 @@ class Preempted(EpisodeError):
 
 @dataclass(slots=True, kw_only=True)
 class QueuedEpisode:
-    """One episode that is to be played, or to be taken up again."""
+    """One episode that is to be played, or to be resumed."""
 
     group: OpenGroup
     key: SampleKey
@@ -77,7 +77,7 @@ class Allowance:
         Args:
             turn: The turn.
             turns: Turns so far, this one included.
-            tokens: Drawn tokens so far.
+            tokens: Sampled tokens so far.
         """
         self._earned += max(0.0, turn.reward)
         self._potential = turn.potential
@@ -168,7 +168,7 @@ class RunningEpisode:
         """The turns as the ledger has them."""
         self.tokens = sum(turn.num_sampled_tokens for turn in self.turns)
         self.uncommitted_tokens = 0
-        """Drawn in a turn that has not ended."""
+        """Sampled in a turn that has not ended."""
         self.phase: Phase = "reset"
         self.entered = False
         """Whether its task began."""
@@ -204,7 +204,7 @@ class RunningEpisode:
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Begin a turn: the environment answered."""
         if self.stop_asked:
-            raise Preempted(f"episode {self.job.key}: broken off after {played} turns")
+            raise Preempted(f"episode {self.job.key}: stopped after {played} turns")
         context = self._context
         now = context.clock()
         if self.phase == "reset":

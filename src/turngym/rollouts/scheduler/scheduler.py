@@ -87,7 +87,7 @@ class RolloutScheduler:
         first_group: Running number of the first group.
         version: Version of the policy's weights now.
         ledger: Accounts for every episode; owned by the caller. What an earlier process left in it
-            is taken up.
+            is resumed.
         timeline: Takes down what ran when.
         on_episode: Called after each episode, faults that are not retried included.
         keep_picture: Keeps the ``image`` of each observation.

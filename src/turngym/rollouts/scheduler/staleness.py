@@ -16,14 +16,14 @@ from turngym.types import Turn
 
 
 def turn_version(turn: Turn, otherwise: int) -> int:
-    """Return the version of the oldest token that was drawn in ``turn``.
+    """Return the version of the oldest token that was sampled in ``turn``.
 
     Args:
         turn: One turn.
-        otherwise: For a turn without drawn tokens: the version when it was played.
+        otherwise: For a turn without sampled tokens: the version when it was played.
     """
-    drawn = [span.policy_version for span in turn.spans if span.policy_version is not None]
-    return min(drawn, default=otherwise)
+    sampled = [span.policy_version for span in turn.spans if span.policy_version is not None]
+    return min(sampled, default=otherwise)
 
 
 def trained_turns(

@@ -41,7 +41,7 @@ class StoredMember:
     versions: tuple[int, ...]
     start_version: int
     turn_tokens: tuple[int, ...]
-    """Drawn tokens of each turn."""
+    """Sampled tokens of each turn."""
     live: Trajectory | None
     """The episode as it is."""
     packed: PackedEpisode | None = None
@@ -167,7 +167,7 @@ def _fetch_member(index: int, member: StoredMember, read: ReadEpisode | None) ->
 
 
 def turn_tokens(member: Member) -> tuple[int, ...]:
-    """Return the drawn tokens of each turn."""
+    """Return the sampled tokens of each turn."""
     return tuple(turn.num_sampled_tokens for turn in member.trajectory.turns)
 
 

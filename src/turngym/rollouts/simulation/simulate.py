@@ -73,16 +73,16 @@ class Scenario(StrictModel):
     update_s: float = Field(default=1.0, ge=0)
     """Mean time of one update, uniform between half and one and a half of it."""
     engine_slots: int | None = Field(default=None, ge=1)
-    """Actions drawn at once; None for no limit."""
+    """Actions sampled at once; None for no limit."""
     profile: SimProfile = SimProfile()
     scheduler: SchedulerConfig = SchedulerConfig(concurrency=16, groups_per_step=4)
 
 
 class SimEngine:
-    """Stamps tokens with the version that was live when each of them was drawn.
+    """Stamps tokens with the version that was live when each of them was sampled.
 
     Args:
-        slots: Actions drawn at once; None for no limit.
+        slots: Actions sampled at once; None for no limit.
     """
 
     def __init__(self, slots: int | None = None) -> None:
@@ -98,7 +98,7 @@ class SimEngine:
         self._since.append((asyncio.get_running_loop().time(), version))
 
     async def draw(self, count: int, seconds: float) -> list[int]:
-        """Return the version of each of ``count`` tokens, drawn evenly over ``seconds``."""
+        """Return the version of each of ``count`` tokens, sampled evenly over ``seconds``."""
         if self._room is None:
             return await self._draw(count, seconds)
         async with self._room:
@@ -158,7 +158,7 @@ class SimSession:
         )
 
     def replay(self, observation: Mapping[str, Any], info: Mapping[str, Any], turn: Turn) -> None:
-        """Take up a turn: the random numbers move on as if it had been drawn."""
+        """Replay a turn: the random numbers move on as if it had been sampled."""
         self._decide()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a run begins, how it is taken up again, and how its policy is loaded for use."""
+"""How a run begins, how it is resumed, and how its policy is loaded for use."""
 
 from __future__ import annotations
 

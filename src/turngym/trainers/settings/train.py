@@ -124,9 +124,19 @@ class RolloutConfig(PlayConfig):
         is_sync = self.mode == "sync"
         kind = "in_order" if is_sync else self.admission
         admission = {"type": kind, "staleness": 0 if is_sync else self.staleness}
+        group = self.group.model_copy(update={"late": "drop"})
         return SchedulerConfig.model_validate(
-            {**shared, "admission": admission, "stale": self.stale}
+            {**shared, "group": group, "admission": admission, "stale": self.stale}
         )
+
+    @model_validator(mode="after")
+    def _late_members_are_dropped(self) -> Self:
+        if "late" in self.group.model_fields_set and self.group.late != "drop":
+            raise ValueError(
+                "group.late='carry' trains a member after its group, which no credit method "
+                "compares with it: wanted 'drop'"
+            )
+        return self
 
 
 class EvaluationConfig(StrictModel):
