@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from turngym.agents.engine.protocol import Generation
-from turngym.agents.remote.wire import drawn_of
+from turngym.agents.remote.wire import generation_of
 from turngym.agents.token_trace import TokenTrace
 from turngym.errors import PolicyFault
 from turngym.rollouts.gateway.chunks import ChunkCollector
@@ -158,4 +158,4 @@ def test_tokens_that_cannot_have_been_sampled_are_not_recorded(
 ) -> None:
     rows = {"content": [{"logprob": logprob} for logprob in logprobs]}
     choice = {"token_ids": [1], "logprobs": rows, "finish_reason": "stop", **more}
-    assert drawn_of({"choices": [choice]}) is None
+    assert generation_of({"choices": [choice]}) is None
