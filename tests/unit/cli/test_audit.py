@@ -56,7 +56,7 @@ def test_a_clean_run_is_said_to_be_clean(account: Path, capsys: pytest.CaptureFi
         ),
         (["DELETE FROM uses WHERE step = 1 AND place = 0"], "counts as used, but no update has it"),
         (["UPDATE samples SET reason = NULL WHERE state = 'dropped'"], "without a reason"),
-        (["UPDATE turns SET tokens = tokens + 1 WHERE turn = 0"], "has 8 tokens, not 9"),
+        (["UPDATE turns SET tokens = tokens + 1 WHERE turn = 0"], "holds 8 tokens, not 9"),
         (["UPDATE turns SET crc = 1 WHERE turn = 0"], "the packed turn is damaged"),
         (["DELETE FROM turns WHERE turn = 0 AND grp = 0"], "no turn before turn 1"),
         (["DELETE FROM steps WHERE step = 1"], "not numbered without a gap"),
