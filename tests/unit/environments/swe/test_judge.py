@@ -114,9 +114,13 @@ async def test_half_the_work_counts_half():
 )
 async def test_a_forgery_takes_everything(forge):
     code = BROKEN["code.py"] + f"\ndef forge(name, text):\n    return {forge}\n".encode()
+    forged = 0
     for _ in range(10):
         found = await judged(code, fix=["tests/test_a.py::test_many"] if "==" in forge else FIX)
-        assert (found.is_resolved, found.is_forged, found.fixed) == (False, True, 0.0)
+        assert (found.is_resolved, found.fixed) == (False, 0.0)
+        forged += found.is_forged
+    # One exam in 130 has only mutants that this forgery happens to fail: worth nothing, not accused.
+    assert forged >= 8
 
 
 async def test_what_copies_expected_values_is_found_out():
