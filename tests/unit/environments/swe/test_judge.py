@@ -119,7 +119,7 @@ async def test_a_forgery_takes_everything(forge):
         found = await judged(code, fix=["tests/test_a.py::test_many"] if "==" in forge else FIX)
         assert (found.is_resolved, found.fixed) == (False, 0.0)
         forged += found.is_forged
-    # One exam in 130 has only mutants that this forgery happens to fail: worth nothing, not accused.
+    # One exam in 130 has only mutants that this forgery happens to fail: not accused.
     assert forged >= 8
 
 
