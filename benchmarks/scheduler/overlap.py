@@ -37,7 +37,7 @@ from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.trainers.loop import train
-from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.episode_runner import Playground
 from turngym.trainers.selection.budgets import half_width
 from turngym.trainers.settings.train import TrainConfig
 
@@ -277,8 +277,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write every number here")
     args = parser.parse_args()
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
-    make_env = EpisodeRunner.make_env
-    EpisodeRunner.make_env = lambda self: Waits(make_env(self))  # type: ignore[method-assign]
+    make_env = Playground.make_env
+    Playground.make_env = lambda self: Waits(make_env(self))  # type: ignore[method-assign]
     settings = {"steps": args.steps, "latency_s": args.latency}
     rows = known_rows(args.json, settings)
     with tempfile.TemporaryDirectory() as place:
