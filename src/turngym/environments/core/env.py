@@ -79,7 +79,9 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
         Raises:
             ResetNeeded: The episode is over.
         """
-        parsed = self._parse(action)
+        if self._over or not isinstance(action, str):
+            self._refuse(action)
+        parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
             outcome = self._not_understood(parsed)
         else:
@@ -87,9 +89,10 @@ class TurnEnv(EpisodeCore, gymnasium.Env[Observation, str]):
             outcome = self.turn(parsed)
         if outcome.truncated:
             add_end(outcome, self.end_at_limit())
-        step = self._stepped(action, outcome)
-        limit = self._spent(action, parsed, step)
-        return step if limit is None else self._truncated(step, limit, self.end_at_limit())
+        step = self._stepped(action, parsed, outcome)
+        if (limit := self._spent) is None:
+            return step
+        return self._truncated(limit, step, self.end_at_limit())
 
     def close(self) -> None:
         """Release what the environment holds. Safe to call twice."""
@@ -155,7 +158,9 @@ class AsyncTurnEnv(EpisodeCore):
 
     async def step(self, action: str) -> Step:
         """Carry out what the agent said, as ``TurnEnv.step``."""
-        parsed = self._parse(action)
+        if self._over or not isinstance(action, str):
+            self._refuse(action)
+        parsed = self.action_format.parse(action)
         if isinstance(parsed, InvalidAction):
             outcome = self._not_understood(parsed)
         else:
@@ -163,12 +168,11 @@ class AsyncTurnEnv(EpisodeCore):
             outcome = await self.turn(parsed)
         if outcome.truncated:
             add_end(outcome, await awaited(self.end_at_limit()))
-        step = self._stepped(action, outcome)
-        limit = self._spent(action, parsed, step)
-        if limit is None:
+        step = self._stepped(action, parsed, outcome)
+        if (limit := self._spent) is None:
             return step
-        self._over = True  # also when the judge fails
-        return self._truncated(step, limit, await awaited(self.end_at_limit()))
+        self._over = True  # stays so when the judge fails
+        return self._truncated(limit, step, await awaited(self.end_at_limit()))
 
     async def close(self) -> None:
         """Release what the environment holds. Safe to call twice."""

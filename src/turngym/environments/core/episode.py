@@ -113,6 +113,7 @@ class EpisodeCore:
     _started: bool = False
     _last_text: str = ""
     _is_replaying: bool = False
+    _spent: Limit | None = None
     render_mode: str | None = None
     spec: EnvSpec | None = None
     """As ``gymnasium.make`` made it; None when it was not made by an id."""
@@ -274,7 +275,9 @@ class EpisodeCore:
         return self.task(split, int(self.np_random.integers(_MAX_TASK_INDEX)))
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
-        observation = observation_of(outcome)
+        observation: Observation = {"text": outcome.text}
+        if outcome.image is not None:
+            observation["image"] = outcome.image
         self._last_text = outcome.text
         self._over, self._started = False, True
         if self._log is not None:
@@ -290,18 +293,17 @@ class EpisodeCore:
             limit.start(observation, info)
         return observation, info
 
-    def _parse(self, action: str) -> Parsed:
+    def _refuse(self, action: object) -> None:
         if self._over:
             raise ResetNeeded(f"{self.name}: the episode is over; call reset before step")
-        if not isinstance(action, str):
-            raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
-        return self.action_format.parse(action)
+        raise ConfigError(f"{self.name}: an action is a str, got {type(action).__name__}")
 
     def _not_understood(self, problem: InvalidAction) -> Outcome:
         text = f"{problem.reason} {self.reminder()}".rstrip()
         return Outcome(text=text, invalid_action=problem.reason)
 
-    def _stepped(self, action: str, outcome: Outcome) -> Step:
+    def _stepped(self, action: str, parsed: Parsed, outcome: Outcome) -> Step:
+        """Return the step; ``_spent`` is then the first limit that it reached, if it goes on."""
         text, terminated, truncated = outcome.text, outcome.terminated, outcome.truncated
         self._last_text = text
         self._over = over = terminated or truncated
@@ -312,7 +314,15 @@ class EpisodeCore:
             info["invalid_action"] = outcome.invalid_action
         if over:
             self._note_end(info, _TERMINATED if terminated else _TRUNCATED)
-        return observation_of(outcome), float(outcome.reward), terminated, truncated, info
+        observation: Observation = {"text": text}
+        if outcome.image is not None:
+            observation["image"] = outcome.image
+        spent = None
+        for limit in self.episode_limits:
+            if limit.is_spent(action, parsed, observation, info) and spent is None:
+                spent = limit
+        self._spent = None if over or self._is_replaying else spent
+        return observation, float(outcome.reward), terminated, truncated, info
 
     def _note_end(self, info: Info, stop_reason: str) -> None:
         """Note in ``info`` how the episode ended."""
@@ -320,15 +330,7 @@ class EpisodeCore:
         score = info["score"] if "score" in info else self.score()
         info["score"] = None if score is None else float(score)
 
-    def _spent(self, action: str, parsed: Parsed, step: Step) -> Limit | None:
-        """Count a step; return the first limit that it reached, unless the episode ended anyway."""
-        first = None
-        for limit in () if self._is_replaying else self.episode_limits:
-            if limit.is_spent(action, parsed, step[0], step[4]) and first is None:
-                first = limit
-        return None if self._over else first
-
-    def _truncated(self, step: Step, limit: Limit, end: Outcome | None) -> Step:
+    def _truncated(self, limit: Limit, step: Step, end: Outcome | None) -> Step:
         """Return the step at which ``limit`` ends the episode, judged by ``end_at_limit``."""
         observation, reward, _, _, info = step
         if end is not None:
@@ -490,10 +492,3 @@ def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float)
         rest = reward - sum(parts.values())
         joined["reward_parts"] = {**parts, "end": rest} if abs(rest) > 1e-9 else parts
     return joined
-
-
-def observation_of(outcome: Outcome) -> Observation:
-    """Return what the agent sees of ``outcome``."""
-    if outcome.image is None:
-        return {"text": outcome.text}
-    return {"text": outcome.text, "image": outcome.image}

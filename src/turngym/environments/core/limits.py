@@ -28,7 +28,7 @@ class Limit:
     """Counts what one episode spends; the first field of a subclass is the most it may spend."""
 
     reason: ClassVar[StopReason]
-    spent: Any = field(default=0, init=False)
+    spent: float = field(default=0, init=False)
     """What was counted in this episode; part of snapshots."""
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class TurnLimit(Limit):
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count the step."""
         self.spent += 1
-        return bool(self.spent >= self.max_turns)
+        return self.spent >= self.max_turns
 
 
 @dataclass
@@ -115,7 +115,7 @@ class WallClockLimit(Limit):
 
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Return True when the time is over."""
-        return bool(self.get_state() >= self.max_seconds)
+        return self.get_state() >= self.max_seconds
 
     def get_state(self) -> float:
         """Return the seconds since the reset."""
@@ -147,7 +147,7 @@ class TokenLimit(Limit):
         self.spent += self.count_tokens(action)
         if not self.actions_only:
             self.spent += self.count_tokens(seen["text"])
-        return bool(self.spent >= self.max_tokens)
+        return self.spent >= self.max_tokens
 
 
 @dataclass
@@ -164,7 +164,7 @@ class ToolCallLimit(Limit):
         """Count the action if it is a call that counts."""
         if isinstance(parsed, Action) and self.tool in (None, parsed.name):
             self.spent += 1
-        return bool(self.spent >= self.max_calls)
+        return self.spent >= self.max_calls
 
 
 @dataclass
@@ -182,7 +182,7 @@ class InvalidActionLimit(Limit):
             self.spent += 1
         elif self.consecutive:
             self.spent = 0
-        return bool(self.spent >= self.max_invalid)
+        return self.spent >= self.max_invalid
 
 
 LIMITS: dict[str, type[Limit]] = {
