@@ -1,7 +1,7 @@
 """Training on one screen: imitate, measure, reinforce, measure again.
 
 Every phase begins where ``RunState`` says, and the state changes only together with the weights,
-between two waits. So a run can be stopped at any wait, or killed at any time, and taken up again.
+between two waits. So a run can be stopped at any wait, or killed at any time, and resumed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def _imitate(run: Run, progress: Progress) -> None:
         progress.phase("warm start", run.config.warm_start.max_steps)
         while not await _is_warm(run):
             metrics = imitator.step()
-            run.log(state.warm_steps, metrics)
+            run.log.write(state.warm_steps, metrics)
             state.warm_steps += 1
             progress.advance(state.warm_steps, metrics)
             await run.folder.outbox.settle()  # where a signal may stop the run
@@ -125,18 +125,18 @@ async def _reinforce(run: Run, progress: Progress) -> None:
     async with open_batches(run) as batches:
         while not await _is_good(run):
             batch = await batches.take(run.state.step)
-            run.lap("rollout_s")
+            run.log.record("rollout_s")
             credit = await uncut(run.assign_credit(batch.chosen))
-            run.lap("credit_s")
+            run.log.record("credit_s")
             trained = await uncut(asyncio.to_thread(run.update, credit.samples))
             metrics = step_metrics(batch, credit) | trained
             run.finish_step(metrics, batch.played, faults=sum(batch.faults.values()))
             uncut.check()
             async with batches.publishing(run.state.step):
                 await run.publish()
-            is_kept = run.keep()
+            is_saved = run.save_if_due()
             await run.folder.outbox.settle()
-            if is_kept:
+            if is_saved:
                 batches.mark_checkpointed(run.state.step)
             progress.advance(run.state.step, metrics)
     run.begin("after")
@@ -151,7 +151,7 @@ async def _is_good(run: Run) -> bool:
         found = await run.validate("validation", state.step)
         target = config.target_success
         state.reached_target = target is not None and (found.success or 0.0) >= target
-        run.draw_now_and_then()
+        run.log.draw_now_and_then()
     return is_last or state.reached_target
 
 
@@ -172,7 +172,7 @@ def _judge_start(run: Run, progress: Progress) -> None:
     """Say it aloud when the warm start is too weak for reinforcement to build on."""
     success = run.state.warm_success or 0.0
     is_failed = success < FAILED_START
-    run.log(run.state.warm_steps, {"warm_start/failed": float(is_failed)})
+    run.log.write(run.state.warm_steps, {"warm_start/failed": float(is_failed)})
     if is_failed:
         progress.note(
             f"the warm start reached {success:.0%} sampled success, below {FAILED_START:.0%}: "

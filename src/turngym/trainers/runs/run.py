@@ -85,15 +85,15 @@ class Run:
             with_parts(EngineModel(engine, self.renderer, sampling=sampling), config.agent)
             for sampling in (self.sampling, replace(self.sampling, temperature=0.0))
         )
-        self.recorder = RunLog(config, folder, state)
+        self.log = RunLog(config, folder, state)
         self._checkpointer = Checkpointer(
-            config, folder, state, self.recorder, model=model, tokenizer=tokenizer
+            config, folder, state, self.log, model=model, tokenizer=tokenizer
         )
 
     async def close(self) -> None:
         """Close what is open. Safe to call twice."""
         await self._engine.close()
-        self.recorder.close()
+        self.log.close()
         self.runner.close()
 
     async def publish(self) -> None:
@@ -102,22 +102,16 @@ class Run:
         weights = full_state(self.model) if learning is None else learning.learner.weights()
         await self._engine.publish(weights, self.state.step)
 
-    def lap(self, name: str) -> None:
-        """Count the seconds since the last call under ``name``."""
-        self.recorder.record(name)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write numbers, and apart from them the seconds since the last time."""
-        self.recorder.write(step, metrics)
-
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
-        """Play the validation tasks with the newest weights, log and keep what was seen."""
+        """Play the validation tasks with the newest weights; log and save what was seen."""
         await self.publish()
-        self.lap("update_s")
+        self.log.record("update_s")
         trajectories = await self.runner.validation_episodes(self.sampled, purpose, step)
-        self.lap("validation_s")
+        self.log.record("validation_s")
         found = summarize(trajectories)
-        self.log(step, evaluation_metrics(purpose, found) | success_by_env(purpose, trajectories))
+        self.log.write(
+            step, evaluation_metrics(purpose, found) | success_by_env(purpose, trajectories)
+        )
         label = f"{step:06d}" if purpose == "validation" else f"{purpose}-{step:06d}"
         self.folder.keep_trajectories(label, trajectories)
         self.state.validated = step
@@ -153,21 +147,21 @@ class Run:
         """Change the weights once and return ``train/*``."""
         assert self.learning is not None
         metrics = self.learning.learner.update(samples)
-        self.lap("update_s")
+        self.log.record("update_s")
         return metrics
 
     def finish_step(
         self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, faults: int
     ) -> None:
-        """Close a step: log and count. The new weights are neither published nor kept yet."""
+        """Close a step: log and count. The new weights are neither published nor saved yet."""
         state = self.state
-        self.log(state.step, metrics)
+        self.log.write(state.step, metrics)
         state.step += 1
         state.episodes += sum(len(group.trajectories) for group in groups) + faults
         state.faults += faults
 
-    def keep(self) -> bool:
-        """Keep the run when it is due, and say whether it was."""
+    def save_if_due(self) -> bool:
+        """Save the run when it is due, and say whether it was."""
         is_due = self.state.step % self.config.run.checkpoint_every == 0
         if is_due:
             self.save()
@@ -176,8 +170,8 @@ class Run:
     def finish_measure(self, found: HeldOut, trajectories: Sequence[Trajectory]) -> None:
         """Close a held-out measurement and enter the next phase."""
         state = self.state
-        self.lap("held_out_s")
-        self.log(
+        self.log.record("held_out_s")
+        self.log.write(
             state.step,
             evaluation_metrics("held_out/sampled", found.sampled)
             | evaluation_metrics("held_out/greedy", found.greedy)
@@ -193,14 +187,10 @@ class Run:
 
     def conclude(self) -> None:
         """Write what came of a run that is done."""
-        self.recorder.draw()
+        self.log.draw()
         self.folder.outbox.write(
             self.folder.summary, lambda: self.folder.conclude(self.result().to_json())
         )
-
-    def draw_now_and_then(self) -> None:
-        """Draw the learning curve, unless that was just done."""
-        self.recorder.draw_now_and_then()
 
     def result(self) -> TrainResult:
         """Return what came of a run that is done."""
@@ -247,7 +237,7 @@ class Run:
         return self.learning
 
     def begin(self, phase: Phase) -> None:
-        """Enter a phase and keep the run."""
+        """Enter a phase and save the run."""
         self.state.phase = phase
         self.state.validated = -1
         if phase == "train":
