@@ -23,12 +23,12 @@ import math
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 import turngym
@@ -37,7 +37,7 @@ from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.trainers.loop import train
-from turngym.trainers.runs.episode_runner import Playground
+from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.selection.budgets import half_width
 from turngym.trainers.settings.train import TrainConfig
 
@@ -118,10 +118,10 @@ class LightsEnv(TextGame):
         return MEANING[self.state[0][min(len(self.state[1]), LIGHTS - 1)]]
 
 
-class Waits(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Waits:
     """Answers as its environment does, after a log-normal time.
 
-    ``reset`` and ``step`` are coroutines, which rollouts wait for without holding up others.
+    Its calls are coroutines, which rollouts wait for without holding up others.
     """
 
     mean_s = 0.0
@@ -129,12 +129,23 @@ class Waits(gymnasium.Wrapper[Any, Any, Any, Any]):
     waited_s = 0.0
     _rng = np.random.default_rng(0)
 
-    async def reset(self, **arguments: Any) -> Any:  # type: ignore[override]
+    def __init__(self, make_env: Callable[[], Any]) -> None:
+        self.env = make_env()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment or its wrappers."""
+        return self.env.get_wrapper_attr(name)
+
+    async def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    async def reset(self, **arguments: Any) -> Any:
         """Wait, then begin."""
         await self._wait()
         return self.env.reset(**arguments)
 
-    async def step(self, action: Any) -> Any:  # type: ignore[override]
+    async def step(self, action: Any) -> Any:
         """Wait, then carry out the action."""
         await self._wait()
         return self.env.step(action)
@@ -277,8 +288,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write every number here")
     args = parser.parse_args()
     turngym.register(GAME, f"{__name__}:LightsEnv", family="bench", max_turns=LIGHTS + 1)
-    make_env = Playground.make_env
-    Playground.make_env = lambda self: Waits(make_env(self))  # type: ignore[method-assign]
+    made = EpisodeRunner.__init__
+
+    def waiting(runner: EpisodeRunner, config: TrainConfig) -> None:
+        made(runner, config)
+        makers = runner.make_env.items()
+        runner.make_env = {env_id: partial(Waits, make) for env_id, make in makers}
+
+    EpisodeRunner.__init__ = waiting  # type: ignore[method-assign]
     settings = {"steps": args.steps, "latency_s": args.latency}
     rows = known_rows(args.json, settings)
     with tempfile.TemporaryDirectory() as place:

@@ -181,7 +181,7 @@ def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> N
         (["algo=ppo"], "wanted rollout.stale='drop' or"),
         (["algo.loss.old_policy=current", "learner.num_minibatches=1",
           'algo.loss.correction={"weight": "none", "reject": []}'], "lets older weights sample"),
-        (["rollout.group.late=carry"], "wanted 'drop'"),
+        (["rollout.group.late=carry"], "Input should be 'drop'"),
         (["rollout.group.quorum=9"], "wanted group.quorum <= group_size, got 9 > 4"),
     ],
 )  # fmt: skip

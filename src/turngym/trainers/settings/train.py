@@ -17,7 +17,12 @@ from turngym.agents.engine.config import (
     TinyModelConfig,
 )
 from turngym.config import StrictModel, toml_files
-from turngym.rollouts.scheduler.config import PlayConfig, SchedulerConfig, check_schedule
+from turngym.rollouts.scheduler.config import (
+    GroupConfig,
+    PlayConfig,
+    SchedulerConfig,
+    check_schedule,
+)
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.loss import RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
@@ -91,9 +96,17 @@ class TrainedAgentConfig(PartsConfig):
     does without."""
 
 
+class TrainedGroupConfig(GroupConfig):
+    """When a group that is trained on is complete."""
+
+    late: Literal["drop"] = "drop"
+    """No credit method compares a late member with the group that closed without it."""
+
+
 class RolloutConfig(PlayConfig):
     """How episodes are played for training."""
 
+    group: TrainedGroupConfig = TrainedGroupConfig()
     engine: EngineConfig = LocalEngineConfig()
     """What samples the tokens."""
     group_size: int = Field(default=8, ge=1)
@@ -124,19 +137,9 @@ class RolloutConfig(PlayConfig):
         is_sync = self.mode == "sync"
         kind = "in_order" if is_sync else self.admission
         admission = {"type": kind, "staleness": 0 if is_sync else self.staleness}
-        group = self.group.model_copy(update={"late": "drop"})
         return SchedulerConfig.model_validate(
-            {**shared, "group": group, "admission": admission, "stale": self.stale}
+            {**shared, "admission": admission, "stale": self.stale}
         )
-
-    @model_validator(mode="after")
-    def _late_members_are_dropped(self) -> Self:
-        if "late" in self.group.model_fields_set and self.group.late != "drop":
-            raise ValueError(
-                "group.late='carry' trains a member after its group, which no credit method "
-                "compares with it: wanted 'drop'"
-            )
-        return self
 
 
 class EvaluationConfig(StrictModel):
