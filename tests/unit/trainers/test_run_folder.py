@@ -173,3 +173,13 @@ def test_seconds_add_up_over_resumptions(tmp_path: Path) -> None:
         file.write('{"step": 2, "sec')  # the process was killed here
     with RunFolder(tmp_path, config()) as folder:
         assert folder.seconds() == 3.5
+
+
+def test_settings_that_are_written_can_be_read_back() -> None:
+    for overrides in (
+        [],
+        ["rollout.group.quorum=2"],
+        ["rollout.mode=overlap", "rollout.staleness=0"],
+    ):
+        made = config(*overrides)
+        assert TrainConfig.model_validate_json(made.model_dump_json()) == made
