@@ -16,17 +16,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES = ("src", "docs", "examples", "README.md", "CHANGELOG.md")
 KINDS = (".py", ".md", ".toml")
 STILL: dict[str, int] = {
-    "drawn": 39,
-    "draws": 22,
-    "told": 42,
-    "tells": 19,
-    "taken up": 3,
+    "drawn": 23,
+    "draws": 14,
+    "told": 32,
+    "tells": 10,
+    "taken up": 1,
     "take up": 1,
-    "takes up": 1,
-    "given up": 2,
     "give up": 1,
-    "broken off": 1,
-    "in the same breath": 2,
+    "in the same breath": 1,
     "oracle": 2,
     "singleton": 1,
     "fusion": 2,
@@ -38,9 +35,8 @@ STILL: dict[str, int] = {
     "sealed": 15,
     "Line": 1,
     "Said": 1,
-    "Contender": 11,
     "whoever": 17,
-    "nobody": 41,
+    "nobody": 32,
 }
 EXEMPT = re.compile(r"renamed|new name|<!--|```")
 """Lines that name an old word on purpose."""

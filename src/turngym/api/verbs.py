@@ -139,12 +139,12 @@ def compare(
     from turngym.errors import TrainingError
     from turngym.reports.comparison import rank
     from turngym.reports.runs import read_run
-    from turngym.trainers.runs.comparison import Contender, plan
+    from turngym.trainers.runs.comparison import ComparedAlgo, plan
 
     named = algos if isinstance(algos, Mapping) else {Path(algo).stem: algo for algo in algos}
     heats = plan(
         [env],
-        [Contender(name=name, algo=algo) for name, algo in named.items()],
+        [ComparedAlgo(name=name, algo=algo) for name, algo in named.items()],
         sources=sources,
         seeds=seeds,
         budget_episodes=budget_episodes,

@@ -18,7 +18,7 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.records import write_json
 
 if TYPE_CHECKING:
-    from turngym.trainers.runs.comparison import Contender
+    from turngym.trainers.runs.comparison import ComparedAlgo
 
 _NAME = re.compile(r"^[\w.-]+$")
 _RESERVED = ("start", "warm-start")
@@ -61,19 +61,19 @@ def compare(
     from turngym.reports.runs import COMPARISON_FILE, read_run
     from turngym.trainers.runs.comparison import plan
 
-    contenders = contenders_of(algos, own or [])
-    names = [contender.name for contender in contenders]
+    compared = compared_algos(algos, own or [])
+    names = [one.name for one in compared]
     if reference is not None and reference not in names:
         raise unknown_name("--reference", reference, names)
     heats = plan(
         [name for part in env or [] for name in part.split(",") if name],
-        contenders,
+        compared,
         sources=sources or [],
         seeds=seeds,
         budget_episodes=budget_episodes,
         out=out,
     )
-    settings = {c.name: list(c.settings) for c in contenders if c.settings}
+    settings = {c.name: list(c.settings) for c in compared if c.settings}
     content = {"turngym": __version__, "budget_episodes": budget_episodes, "settings": settings}
     write_json(writable_folder(out) / COMPARISON_FILE, content)
     runs = [run for heat in heats for run in heat.runs]
@@ -93,7 +93,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def contenders_of(algos: str, own: Sequence[str]) -> list[Contender]:
+def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:
     """Return the algorithms of ``--algos`` with the settings of ``--set``.
 
     Args:
@@ -103,7 +103,7 @@ def contenders_of(algos: str, own: Sequence[str]) -> list[Contender]:
     Raises:
         ConfigError: An algorithm is there twice or has no good name; a setting has no algorithm.
     """
-    from turngym.trainers.runs.comparison import Contender
+    from turngym.trainers.runs.comparison import ComparedAlgo
 
     chosen: dict[str, str] = {}
     for part in filter(None, algos.split(",")):
@@ -125,6 +125,6 @@ def contenders_of(algos: str, own: Sequence[str]) -> list[Contender]:
             raise unknown_name(f"algorithm in --set {part!r},", name, settings)
         settings[name].append(setting)
     return [
-        Contender(name=name, algo=algo, settings=tuple(settings[name]))
+        ComparedAlgo(name=name, algo=algo, settings=tuple(settings[name]))
         for name, algo in chosen.items()
     ]

@@ -11,12 +11,12 @@ from helpers.cli import TINY_RUN
 from turngym.agents.engine.config import PretrainedModelConfig
 from turngym.config import load_config
 from turngym.errors import ConfigError, UnknownNameError
-from turngym.trainers.runs.comparison import Contender, Heat, plan, shipped_config
+from turngym.trainers.runs.comparison import ComparedAlgo, Heat, plan, shipped_config
 from turngym.trainers.settings.train import TrainConfig
 
-GRPO = Contender(name="grpo", algo="grpo")
+GRPO = ComparedAlgo(name="grpo", algo="grpo")
 NULL = "algo.advantage.batch=null"
-RLOO = Contender(name="rloo", algo="rloo", settings=("learner.num_minibatches=1",))
+RLOO = ComparedAlgo(name="rloo", algo="rloo", settings=("learner.num_minibatches=1",))
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def settings(tmp_path: Path) -> str:
 def planned(out: Path, *sources: str, **changes: Any) -> list[Heat]:
     wanted: dict[str, Any] = {
         "envs": [],
-        "contenders": [GRPO, RLOO],
+        "compared": [GRPO, RLOO],
         "seeds": 2,
         "budget_episodes": 42,
         **changes,
     }
-    return plan(wanted.pop("envs"), wanted.pop("contenders"), sources=sources, out=out, **wanted)
+    return plan(wanted.pop("envs"), wanted.pop("compared"), sources=sources, out=out, **wanted)
 
 
 def test_all_begin_with_one_model_and_play_as_many_episodes(tmp_path: Path, settings: str) -> None:
@@ -69,9 +69,9 @@ def test_all_begin_with_one_model_and_play_as_many_episodes(tmp_path: Path, sett
 def test_an_algorithm_may_have_another_group_size_at_the_same_budget_and_evaluations(
     tmp_path: Path, settings: str
 ) -> None:
-    big = Contender(name="big", algo="grpo", settings=("rollout.group_size=4",))
+    big = ComparedAlgo(name="big", algo="grpo", settings=("rollout.group_size=4",))
     sources = [settings, "evaluation.every=4"]
-    [heat, *_] = planned(tmp_path, *sources, contenders=[GRPO, big], budget_episodes=40)
+    [heat, *_] = planned(tmp_path, *sources, compared=[GRPO, big], budget_episodes=40)
     found = {run.name: (run.config.run.steps, run.config.evaluation.every) for run in heat.runs}
     assert found == {"grpo": (10, 4), "big": (5, 2)}
 
@@ -111,7 +111,7 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
     other = shipped_config("text/wordle")
     assert other["env"]["id"] == "text/wordle"
     assert other["rollout"] == demo["rollout"]
-    [heat] = planned(tmp_path, envs=["text/taxi"], seeds=1, budget_episodes=128, contenders=[GRPO])
+    [heat] = planned(tmp_path, envs=["text/taxi"], seeds=1, budget_episodes=128, compared=[GRPO])
     assert heat.runs[0].config.rollout.groups_per_step == 16
 
 
@@ -124,19 +124,19 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
         ({}, ["algo.name=x"], "algo.name: algorithms come from --algos; to change one, --set NAME"),
         ({}, ["learner.lrr=1"], "learner.lrr: unknown key. Did you mean 'lr'?"),
         ({"envs": ["text/mze"]}, [], "Did you mean 'text/maze'?"),
-        ({"contenders": [Contender(name="a", algo="gpro")]}, [], "a: unknown algo preset 'gpro'"),
+        ({"compared": [ComparedAlgo(name="a", algo="gpro")]}, [], "a: unknown algo preset 'gpro'"),
         (
-            {"contenders": [Contender(name="a", algo="grpo", settings=("env.id=text/taxi",))]},
+            {"compared": [ComparedAlgo(name="a", algo="grpo", settings=("env.id=text/taxi",))]},
             [],
             "--set a:env.id: an algorithm of its own may only have algo, learner, regularizer, ro",
         ),
         (
-            {"contenders": [Contender(name="a", algo="ppo", settings=(NULL,))]},
+            {"compared": [ComparedAlgo(name="a", algo="ppo", settings=(NULL,))]},
             [],
             "text/maze, seed 0, a: a setting is null where the default is not, which TOML cannot",
         ),
         (
-            {"contenders": [Contender(name="a", algo="grpo", settings=("learner.lr=fast",))]},
+            {"compared": [ComparedAlgo(name="a", algo="grpo", settings=("learner.lr=fast",))]},
             [],
             "a: learner.lr: ",
         ),
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
 
 def test_an_unknown_preset_names_the_nearest(tmp_path: Path, settings: str) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'gigpo'"):
-        planned(tmp_path, settings, contenders=[Contender(name="a", algo="gigop")])
+        planned(tmp_path, settings, compared=[ComparedAlgo(name="a", algo="gigop")])
 
 
 def test_without_environment_and_file_there_is_nothing_to_do(tmp_path: Path) -> None:

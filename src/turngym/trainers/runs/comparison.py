@@ -35,7 +35,7 @@ _OWN = ("algo", "learner", "regularizer", "rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class ComparedAlgo:
     """One algorithm of a comparison."""
 
     name: str
@@ -116,7 +116,7 @@ class Heat:
 
 def plan(
     envs: Sequence[str],
-    contenders: Sequence[Contender],
+    compared: Sequence[ComparedAlgo],
     *,
     sources: Sequence[str],
     seeds: int,
@@ -127,7 +127,7 @@ def plan(
 
     Args:
         envs: Environments; without any, that of ``sources``.
-        contenders: At least one, each with a name of its own.
+        compared: At least one, each with a name of its own.
         sources: TOML files and ``key.path=value``; without a file, the shipped settings for the
             environment, or else those of the demo.
         seeds: Runs of each algorithm in each environment, with seeds 0, 1, ...
@@ -141,11 +141,11 @@ def plan(
     has_file = any("=" not in source for source in sources)
     if not envs and not has_file:
         raise ConfigError("compare: wanted --env ENV, or a TOML file that names one")
-    _check_keys(sources, contenders)
+    _check_keys(sources, compared)
     heats: list[Heat] = []
     for env in envs or [load_config(TrainConfig, sources).env.id]:
         base = _base(env, sources, has_file=has_file)
-        heats += [_heat(base, contenders, s, budget_episodes, out) for s in range(seeds)]
+        heats += [_heat(base, compared, s, budget_episodes, out) for s in range(seeds)]
     for heat in heats:
         for run in filter(None, (heat.warm_start, *heat.runs)):
             run.check()
@@ -164,7 +164,7 @@ def shipped_config(env: str) -> dict[str, Any]:
     return _in_env(chosen.model_dump(mode="json"), env)
 
 
-def _check_keys(sources: Sequence[str], contenders: Sequence[Contender]) -> None:
+def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> None:
     for key in (source.split("=")[0] for source in sources if "=" in source):
         if key in _FIXED:
             raise ConfigError(
@@ -175,11 +175,11 @@ def _check_keys(sources: Sequence[str], contenders: Sequence[Contender]) -> None
             raise ConfigError(
                 f"{key}: algorithms come from --algos; to change one, --set NAME:{key}=..."
             )
-    for contender in contenders:
-        for key in (setting.split("=")[0] for setting in contender.settings):
+    for one in compared:
+        for key in (setting.split("=")[0] for setting in one.settings):
             if key.split(".")[0] not in _OWN:
                 raise ConfigError(
-                    f"--set {contender.name}:{key}: an algorithm of its own may only have "
+                    f"--set {one.name}:{key}: an algorithm of its own may only have "
                     f"{', '.join(_OWN)}; what is the same for all stands without --set"
                 )
 
@@ -203,7 +203,7 @@ def _in_env(settings: dict[str, Any], env: str) -> dict[str, Any]:
 
 def _heat(
     base: Mapping[str, Any],
-    contenders: Sequence[Contender],
+    compared: Sequence[ComparedAlgo],
     seed: int,
     budget_episodes: int,
     out: Path,
@@ -219,14 +219,14 @@ def _heat(
         )
         begin = _begin_with(own, start)
     runs = []
-    for contender in contenders:
-        config = _contender_config(own, begin, contender, budget_episodes)
+    for one in compared:
+        config = _algo_config(own, begin, one, budget_episodes)
         runs.append(
             PlannedRun(
                 env=env,
                 seed=seed,
-                name=contender.name,
-                folder=place / contender.name,
+                name=one.name,
+                folder=place / one.name,
                 config=config,
             )
         )
@@ -250,25 +250,25 @@ def _begin_with(own: TrainConfig, start: Path) -> dict[str, Any]:
     return {"model": model, "warm_start": {"episodes": 0}}
 
 
-def _contender_config(
-    own: TrainConfig, begin: Mapping[str, Any], contender: Contender, budget_episodes: int
+def _algo_config(
+    own: TrainConfig, begin: Mapping[str, Any], one: ComparedAlgo, budget_episodes: int
 ) -> TrainConfig:
     shared = {**own.model_dump(mode="json"), **begin}
     shared["warm_start"] = {**own.warm_start.model_dump(mode="json"), **begin.get("warm_start", {})}
     shared["evaluation"]["target_success"] = None
-    sources: list[Any] = [shared, {"algo": contender.algo}, *contender.settings]
-    sources.append({"algo": {"name": contender.name}})
+    sources: list[Any] = [shared, {"algo": one.algo}, *one.settings]
+    sources.append({"algo": {"name": one.name}})
     try:
         config = load_config(TrainConfig, sources)
         check_needs(config)
     except ConfigError as error:
-        lines = (f"{contender.name}: {line}" for line in str(error).splitlines())
+        lines = (f"{one.name}: {line}" for line in str(error).splitlines())
         raise type(error)("\n".join(lines)) from error
     per_step = _episodes_per_update(config)
     steps = budget_episodes // per_step
     if steps < 1:
         raise ConfigError(
-            f"--budget-episodes {budget_episodes}: one update of {contender.name!r} takes "
+            f"--budget-episodes {budget_episodes}: one update of {one.name!r} takes "
             f"{per_step} episodes (rollout.groups_per_step * rollout.group_size)"
         )
     # All are evaluated after as many episodes, as nearly as their updates allow.
