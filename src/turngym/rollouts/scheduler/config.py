@@ -116,8 +116,11 @@ class DeadlineConfig(StrictModel):
     """Seconds that one call may take; past it the call is a fault. None for no limit."""
 
     reset_s: float | None = Field(default=None, gt=0)
+    """Of a reset."""
     act_s: float | None = Field(default=None, gt=0)
+    """Of one action of the policy."""
     step_s: float | None = Field(default=None, gt=0)
+    """Of one step of the environment."""
     close_s: float = Field(default=10.0, gt=0)
     """Closing an environment; past it, it is abandoned."""
 
