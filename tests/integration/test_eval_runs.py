@@ -168,7 +168,7 @@ def test_a_comparison_has_a_reference_of_choice(two_runs: Path, capsys: Captured
     assert main(["report", *folders, *options]) == 0
     [found, _] = json.loads(capsys.readouterr().out)["comparisons"]
     assert (found["run"], found["differences"]["success"][0] < 0) == ("random", True)
-    assert main(["report", *folders, "--reference", "oracel"]) == 2
+    assert main(["report", *folders, "--reference", "exprt"]) == 2
     assert "Did you mean 'expert'?" in capsys.readouterr().err
 
 
