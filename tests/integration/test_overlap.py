@@ -15,7 +15,7 @@ from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
-from turngym.rollouts.scheduler.pool import Lease
+from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.settings.train import TrainConfig
@@ -99,11 +99,12 @@ def test_episodes_go_on_while_credit_is_computed(
     reset, step, leases = Lease.reset, Lease.step, list[Lease]()
 
     def note(lease: Lease, **options: Any) -> Any:
-        leases.append(lease)
+        if type(lease._pool) is EnvPool:  # of training, not of an evaluation
+            leases.append(lease)
         return reset(lease, **options)
 
     async def step_later(lease: Lease, action: str) -> Any:
-        is_later = leases.index(lease) >= SETTINGS["rollout"]["group_size"]
+        is_later = lease in leases[SETTINGS["rollout"]["group_size"] :]
         while is_later and not meeting.credit_began.is_set():
             await asyncio.sleep(0.001)
         answer = step(lease, action)
