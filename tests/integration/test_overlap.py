@@ -107,7 +107,7 @@ def test_episodes_go_on_while_credit_is_computed(
         is_later = lease in leases[SETTINGS["rollout"]["group_size"] :]
         while is_later and not meeting.credit_began.is_set():
             await asyncio.sleep(0.001)
-        answer = step(lease, action)
+        answer = await step(lease, action)
         if is_later:
             meeting.stepped.set()
         return answer
