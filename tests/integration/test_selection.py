@@ -131,10 +131,6 @@ def test_no_choice_is_the_loop_as_it_was(tmp_path: Path) -> None:
             ['selection.replay={"type": "imitation"}', "algo.loss.aggregation=prompt_mean"],
             "another aggregation than 'prompt_mean'",
         ),
-        (
-            ['selection.condition={"type": "prefix"}', "env.num_train_tasks=99"],
-            "set rollout.mode='overlap'",
-        ),
     ],
 )  # fmt: skip
 def test_choices_that_cannot_work_are_refused(overrides: list[str], message: str) -> None:
