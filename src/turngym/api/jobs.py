@@ -146,9 +146,7 @@ async def _stop(process: Process) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the variables of a child: one thread, and the same ``turngym`` as ours."""
-    import turngym
-
-    source = str(Path(turngym.__file__).parents[1])
+    source = str(Path(__file__).parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
