@@ -153,6 +153,24 @@ class ReadyGroup:
         return tuple(t.episode_return for t in self.trajectories)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one update trains on."""
+
+    step: int
+    """Version of the weights that train; afterwards version ``step + 1`` is published."""
+    groups: tuple[ReadyGroup, ...]
+    extra: tuple[ReadyGroup, ...] = ()
+    """Late members, trained early turns and what the selection replays; not counted as groups."""
+    replayed: bool = False
+    """It was composed before a crash, and is the same to the last token."""
+
+    @property
+    def trajectory_groups(self) -> list[TrajectoryGroup]:
+        """The groups as credit assignment takes them, without the extra ones."""
+        return [group.group for group in self.groups]
+
+
 @dataclass(slots=True, kw_only=True)
 class OpenGroup:
     """A group that is being played."""

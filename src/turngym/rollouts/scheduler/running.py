@@ -11,11 +11,11 @@ from turngym.agents.policy import PolicyTurn
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, KeepPicture, ReplayedTurn, digest_of
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
-from turngym.rollouts.scheduler.groups import OpenGroup, SampleKey
+from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import pack_turn
-from turngym.rollouts.scheduler.staleness import turn_version
+from turngym.rollouts.scheduler.staleness import partial_end, turn_version
 from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.types import StopReason, Trajectory, Turn
 
@@ -277,6 +277,38 @@ class RunningEpisode:
     def carried(self) -> list[ReplayedTurn]:
         """Return the finished turns, to be carried out again by the next try."""
         return [ReplayedTurn(turn, seen) for turn, seen in zip(self.turns, self.seen, strict=True)]
+
+    def take_part(self, version: int, bound: int) -> Member | None:
+        """Return the turns that can be trained at ``version`` or never, each once; None without.
+
+        Args:
+            version: Version of the weights that train now.
+            bound: Updates that a token may be old at most.
+        """
+        job = self.job
+        end = partial_end(self.versions, start=job.trained_to, version=version, bound=bound)
+        if end == job.trained_to or job.group.closed:
+            return None
+        trajectory = Trajectory(
+            env_id=job.spec.env_id,
+            task_id=job.spec.task.id,
+            env_seed=job.spec.env_seed,
+            policy_seed=job.spec.policy_seed,
+            attempt=job.spec.attempt,
+            turns=tuple(self.turns[:end]),
+            stop_reason=StopReason.TRUNCATED_ENV,
+            metadata={"partial": True},
+        )
+        first, job.trained_to = job.trained_to, end
+        return Member(
+            number=job.key.member,
+            retry=self.retry,
+            trajectory=trajectory,
+            first_turn=first,
+            end_turn=end,
+            versions=tuple(self.versions[:end]),
+            start_version=self.start_version,
+        )
 
     def _draw_span(self, kind: str, name: str, now: float) -> None:
         timeline = self._context.timeline

@@ -18,7 +18,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from turngym.agents.policy import Policy
@@ -30,9 +29,8 @@ from turngym.rollouts.scheduler.config import SchedulerConfig, check_schedule
 from turngym.rollouts.scheduler.dispatch import Dispatcher
 from turngym.rollouts.scheduler.group_buffer import GroupBuffer
 from turngym.rollouts.scheduler.groups import (
-    Member,
+    Batch,
     OpenGroup,
-    ReadyGroup,
     Selection,
     group_seed,
     requested_episodes,
@@ -43,31 +41,11 @@ from turngym.rollouts.scheduler.packing import pack_turns
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import Recovery, recover
 from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, TurnBarrier
-from turngym.rollouts.scheduler.staleness import partial_end
 from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.rollouts.scheduler.watchdog import Stuck, Watchdog, describe_groups
-from turngym.types import StopReason, Trajectory, TrajectoryGroup
 
 LoadWeights = Callable[[], Awaitable[None] | None]
 """Puts new weights into the engine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one update trains on."""
-
-    step: int
-    """Version of the weights that train; afterwards version ``step + 1`` is published."""
-    groups: tuple[ReadyGroup, ...]
-    extra: tuple[ReadyGroup, ...] = ()
-    """Late members, trained early turns and what the selection replays; not counted as groups."""
-    replayed: bool = False
-    """It was composed before a crash, and is the same to the last token."""
-
-    @property
-    def trajectory_groups(self) -> list[TrajectoryGroup]:
-        """The groups as credit assignment takes them, without the extra ones."""
-        return [group.group for group in self.groups]
 
 
 class RolloutScheduler:
@@ -447,33 +425,9 @@ class RolloutScheduler:
     def _train_partial(self) -> None:
         """Take the turns of running episodes that can be trained at this version or never."""
         for episode in self._dispatch.episodes():
-            job, bound = episode.job, self.config.admission.staleness
-            end = partial_end(
-                episode.versions, start=job.trained_to, version=self.version, bound=bound
-            )
-            if end == job.trained_to or job.group.closed:
-                continue
-            trajectory = Trajectory(
-                env_id=job.spec.env_id,
-                task_id=job.spec.task.id,
-                env_seed=job.spec.env_seed,
-                policy_seed=job.spec.policy_seed,
-                attempt=job.spec.attempt,
-                turns=tuple(episode.turns[:end]),
-                stop_reason=StopReason.TRUNCATED_ENV,
-                metadata={"partial": True},
-            )
-            member = Member(
-                number=job.key.member,
-                retry=episode.retry,
-                trajectory=trajectory,
-                first_turn=job.trained_to,
-                end_turn=end,
-                versions=tuple(episode.versions[:end]),
-                start_version=episode.start_version,
-            )
-            job.trained_to = end
-            self._buffer.add_partial(job.group, member)
+            part = episode.take_part(self.version, self.config.admission.staleness)
+            if part is not None:
+                self._buffer.add_partial(episode.job.group, part)
 
     async def _stop_running(self) -> None:
         if self.config.interruption == "abort_requeue":
