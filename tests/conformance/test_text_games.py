@@ -37,6 +37,8 @@ IDS = [entry.short_name for entry in GAMES]
 HELD_OUT = 100
 BY_CHANCE = 30
 """Chance plays to the limit of turns; of thirty tasks it wins no fifth either."""
+LUCKY = ("text/maze-easy",)
+"""Where chance wins nearly a fifth, so that thirty tasks do not show that it is less."""
 
 each_game = pytest.mark.parametrize("entry", GAMES, ids=IDS)
 
@@ -78,8 +80,9 @@ async def test_expert_solves_every_held_out_task(entry):
 
 @each_game
 async def test_chance_solves_few_tasks_and_only_with_legal_actions(entry):
-    played = await _play(entry, RandomPolicy(), episodes=BY_CHANCE)
-    assert sum(t.is_success for t in played) < BY_CHANCE / 5
+    episodes = HELD_OUT if entry.short_name in LUCKY else BY_CHANCE
+    played = await _play(entry, RandomPolicy(), episodes=episodes)
+    assert sum(t.is_success for t in played) < episodes / 5
     assert all(turn.invalid_action is None for t in played for turn in t.turns)
 
 

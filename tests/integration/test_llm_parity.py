@@ -45,9 +45,7 @@ def smollm2() -> Any:
 
 async def play(env_id: str, agent: Policy) -> list[Trajectory]:
     def make() -> Any:
-        env = turngym.make(env_id)
-        env.set_wrapper_attr("max_turns", TURNS)
-        return env
+        return turngym.make(env_id, max_turns=TURNS)
 
     catalogue = make()
     tasks = [catalogue.unwrapped.task("test", number) for number in range(EPISODES)]

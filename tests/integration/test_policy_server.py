@@ -41,9 +41,7 @@ async def served(**settings: Any) -> AsyncIterator[tuple[str, PolicyServer]]:
 
 async def play(agent: Policy, episodes: int = 2, turns: int = 3) -> list[Trajectory]:
     def make() -> Any:
-        env = turngym.make(ENV)
-        env.set_wrapper_attr("max_turns", turns)
-        return env
+        return turngym.make(ENV, max_turns=turns)
 
     task = make().unwrapped.task("test", 0)
     specs = group_specs(ENV, task, seed=1, group_size=episodes)

@@ -24,8 +24,7 @@ def test_smollm2_plays_with_exact_tokens_and_logprobs() -> None:
     policy = policy_on(engine, renderer, sampling=Sampling(max_new_tokens=6), instructions=True)
     task = turngym.make("text/maze").unwrapped.task("test", 0)
     specs = group_specs("text/maze", task, seed=1, group_size=2)
-    env = turngym.make("text/maze")
-    env.set_wrapper_attr("max_turns", 3)
+    env = turngym.make("text/maze", max_turns=3)
     trajectories = asyncio.run(collect(lambda: env, policy, specs, concurrency=1))
     for trajectory in trajectories:
         ids = [token for span in trajectory.spans for token in span.token_ids]
