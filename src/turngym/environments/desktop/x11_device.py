@@ -262,10 +262,12 @@ class X11Device(Screened):
         """
         until = self._now() + _CAP_S
         turns, since = -1, time.monotonic()
-        while self._now() < until and time.monotonic() - since < quiet_s:
-            fresh = self._look()
+        while self._now() < until:
+            fresh, now = self._look(), time.monotonic()
             if fresh.is_busy or fresh.has_alarm or fresh.turns != turns:
-                turns, since = fresh.turns, time.monotonic()
+                turns, since = fresh.turns, now
+            elif now - since >= quiet_s:  # a look says so: time that passes between looks does not
+                return
             time.sleep(_TICK_S)
 
     def _calm(self) -> None:
