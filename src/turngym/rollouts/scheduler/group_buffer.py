@@ -377,6 +377,12 @@ class GroupBuffer:
         """Return whether it is worth looking for a step's groups."""
         return len(self.ready) >= self._config.groups_per_step
 
+    def expect(self, batch: Sequence[ReadyGroup]) -> None:
+        """Count in what a step will train on again, so that no other groups are begun for it."""
+        self.targets.update(
+            group.target for group in batch if group.kind == "group" and group.target is not None
+        )
+
     def restore_closed(self, stored: StoredGroup) -> None:
         """Take over a closed group of an earlier process."""
         self._closed += 1

@@ -183,6 +183,8 @@ class RolloutScheduler:
         )
         ledger.on_trouble = self._on_trouble
         self.next_index = self._recovery.next_index
+        for batch in self._recovery.batches.values():
+            self._buffer.expect(batch)
         for stored in self._recovery.ready:
             self._buffer.restore_closed(stored)
         for group, jobs in self._recovery.open:
