@@ -27,7 +27,9 @@ sites() { $bin/python -m turngym.environments.web.sites.install "$@"; }
 tests() { $bin/python -m pytest --timeout 7200 "$@" ${PYTEST_ARGS:-}; }
 
 case "${1:-}" in
-busy) need; scripts/busy.sh 3 8 make test ;;
+busy)
+  need ${EVERYTHING:?}
+  scripts/busy.sh 3 8 make test WORKERS="${WORKERS:-8}" ;;
 conformance)
   need ${EVERYTHING:?} wiki
   sites
