@@ -7,6 +7,7 @@
     │   └── SandboxRefused                 a sandbox cannot be made as safe as was asked
     ├── EpisodeError(RuntimeError)         drop this episode, keep the run
     │   ├── EnvironmentFault               the environment broke; never a reward of 0
+    │   │   └── TaskFault                  the task's own code raised: set-up, judge or expert
     │   ├── PolicyFault                    the policy or its engine broke
     │   ├── SnapshotError                  a snapshot could not be taken or does not reproduce
     │   └── SandboxFault                   the sandbox broke, not the policy; no reward
@@ -55,6 +56,10 @@ class EpisodeError(TurnGymError, RuntimeError):
 
 class EnvironmentFault(EpisodeError):
     """The environment or its infrastructure broke. The episode has no reward."""
+
+
+class TaskFault(EnvironmentFault):
+    """The task is broken: its set-up, judge or expert raised. The episode has no reward."""
 
 
 class PolicyFault(EpisodeError):

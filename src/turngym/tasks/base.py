@@ -31,7 +31,7 @@ class Task:
     seed: int
     """Seeds everything that is random in the making of the problem."""
     split: Split = "train"
-    instruction: str = ""
+    prompt: str = ""
     """What is asked, when it is known before the episode starts."""
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What distinguishes this instance, as JSON values."""
@@ -42,7 +42,7 @@ class Task:
     @cached_property
     def hash(self) -> str:
         """Content digest, 16 hex digits; equal contents give equal digests."""
-        content = [self.id, self.seed, self.split, self.instruction, self.version]
+        content = [self.id, self.seed, self.split, self.prompt, self.version]
         text = json.dumps([*content, dict(self.params)], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

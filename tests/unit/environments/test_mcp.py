@@ -13,7 +13,7 @@ from turngym.tasks.base import Task
 
 pytestmark = pytest.mark.extra("mcp")
 
-TASK = Task(id="mcp/train/0", seed=0, instruction="How much is 2 + 3?")
+TASK = Task(id="mcp/train/0", seed=0, prompt="How much is 2 + 3?")
 
 
 def server() -> Any:

@@ -84,7 +84,7 @@ class McpEnv(AsyncTurnEnv):
             raise ConfigError(f"mcp: the server has no tool {missing!r}; it has {sorted(known)}")
         usable = [t for t in found if self._offered is None or _name(t) in self._offered]
         self.action_format = JsonTools([*usable, _ANSWER_TOOL])
-        return Outcome(text=task.instruction or self._instruction)
+        return Outcome(text=task.prompt or self._instruction)
 
     async def turn(self, action: Action) -> Outcome:
         """Call a tool, or take the answer."""

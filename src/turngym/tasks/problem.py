@@ -1,0 +1,224 @@
+"""How a task behaves: what is set up, what a judge sees, what an expert does, what a cheat tries.
+
+A task is data (``Task``); a ``Problem`` is what that data means, however an agent acts; a ``World``
+is the state behind the screen, which is all that a judge may look at. An environment keeps the
+dialogue and offers a world.
+
+    class Double(FileProblem):
+        prompt = "Write twice the number in a.txt into b.txt."
+
+        async def set_up(self, world):
+            await world.write("a.txt", b"21")
+
+        async def judge(self, world):
+            return (await world.read("b.txt") or b"").strip() == b"42"
+
+        def expert(self):
+            return ["echo 42 > b.txt"]
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from turngym.errors import ConfigError, EpisodeError, TaskFault
+from turngym.faults import Boundary
+
+Script = Sequence[Any]
+"""What somebody does, turn by turn, in the words of the family: commands of a shell, actions on a
+screen (or functions of what is seen), answers. The environment says and ends it (``follow``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeResult:
+    """What a judge found.
+
+    Raises:
+        ConfigError: A number is not in [0, 1].
+    """
+
+    score: float
+    """1 for what was asked, 0 for nothing of it."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Scores by name, where there is more than one thing to judge."""
+    evidence: str = ""
+    """Why it is not more, in one line; "" where nothing is amiss."""
+
+    def __post_init__(self) -> None:
+        for name, value in {"score": self.score, **self.parts}.items():
+            if not math.isfinite(value) or not 0 <= value <= 1:
+                raise ConfigError(f"judge result: {name} is {value!r}, wanted a number in [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cheat:
+    """An attempt to score without doing what was asked. None may score."""
+
+    kind: str
+    """One of the kinds that the check knows, or a name of its own."""
+    script: Script
+
+
+@runtime_checkable
+class World(Protocol):
+    """What a judge may see: the state behind the screen, never the screen."""
+
+    @property
+    def answer(self) -> str | None:
+        """What the agent answered; None where it just stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of a command."""
+
+    exit_code: int | None
+    """None where a signal or the time limit ended it."""
+    output: str
+    """Standard output."""
+    errors: str = ""
+    """Standard error."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Those that were to be collected, as far as they are there."""
+    timed_out: bool = False
+
+
+class FileWorld(World, Protocol):
+    """A folder in a sandbox.
+
+    While it is set up, ``run`` runs where the agent will act. For a judge it runs in a sandbox that
+    the agent's processes never saw, on a copy of the agent's files.
+    """
+
+    async def files(self) -> Mapping[str, bytes]:
+        """Return every regular file below the folder that is not as the sandbox began."""
+
+    async def changes(self) -> Mapping[str, bytes | None]:
+        """Return what differs from the start of the episode; None for a file that is gone."""
+
+    async def read(self, path: str) -> bytes | None:
+        """Return a regular file, None where there is none."""
+
+    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        """Write a file. For a judge nothing that the agent sees."""
+
+    async def run(
+        self,
+        command: str,
+        *,
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Ran:
+        """Run a command of bash in the folder.
+
+        Args:
+            command: What bash runs.
+            files: Written before, by path; they are as the judge has them, whatever the agent did.
+            collect: Files that are read once everything has ended.
+            env: More variables.
+            timeout_s: Seconds until it is killed.
+        """
+
+
+W = TypeVar("W", bound=World)
+
+
+class Problem(ABC, Generic[W]):
+    """The behaviour of one task. ``prompt``, ``judge`` and ``expert`` are required."""
+
+    prompt: str
+    """What is asked. What is wanted must follow from it and from what the agent can see."""
+
+    @property
+    def content(self) -> str:
+        """Everything that makes the problem this one; it decides the split."""
+        return self.prompt
+
+    async def set_up(self, world: W) -> None:
+        """Make what the agent finds. The same for the same problem, every time."""
+
+    @abstractmethod
+    async def judge(self, world: W) -> JudgeResult | float:
+        """Return what the state at the end is worth. Must change nothing that it looks at."""
+
+    @abstractmethod
+    def expert(self) -> Script:
+        """Return what solves it; never part of an observation."""
+
+    def cheats(self) -> Sequence[Cheat]:
+        """Return attempts that fit this problem, besides those that the check has."""
+        return ()
+
+
+P = TypeVar("P", bound=Problem[Any])
+
+
+class FileProblem(Problem[FileWorld]):
+    """A problem in a shell; its scripts are commands of bash."""
+
+    memory_bytes: int | None = None
+    """Memory of the sandbox; None for the usual."""
+
+
+class AnswerProblem(Problem[World]):
+    """A question; its scripts are one answer."""
+
+
+async def set_up(problem: Problem[W], world: W, name: str) -> None:
+    """Set the problem up.
+
+    Args:
+        problem: Whose start is made.
+        world: Where.
+        name: What messages call it, usually the task's id.
+
+    Raises:
+        TaskFault: Its own code raised.
+    """
+    with Boundary(f"task {name}: set_up", TaskFault, EpisodeError):
+        await problem.set_up(world)
+
+
+async def judge(problem: Problem[W], world: W, name: str) -> JudgeResult:
+    """Return what the judge of ``problem`` finds; never a 0 for a judge that is broken.
+
+    Args:
+        problem: What was to be done.
+        world: The state at the end.
+        name: What messages call it, usually the task's id.
+
+    Raises:
+        TaskFault: The judge raised, or returned no number in [0, 1]; with file and line.
+    """
+    with Boundary(f"task {name}: judge", TaskFault, EpisodeError):
+        found: Any = problem.judge(world)
+        found = await found if inspect.isawaitable(found) else found
+        if isinstance(found, JudgeResult):
+            return found
+        if not isinstance(found, bool | int | float):
+            raise TypeError(f"wanted a JudgeResult or a number, got {type(found).__name__}")
+        return JudgeResult(score=float(found))
+
+
+def expert_script(problem: Problem[Any], name: str) -> Script:
+    """Return what the expert of ``problem`` does.
+
+    Raises:
+        TaskFault: It raised, or does nothing.
+    """
+    return _script(f"task {name}: expert", problem.expert)
+
+
+def _script(phase: str, make: Callable[[], Script]) -> Script:
+    with Boundary(phase, TaskFault, EpisodeError):
+        script = make()
+        if isinstance(script, str | bytes) or not isinstance(script, Sequence) or not script:
+            raise TypeError(f"wanted a list of at least one action, got {script!r:.60}")
+        return script

@@ -1,0 +1,165 @@
+"""Sets of problems: generated without end, or listed. Each problem is in one split, by content."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from random import Random
+from typing import Generic
+
+from turngym.errors import ConfigError
+from turngym.seeding import derive_seed
+from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
+from turngym.tasks.problem import P
+from turngym.tasks.splits import split_of
+
+_MAX_SAMPLES = 1_000
+
+
+class TaskSet(ABC, Generic[P]):
+    """The problems of a name.
+
+    Args:
+        name: First part of the ids of its tasks.
+        one_in: Share of the test split: one problem in so many.
+        remainder: Which residue of the content's digest is tested; see ``split_of``.
+    """
+
+    def __init__(self, name: str, *, one_in: int = 5, remainder: int = 0) -> None:
+        self.name = name
+        self.one_in, self.remainder = one_in, remainder
+
+    def split(self, problem: P) -> Split:
+        """Return where a problem belongs."""
+        return split_of(problem.content, one_in=self.one_in, remainder=self.remainder)
+
+    @abstractmethod
+    def count(self, split: Split) -> int | None:
+        """Return how many tasks a split has; None where there is no end of them."""
+
+    @abstractmethod
+    def problem(self, task: Task) -> P:
+        """Return what ``task`` is about; the same on every machine."""
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return task number ``index`` of a split.
+
+        Raises:
+            ConfigError: There are fewer.
+        """
+        task, count = procedural_task(self.name, split, index), self.count(split)
+        if count is not None and index >= count:
+            raise ConfigError(f"task {task.id}: there are {count} tasks of split {split!r}")
+        return task
+
+    def find(self, task_id: str) -> Task:
+        """Return the task that an id names.
+
+        Raises:
+            ConfigError: There is no such task here.
+        """
+        task = parse_task_id(self.name, task_id)
+        return self.task(task.split, int(task.id.rpartition("/")[2]))
+
+
+class GeneratedSet(TaskSet[P]):
+    """Problems that generators make from the seed of a task, as many as anybody wants.
+
+    Args:
+        name: First part of the ids of its tasks.
+        generators: Each samples a problem of one kind.
+        seed_name: Names the stream of random numbers; ``name`` by default.
+        one_in: As ``TaskSet``.
+        remainder: As ``TaskSet``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        generators: Sequence[Callable[[Random], P]],
+        *,
+        seed_name: str | None = None,
+        one_in: int = 5,
+        remainder: int = 0,
+    ) -> None:
+        super().__init__(name, one_in=one_in, remainder=remainder)
+        self.generators = generators
+        self._seed_name = seed_name or name
+
+    def count(self, split: Split) -> None:
+        """Return None: there is no end of them."""
+
+    def problem(self, task: Task) -> P:
+        """Return the first problem that the task's seed gives and that belongs to its split."""
+        rng = Random(derive_seed(task.seed, self._seed_name))
+        for _ in range(_MAX_SAMPLES):
+            problem = rng.choice(self.generators)(rng)
+            if self.split(problem) == task.split:
+                return problem
+        raise ConfigError(
+            f"task set {self.name}: no problem of split {task.split!r} in {_MAX_SAMPLES} samples; "
+            "a kind with one problem alone can be in one split only"
+        )
+
+
+class ListedSet(TaskSet[P]):
+    """Problems that are listed, each under an id of its own.
+
+    Args:
+        name: First part of the ids of its tasks.
+        problems: Id and problem; the order of the list is that of the tasks.
+        where: What messages call the list, for example its file; ``name`` by default.
+        one_in: As ``TaskSet``.
+        remainder: As ``TaskSet``.
+        splits: Split of each id that does not go by its content.
+
+    Raises:
+        ConfigError: There is none, one has no prompt, or two have the same id.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        problems: Iterable[tuple[str, P]],
+        *,
+        where: str = "",
+        one_in: int = 5,
+        remainder: int = 0,
+        splits: dict[str, Split] | None = None,
+    ) -> None:
+        super().__init__(name, one_in=one_in, remainder=remainder)
+        where, listed = where or f"task set {name}", list(problems)
+        if not listed:
+            raise ConfigError(f"{where}: holds no task; add one")
+        self.problems = dict(listed)
+        numbers: dict[str, int] = {}
+        for number, (id, problem) in enumerate(listed, start=1):
+            if id in numbers:
+                raise ConfigError(
+                    f"{where}: task {number} has the id {id!r} of task {numbers[id]}; ids must "
+                    "differ"
+                )
+            numbers[id] = number
+            if not str(getattr(problem, "prompt", "")).strip():
+                raise ConfigError(f"{where}: task {id!r} asks for nothing; give it a prompt")
+        self._given = splits or {}
+
+    @cached_property
+    def ids(self) -> dict[Split, list[str]]:
+        """Ids of the problems by split, in their order; of a single one, ``test`` alone has it."""
+        alone: Split | None = "test" if len(self.problems) == 1 else None
+        found: dict[Split, list[str]] = {split: [] for split in SPLITS}
+        for id, problem in self.problems.items():
+            found[self._given.get(id) or alone or self.split(problem)].append(id)
+        return found
+
+    def count(self, split: Split) -> int:
+        """Return how many problems belong to a split."""
+        return len(self.ids[split])
+
+    def problem(self, task: Task) -> P:
+        """Return the problem of a task."""
+        index = int(task.id.rpartition("/")[2])
+        self.task(task.split, index)  # says how many there are, if there are fewer
+        return self.problems[self.ids[task.split][index]]

@@ -1,0 +1,159 @@
+"""The contract of tasks: problems, judges, sets, and whose fault it is when one breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from turngym.errors import ConfigError, EnvironmentFault, SandboxDied, TaskFault
+from turngym.tasks.base import SPLITS
+from turngym.tasks.problem import AnswerProblem, JudgeResult, World, expert_script, judge, set_up
+from turngym.tasks.sets import GeneratedSet, ListedSet
+
+
+@dataclass
+class Said:
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Sum(AnswerProblem):
+    a: int
+    b: int
+    found: Any = None
+
+    @property
+    def prompt(self) -> str:  # type: ignore[override]
+        return f"{self.a} + {self.b}?"
+
+    async def judge(self, world: World) -> Any:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return world.answer == str(self.a + self.b) if self.found is None else self.found
+
+    def expert(self) -> list[str]:
+        return [str(self.a + self.b)]
+
+
+async def test_a_judge_may_return_a_truth_a_number_or_a_result():
+    found = [await judge(Sum(1, 2), Said(answer), "sum/test/0") for answer in ("3", "4", None)]
+    assert [one.score for one in found] == [1.0, 0.0, 0.0]
+    assert (await judge(Sum(1, 2, 0.25), Said(), "s")).score == 0.25
+    result = JudgeResult(score=0.5, parts={"form": 1.0}, evidence="half of it")
+    assert await judge(Sum(1, 2, result), Said(), "s") is result
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (
+            ValueError("no table"),
+            r"task sum/test/0: judge: ValueError: no table \(test_problems.py:\d+",
+        ),
+        (1.5, r"task sum/test/0: judge: ConfigError: .*score is 1.5, wanted a number in \[0, 1\]"),
+        (float("nan"), "score is nan"),
+        ("yes", "TypeError: wanted a JudgeResult or a number, got str"),
+    ],
+)
+async def test_a_broken_judge_is_a_fault_of_the_task_and_never_a_score(found: Any, says: str):
+    with pytest.raises(TaskFault, match=says) as fault:
+        await judge(Sum(1, 2, found), Said("3"), "sum/test/0")
+    assert isinstance(fault.value, EnvironmentFault)  # so no rollout takes it for a reward
+
+
+async def test_a_sandbox_that_died_under_the_judge_is_no_fault_of_the_task():
+    with pytest.raises(SandboxDied):
+        await judge(Sum(1, 2, SandboxDied("gone")), Said(), "s")
+
+
+async def test_set_up_and_expert_are_held_to_the_same():
+    class Broken(Sum):
+        async def set_up(self, world: World) -> None:
+            raise KeyError("x")
+
+        def expert(self) -> list[str]:
+            return []
+
+    with pytest.raises(TaskFault, match="task b/train/1: set_up: KeyError"):
+        await set_up(Broken(1, 2), Said(), "b/train/1")
+    with pytest.raises(TaskFault, match="expert: TypeError: wanted a list of at least one action"):
+        expert_script(Broken(1, 2), "b/train/1")
+    assert expert_script(Sum(1, 2), "s") == ["3"]
+
+
+def test_a_problem_without_an_expert_cannot_be_made():
+    class Lazy(AnswerProblem):
+        async def judge(self, world: World) -> float:
+            return 0.0
+
+    with pytest.raises(TypeError, match="expert"):
+        Lazy()  # type: ignore[abstract]
+
+
+def test_a_generated_set_is_endless_and_its_splits_share_nothing():
+    tasks = GeneratedSet("sums", [lambda rng: Sum(rng.randrange(30), rng.randrange(30))])
+    seen = {
+        split: {tasks.problem(tasks.task(split, n)).prompt for n in range(100)} for split in SPLITS
+    }
+    assert len(seen["train"]) > 60
+    assert len(seen["test"]) > 60
+    assert not seen["train"] & seen["test"]
+    assert tasks.count("test") is None
+    assert tasks.problem(tasks.find("sums/test/7")) == tasks.problem(tasks.task("test", 7))
+
+
+def test_a_kind_with_one_problem_is_refused_where_it_does_not_belong():
+    tasks = GeneratedSet("one", [lambda rng: Sum(1, 1)])
+    split = tasks.split(Sum(1, 1))
+    other = "test" if split == "train" else "train"
+    assert tasks.problem(tasks.task(split, 0)) == Sum(1, 1)
+    with pytest.raises(ConfigError, match=f"task set one: no problem of split '{other}'"):
+        tasks.problem(tasks.task(other, 0))  # type: ignore[arg-type]
+
+
+def test_a_listed_set_has_each_problem_once():
+    tasks = ListedSet("sums", [(f"{a}", Sum(a, 1)) for a in range(40)])
+    counts = [tasks.count(split) for split in SPLITS]
+    assert sum(counts) == 40
+    assert min(counts) > 0
+    found = [tasks.problem(tasks.task(s, n)) for s in SPLITS for n in range(tasks.count(s))]
+    assert {one.a for one in found} == set(range(40))
+    with pytest.raises(ConfigError, match=rf"task sums/test/40: there are {counts[1]} tasks"):
+        tasks.find("sums/test/40")
+
+
+def test_a_single_problem_is_for_test():
+    tasks = ListedSet("sums", [("a", Sum(1, 1))])
+    assert [tasks.count(split) for split in SPLITS] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("listed", "says"),
+    [
+        (
+            [("a", Sum(1, 1)), ("b", Sum(1, 2)), ("a", Sum(1, 3))],
+            "here.toml: task 3 has the id 'a' of task 1",
+        ),
+        ([], "here.toml: holds no task"),
+    ],
+)
+def test_a_bad_list_is_one_line(listed: list[tuple[str, Sum]], says: str):
+    with pytest.raises(ConfigError, match=says):
+        ListedSet("sums", listed, where="here.toml")
+
+
+def test_a_problem_that_asks_for_nothing_is_refused():
+    class Silent(Sum):
+        prompt = " "  # type: ignore[assignment]
+
+    with pytest.raises(ConfigError, match=r"here.toml: task .a. asks for nothing"):
+        ListedSet("sums", [("a", Silent(1, 1))], where="here.toml")
+
+
+def test_generators_get_the_same_stream_in_every_process():
+    tasks = GeneratedSet("sums", [lambda rng: Sum(rng.randrange(1000), 0)], seed_name="x")
+    again = GeneratedSet("other", [lambda rng: Sum(rng.randrange(1000), 0)], seed_name="x")
+    task = tasks.task("train", 3)
+    assert tasks.problem(task) == again.problem(task)
