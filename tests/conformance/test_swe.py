@@ -20,11 +20,12 @@ from turngym.environments.checks.task import check_tasks, find_tasks
 from turngym.environments.core.snapshot import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
-from turngym.environments.terminal.env import GENERATORS, GROUPS, TerminalEnv
+from turngym.environments.terminal.env import TerminalEnv
 from turngym.registry import match
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
 from turngym.tasks.base import procedural_task
+from turngym.tasks.shell import GENERATORS, GROUPS
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 QUICK_TURN = {} if IS_FULL else {"episodes": 1, "tasks": 2, "max_turns": 5, "processes": 1}

@@ -122,6 +122,9 @@ class SandboxSpec:
     mounts: Sequence[ReadOnlyMount] = ()
     allow_ptrace: bool = False
     """Let debuggers work inside."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Paths at the root that the image lacks to the writable place that each leads to, for example
+    ``/app`` to ``/workspace``; ``bubblewrap`` only."""
 
     def __post_init__(self) -> None:
         for name, value in self.env.items():

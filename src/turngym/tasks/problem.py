@@ -7,8 +7,7 @@ dialogue and offers a world.
     class Double(FileProblem):
         prompt = "Write twice the number in a.txt into b.txt."
 
-        async def set_up(self, world):
-            await world.write("a.txt", b"21")
+        files = {"a.txt": "21"}
 
         async def judge(self, world):
             return (await world.read("b.txt") or b"").strip() == b"42"
@@ -24,7 +23,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
@@ -88,6 +88,11 @@ class Ran:
     timed_out: bool = False
 
 
+Keep = Literal["folder", "everything", "nothing"]
+"""What of the agent's files a judge's command finds: those of the folder, all that it could write
+(its home and /tmp too), or none."""
+
+
 class FileWorld(World, Protocol):
     """A folder in a sandbox.
 
@@ -96,7 +101,7 @@ class FileWorld(World, Protocol):
     """
 
     async def files(self) -> Mapping[str, bytes]:
-        """Return every regular file below the folder that is not as the sandbox began."""
+        """Return every regular file below the folder."""
 
     async def changes(self) -> Mapping[str, bytes | None]:
         """Return what differs from the start of the episode; None for a file that is gone."""
@@ -104,8 +109,8 @@ class FileWorld(World, Protocol):
     async def read(self, path: str) -> bytes | None:
         """Return a regular file, None where there is none."""
 
-    async def write(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """Write a file. For a judge nothing that the agent sees."""
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file; while the problem is set up only."""
 
     async def run(
         self,
@@ -115,15 +120,18 @@ class FileWorld(World, Protocol):
         collect: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
+        keep: Keep = "folder",
     ) -> Ran:
         """Run a command of bash in the folder.
 
         Args:
             command: What bash runs.
-            files: Written before, by path; they are as the judge has them, whatever the agent did.
-            collect: Files that are read once everything has ended.
+            files: Written before, by path, executable; they are as the judge has them, whatever the
+                agent did.
+            collect: Files, and folders with all below them, that are read once everything ended.
             env: More variables.
             timeout_s: Seconds until it is killed.
+            keep: For a judge, what is there of the agent's.
         """
 
 
@@ -160,11 +168,39 @@ class Problem(ABC, Generic[W]):
 P = TypeVar("P", bound=Problem[Any])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a problem needs of its sandbox; None where the usual will do."""
+
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    cpus: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every command."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Paths at the root to writable places that they lead to."""
+
+
 class FileProblem(Problem[FileWorld]):
     """A problem in a shell; its scripts are commands of bash."""
 
-    memory_bytes: int | None = None
-    """Memory of the sandbox; None for the usual."""
+    files: Mapping[str, str | bytes] = MappingProxyType({})
+    """What the folder begins with."""
+    prepare: str = ""
+    """Script that makes the rest of the beginning; same result every time."""
+    machine: Machine = Machine()
+
+    @property
+    def content(self) -> str:
+        """Prompt, files and what makes the rest of the beginning."""
+        return repr([self.prompt, sorted(self.files.items()), self.prepare])
+
+    async def set_up(self, world: FileWorld) -> None:
+        """Write ``files`` and run ``prepare``."""
+        for path, data in self.files.items():
+            await world.write(path, data.encode() if isinstance(data, str) else data)
+        if self.prepare and (ran := await world.run(self.prepare)).exit_code != 0:
+            raise RuntimeError(f"prepare ended with {ran.exit_code}: {ran.errors.strip()[-200:]}")
 
 
 class AnswerProblem(Problem[World]):

@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +24,7 @@ from turngym.sandbox.backends.docker import DockerBackend
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits, ReadOnlyMount, SandboxSpec
 from turngym.shared_resource import SharedResource
+from turngym.tasks.problem import Machine
 
 T = TypeVar("T")
 Delta = Mapping[str, bytes | None]
@@ -104,6 +106,7 @@ class SandboxHost(SharedResource):
         tools: Path | None = None,
         paths: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        machine: Machine | None = None,
     ) -> GuestSandbox:
         """Start a sandbox.
 
@@ -113,15 +116,21 @@ class SandboxHost(SharedResource):
             tools: Folder of Python packages to import.
             paths: Folders of the workspace that Python imports from, before ``tools``.
             env: More variables of every command.
+            machine: What its problem needs besides.
         """
         mounts: Sequence[ReadOnlyMount] = ()
-        env = {**ENV, **(env or {})}
+        machine = machine or Machine()
+        env = {**ENV, **(env or {}), **machine.env}
         if tools is not None:
             folder = await asyncio.to_thread(self._mountable, tools)
             mounts = [ReadOnlyMount(source=folder, target=TOOLS)]
             env["PYTHONPATH"] = ":".join([*paths, TOOLS])
             env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half of the time of a small suite
-        spec = SandboxSpec(workspace=layer, limits=limits, env=env, mounts=mounts)
+        sizes = {name: getattr(machine, name) for name in ("memory_bytes", "disk_bytes", "cpus")}
+        limits = replace(limits, **{name: size for name, size in sizes.items() if size})
+        spec = SandboxSpec(
+            workspace=layer, limits=limits, env=env, mounts=mounts, links=machine.links
+        )
         return await self._backend.start(spec)
 
     async def layer(self, key: str, fill: Callable[[Path], None]) -> LayerRef:

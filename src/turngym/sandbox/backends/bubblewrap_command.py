@@ -124,6 +124,8 @@ def _mount_options(spec: SandboxSpec) -> list[str]:
     options = ["--dir", "/mnt", "--dir", "/opt"]
     for mount in spec.mounts:
         options += ["--ro-bind", str(mount.source.resolve()), mount.target]
+    for path, place in spec.links.items():
+        options += ["--symlink", place, path]
     return options
 
 

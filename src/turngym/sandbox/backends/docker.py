@@ -183,6 +183,10 @@ class DockerBackend:
 
     async def start(self, spec: SandboxSpec) -> DockerSandbox:
         """See `Backend.start`."""
+        if spec.links:
+            raise SandboxRefused(
+                "'docker' makes no links", f"{sorted(spec.links)}", "Use 'bubblewrap'"
+            )
         layer = layer_of(spec, self._layers)
         return await self.start_on(spec, layer or await self._image(spec.image))
 

@@ -79,7 +79,7 @@ class UnsafeLocalBackend:
             raise SandboxRefused(
                 "'unsafe-local' holds no limit", "", "Set Limits(enforce='best_effort')"
             )
-        if spec.image != "host" or spec.mounts:
+        if spec.image != "host" or spec.mounts or spec.links:
             raise SandboxRefused(
                 "'unsafe-local' has no root of its own", f"image {spec.image!r}", "Use 'bubblewrap'"
             )

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from random import Random
 
-from turngym.environments.terminal.problems import NAMES, Problem, lines, words
+from turngym.tasks.shell.words import NAMES, EndState, lines, words
 
 _SCHEMA = (
     "CREATE TABLE customer (id INTEGER PRIMARY KEY, name TEXT, city TEXT);"
@@ -57,19 +57,19 @@ def _answers(script: str, query: str) -> list[str]:
         connection.close()
 
 
-def _question(goal: str, query: str) -> Callable[[Random], Problem]:
+def _question(prompt: str, query: str) -> Callable[[Random], EndState]:
     """Return a template: answer a question about a database in a file."""
 
-    def template(rng: Random) -> Problem:
+    def template(rng: Random) -> EndState:
         script = _script(rng)
         number = rng.randrange(100, 400)
         asked = query.replace("{number}", str(number))
-        return Problem(
-            goal=_TOLD + goal.replace("{number}", str(number)),
+        return EndState(
+            prompt=_TOLD + prompt.replace("{number}", str(number)),
             files={},
             prepare=_prepare(script),
             wanted={"answer.txt": lines(_answers(script, asked))},
-            expert=f"cat > /tmp/q.sql <<'SQL'\n{asked}\nSQL\n{_run('shop.db', '/tmp/q.sql')} "
+            solution=f"cat > /tmp/q.sql <<'SQL'\n{asked}\nSQL\n{_run('shop.db', '/tmp/q.sql')} "
             "> answer.txt",
         )
 
@@ -100,28 +100,27 @@ best_customer = _question(
 )
 
 
-def write_query(rng: Random) -> Problem:
+def write_query(rng: Random) -> EndState:
     """Write a query that is right for another database too."""
     script, hidden = _script(rng), _script(rng)
     query = (
         "SELECT item, COUNT(*), SUM(amount) FROM orders GROUP BY item HAVING COUNT(*) >= 5 ORDER "
         "BY item"
     )
-    return Problem(
-        goal=_TOLD + "Write one query into query.sql that gives item, number of orders and sum of "
-        "amounts for every item with 5 orders or more, sorted by item. It is tried on another "
+    return EndState(
+        prompt=_TOLD + "Write one query into query.sql that gives item, number of orders and sum "
+        "of amounts for every item with 5 orders or more, sorted by item. It is tried on another "
         "database with the same tables.",
-        files={},
         prepare=_prepare(script),
         free=("query.sql",),
         probe="cp query.sql /tmp/given.sql && cd /tmp && rm -f hidden.db && "
         + _prepare(hidden, "hidden.db") + "\n" + _run("hidden.db", "given.sql"),
         expected=lines(_answers(hidden, query)),
-        expert=f"cat > query.sql <<'SQL'\n{query}\nSQL",
+        solution=f"cat > query.sql <<'SQL'\n{query}\nSQL",
     )  # fmt: skip
 
 
-def repair_rows(rng: Random) -> Problem:
+def repair_rows(rng: Random) -> EndState:
     """Change rows of a database."""
     script = _script(rng)
     old = _answers(script, "SELECT city FROM customer WHERE id = 1")[0]
@@ -131,34 +130,33 @@ def repair_rows(rng: Random) -> Problem:
     query = "SELECT * FROM customer ORDER BY id"
     other = "SELECT * FROM orders ORDER BY id"
     changed = f"{script}{update};{delete};"
-    return Problem(
-        goal=_TOLD
+    return EndState(
+        prompt=_TOLD
         + f"Change the city {old!r} of all customers to {new!r}, and delete every order of "
         "less than 50. Change nothing else.",
-        files={},
         prepare=_prepare(script),
         free=("shop.db",),
         probe="python3 -I -c \"import sqlite3\nc = sqlite3.connect('shop.db')\n"
         f"for q in ('{query}', '{other}'):\n for row in c.execute(q): print(*row, sep='|')\"",
         expected=lines([*_answers(changed, query), *_answers(changed, other)]),
-        expert="python3 -c \"import sqlite3; c = sqlite3.connect('shop.db'); "
+        solution="python3 -c \"import sqlite3; c = sqlite3.connect('shop.db'); "
         f'c.execute(\\"{update}\\"); c.execute(\\"{delete}\\"); c.commit()"',
     )
 
 
-def load_table(rng: Random) -> Problem:
+def load_table(rng: Random) -> EndState:
     """Load a table of text into a database."""
     rows = [(name, rng.randrange(1, 100)) for name in rng.sample(NAMES, 7)]
-    return Problem(
-        goal="scores.csv has the columns name,score. Make a SQLite database scores.db with a table "
-        "score(name TEXT, score INTEGER) that holds its rows.",
+    return EndState(
+        prompt="scores.csv has the columns name,score. Make a SQLite database scores.db with a "
+        "table score(name TEXT, score INTEGER) that holds its rows.",
         files={"scores.csv": lines(["name,score", *(f"{name},{score}" for name, score in rows)])},
         free=("scores.db",),
         probe='python3 -I -c "import sqlite3\nfor row in '
         "sqlite3.connect('scores.db').execute('SELECT "
         "name, score + 1 FROM score ORDER BY name'): print(*row)\"",
         expected=lines([f"{name} {score + 1}" for name, score in sorted(rows)]),
-        expert="python3 -c \"import csv, sqlite3\nc = sqlite3.connect('scores.db')\n"
+        solution="python3 -c \"import csv, sqlite3\nc = sqlite3.connect('scores.db')\n"
         "c.execute('CREATE TABLE score (name TEXT, score INTEGER)')\n"
         "c.executemany('INSERT INTO score VALUES (?, ?)', "
         "[(r['name'], int(r['score'])) for r in csv.DictReader(open('scores.csv'))])\nc.commit()\"",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.terminal.problems import NAMES, Problem, words
+from turngym.tasks.shell.words import NAMES, EndState, words
 
 _WHO = (
     "export GIT_AUTHOR_NAME=dev GIT_AUTHOR_EMAIL=dev@example.org GIT_COMMITTER_NAME=dev "
@@ -18,12 +18,12 @@ _GIT = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 _HISTORY = (".git/",)
 
 
-def commit_change(rng: Random) -> Problem:
+def commit_change(rng: Random) -> EndState:
     """Commit one of two changed files."""
     one, other, message = words(rng, 3)
-    return Problem(
-        goal=f"This is a git repository. Commit the changes of {one}.txt, and only those, with the "
-        f"message 'update {message}'. Leave {other}.txt changed and uncommitted.",
+    return EndState(
+        prompt=f"This is a git repository. Commit the changes of {one}.txt, and only those, with "
+        f"the message 'update {message}'. Leave {other}.txt changed and uncommitted.",
         files={f"{one}.txt": "old\n", f"{other}.txt": "old\n"},
         prepare=_INIT + f"git add . && git commit -q -m first; echo new >> {one}.txt; "
         f"echo new >> {other}.txt",
@@ -31,11 +31,11 @@ def commit_change(rng: Random) -> Problem:
         probe=f"{_GIT} log --format=%s; {_GIT} show --format= --name-only HEAD; "
         f"{_GIT} status --porcelain",
         expected=f"update {message}\nfirst\n{one}.txt\n M {other}.txt",
-        expert=f"git commit -q -m 'update {message}' {one}.txt",
+        solution=f"git commit -q -m 'update {message}' {one}.txt",
     )
 
 
-def find_author(rng: Random) -> Problem:
+def find_author(rng: Random) -> EndState:
     """Find out who removed a line."""
     word, *others = words(rng, 5)
     people = rng.sample(NAMES, 4)
@@ -51,22 +51,21 @@ def find_author(rng: Random) -> Problem:
         f"{step}; git add . && git commit -q -m step{n} --author='{people[n]} <x@example.org>'"
         for n, step in enumerate(steps)
     )
-    return Problem(
-        goal=f"This is a git repository. Somebody removed the word {word!r} from list.txt. Write "
+    return EndState(
+        prompt=f"This is a git repository. Somebody removed the word {word!r} from list.txt. Write "
         "the name of the author of that commit into who.txt. Commit nothing.",
-        files={},
         prepare=_INIT + script,
         wanted={"who.txt": people[culprit]},
         free=(".git/index",),
-        expert=f"git log -S{word} -1 --format=%an -- list.txt > who.txt",
+        solution=f"git log -S{word} -1 --format=%an -- list.txt > who.txt",
     )
 
 
-def new_branch(rng: Random) -> Problem:
+def new_branch(rng: Random) -> EndState:
     """Commit on a branch of its own."""
     branch, name, text = words(rng, 3)
-    return Problem(
-        goal=f"This is a git repository. Make a branch {branch!r}, and commit on it a new file "
+    return EndState(
+        prompt=f"This is a git repository. Make a branch {branch!r}, and commit on it a new file "
         f"{name}.txt that holds the line {text!r}. The branch main stays as it is; {branch} is "
         "checked out in the end.",
         files={"README": "hello\n"},
@@ -76,17 +75,17 @@ def new_branch(rng: Random) -> Problem:
         probe=f"{_GIT} branch --show-current; {_GIT} rev-list --count main..{branch}; "
         f"{_GIT} rev-list --count main; {_GIT} show {branch}:{name}.txt; {_GIT} status --porcelain",
         expected=f"{branch}\n1\n1\n{text}",
-        expert=f"git checkout -q -b {branch}; echo {text} > {name}.txt; git add {name}.txt; "
+        solution=f"git checkout -q -b {branch}; echo {text} > {name}.txt; git add {name}.txt; "
         f"git commit -q -m 'add {name}'",
     )
 
 
-def merge_conflict(rng: Random) -> Problem:
+def merge_conflict(rng: Random) -> EndState:
     """Merge a branch and keep one side of a conflict."""
     branch, mine, theirs, base = words(rng, 4)
-    return Problem(
-        goal=f"This is a git repository. Merge the branch {branch!r} into main. In the conflict in "
-        f"word.txt keep the line of the branch {branch!r}. Commit the merge.",
+    return EndState(
+        prompt=f"This is a git repository. Merge the branch {branch!r} into main. In the conflict "
+        f"in word.txt keep the line of the branch {branch!r}. Commit the merge.",
         files={"word.txt": f"{base}\n"},
         prepare=_INIT + f"git add . && git commit -q -m first; git checkout -q -b {branch}; "
         f"echo {theirs} > word.txt; echo more > more.txt; git add .; git commit -q -m theirs; "
@@ -96,19 +95,18 @@ def merge_conflict(rng: Random) -> Problem:
         probe=f"{_GIT} show HEAD:word.txt; {_GIT} rev-list --count --merges main; "
         f"{_GIT} merge-base --is-ancestor {branch} main && echo merged; {_GIT} status --porcelain",
         expected=f"{theirs}\n1\nmerged",
-        expert=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
+        solution=f"git merge -q {branch} >/dev/null; git checkout --theirs word.txt; git add "
         f"word.txt; git commit -q -m 'merge {branch}'",
     )
 
 
-def restore_file(rng: Random) -> Problem:
+def restore_file(rng: Random) -> EndState:
     """Bring back a deleted file from history."""
     name, *others = words(rng, 5)
     number = rng.randrange(1000, 9999)
-    return Problem(
-        goal=f"This is a git repository. The file {name}.txt was deleted in an earlier commit. "
+    return EndState(
+        prompt=f"This is a git repository. The file {name}.txt was deleted in an earlier commit. "
         "Bring it back, as it was, into the folder. Do not commit.",
-        files={},
         prepare=_INIT + f"echo {number} > {name}.txt; echo a > {others[0]}.txt; git add .; "
         f"git commit -q -m one; git rm -q {name}.txt; git commit -q -m two; "
         f"echo b > {others[1]}.txt; git add .; git commit -q -m three",
@@ -116,22 +114,21 @@ def restore_file(rng: Random) -> Problem:
         free=(".git/index", ".git/objects/"),
         probe=f"{_GIT} rev-list --count HEAD",
         expected="3",
-        expert=f"git show HEAD~2:{name}.txt > {name}.txt",
+        solution=f"git show HEAD~2:{name}.txt > {name}.txt",
     )
 
 
-def tag_release(rng: Random) -> Problem:
+def tag_release(rng: Random) -> EndState:
     """Tag the commit that a message names."""
     messages = words(rng, 5)
     chosen, version = rng.choice(messages[:-1]), f"v{rng.randrange(1, 9)}.{rng.randrange(0, 20)}"
     script = "; ".join(f"echo {m} > f.txt; git add .; git commit -q -m 'add {m}'" for m in messages)
-    return Problem(
-        goal=f"This is a git repository. Put the tag {version} on the commit whose message is "
+    return EndState(
+        prompt=f"This is a git repository. Put the tag {version} on the commit whose message is "
         f"'add {chosen}'.",
-        files={},
         prepare=_INIT + script,
         free=_HISTORY,
         probe=f"{_GIT} log -1 --format=%s {version}; {_GIT} rev-list --count HEAD",
         expected=f"add {chosen}\n5",
-        expert=f"git tag {version} $(git log --format=%H --grep='^add {chosen}$')",
+        solution=f"git tag {version} $(git log --format=%H --grep='^add {chosen}$')",
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.terminal.problems import Problem, lines, words
+from turngym.tasks.shell.words import EndState, lines, words
 
 
-def fix_script(rng: Random) -> Problem:
+def fix_script(rng: Random) -> EndState:
     """Fix a shell script that breaks on blanks."""
     name, one, other = words(rng, 3)
-    return Problem(
-        goal=f"{name}.sh is called with the name of a folder and should print how many files lie "
+    return EndState(
+        prompt=f"{name}.sh is called with the name of a folder and should print how many files lie "
         "in it, but fails for names with blanks. Mend it.",
         files={f"{name}.sh": "#!/bin/bash\ncd $1 || exit 1\nls -1 | wc -l\n"},
         free=(f"{name}.sh",),
@@ -19,29 +19,30 @@ def fix_script(rng: Random) -> Problem:
         f"'/tmp/t/{one} {other}/c' /tmp/t/{one}/d; bash {name}.sh '/tmp/t/{one} {other}'; "
         f"bash {name}.sh /tmp/t/{one}; bash {name}.sh /tmp/none 2>/dev/null || echo none",
         expected="2\n1\nnone",
-        expert=f"sed -i 's/cd $1/cd \"$1\"/' {name}.sh",
+        solution=f"sed -i 's/cd $1/cd \"$1\"/' {name}.sh",
     )
 
 
-def write_filter(rng: Random) -> Problem:
+def write_filter(rng: Random) -> EndState:
     """Write a script that reads standard input."""
     word, *others = words(rng, 6)
     factor = rng.randrange(2, 9)
     given = [rng.randrange(1, 1000) for _ in range(12)]
     expected = [n * factor for n in given if n % 2 == 0]
-    return Problem(
-        goal=f"Write an executable script {word}.sh that reads whole numbers from standard input, "
-        f"one a line, and prints every even one times {factor}, one a line, in the same order.",
+    return EndState(
+        prompt=f"Write an executable script {word}.sh that reads whole numbers from standard "
+        f"input, one a line, and prints every even one times {factor}, one a line, in the same "
+        "order.",
         files={f"{others[0]}.txt": "1\n2\n"},
         free=(f"{word}.sh",),
         probe=f"printf '%s\\n' {' '.join(map(str, given))} | ./{word}.sh",
         expected=lines([str(n) for n in expected]),
-        expert=f"printf '#!/bin/bash\\nawk \"\\$1 %% 2 == 0 {{print \\$1 * {factor}}}\"\\n' > "
+        solution=f"printf '#!/bin/bash\\nawk \"\\$1 %% 2 == 0 {{print \\$1 * {factor}}}\"\\n' > "
         f"{word}.sh; chmod +x {word}.sh",
     )
 
 
-def stop_process(rng: Random) -> Problem:
+def stop_process(rng: Random) -> EndState:
     """Write a script that ends one process and not another."""
     name, one, other = words(rng, 3)
     probe = (
@@ -52,24 +53,24 @@ def stop_process(rng: Random) -> Problem:
         "kill -0 $b 2>/dev/null && echo alive || echo ended; "
         f"test -e /tmp/{one}.pid && echo kept || echo removed; kill $b; rm -f /tmp/*.pid"
     )
-    return Problem(
-        goal=f"Write {name}.sh. It is called with the path of a file that holds a process id, ends "
-        "that process (and no other), and removes the file.",
-        files={},
+    return EndState(
+        prompt=f"Write {name}.sh. It is called with the path of a file that holds a process id, "
+        "ends that process (and no other), and removes the file.",
         free=(f"{name}.sh",),
         probe=probe,
         expected="ended\nalive\nremoved",
-        expert=f'printf \'kill "$(cat "$1")"\\nrm -f "$1"\\n\' > {name}.sh',
+        solution=f'printf \'kill "$(cat "$1")"\\nrm -f "$1"\\n\' > {name}.sh',
     )
 
 
-def serve_files(rng: Random) -> Problem:
+def serve_files(rng: Random) -> EndState:
     """Fix the settings of a small web server."""
     name, text = words(rng, 2)
     port, wrong = rng.sample(range(8100, 8900), 2)
-    return Problem(
-        goal=f"start.sh starts a web server, which should serve the folder public on port {port}, "
-        "but its settings in server.conf are wrong. Mend them. The judge starts it itself.",
+    return EndState(
+        prompt="start.sh starts a web server, which should serve the folder public on port "
+        f"{port}, but its settings in server.conf are wrong. Mend them. The judge starts it "
+        "itself.",
         files={
             "start.sh": '#!/bin/bash\n. ./server.conf\nexec python3 -m http.server "$PORT" '
             '--bind 127.0.0.1 --directory "$FOLDER"\n',
@@ -79,11 +80,11 @@ def serve_files(rng: Random) -> Problem:
         free=("server.conf",),
         probe=_probe_service(port, f"/{name}.txt"),
         expected=text,
-        expert=f"printf 'PORT={port}\\nFOLDER=public\\n' > server.conf",
+        solution=f"printf 'PORT={port}\\nFOLDER=public\\n' > server.conf",
     )
 
 
-def write_service(rng: Random) -> Problem:
+def write_service(rng: Random) -> EndState:
     """Write a service that answers one path."""
     path, text = words(rng, 2)
     port = rng.randrange(8100, 8900)
@@ -93,28 +94,27 @@ def write_service(rng: Random) -> Problem:
         f"        self.end_headers()\n        self.wfile.write(b'{text}' if ok else b'')\n"
         f"HTTPServer(('127.0.0.1', {port}), H).serve_forever()\n"
     )
-    return Problem(
-        goal=f"Write start.sh, which starts a web server on port {port} of 127.0.0.1 (in the "
+    return EndState(
+        prompt=f"Write start.sh, which starts a web server on port {port} of 127.0.0.1 (in the "
         f"foreground) that answers GET /{path} with the text {text!r}, and anything else with the "
         "status 404. Other files may be put into app/. The judge starts it itself.",
-        files={},
         free=("start.sh", "app/"),
         probe=_probe_service(port, f"/{path}", "/none"),
         expected=f"{text}\n404",
-        expert=f"mkdir -p app; cat > app/server.py <<'PY'\n{code}PY\n"
+        solution=f"mkdir -p app; cat > app/server.py <<'PY'\n{code}PY\n"
         "echo 'exec python3 app/server.py' > start.sh",
     )
 
 
-def fix_python(rng: Random) -> Problem:
+def fix_python(rng: Random) -> EndState:
     """Fix a small program that has a wrong bound."""
     word = words(rng, 1)[0]
     low, high = sorted(rng.sample(range(2, 40), 2))
     high += 20
     total = sum(n for n in range(low, high + 1) if n % 3 == 0)
-    return Problem(
-        goal=f"{word}.py should print the sum of all multiples of three from its first argument to "
-        "its second, both included, but it forgets the last one. Mend it.",
+    return EndState(
+        prompt=f"{word}.py should print the sum of all multiples of three from its first argument "
+        "to its second, both included, but it forgets the last one. Mend it.",
         files={
             f"{word}.py": "import sys\n\nlow, high = int(sys.argv[1]), int(sys.argv[2])\n"
             "print(sum(n for n in range(low, high) if n % 3 == 0))\n"
@@ -123,15 +123,15 @@ def fix_python(rng: Random) -> Problem:
         probe=f"python3 -I {word}.py {low} {high}; python3 -I {word}.py 3 9; python3 -I {word}.py "
         "6 6",
         expected=f"{total}\n18\n6",
-        expert=f"sed -i 's/range(low, high)/range(low, high + 1)/' {word}.py",
+        solution=f"sed -i 's/range(low, high)/range(low, high + 1)/' {word}.py",
     )
 
 
-def makefile(rng: Random) -> Problem:
+def makefile(rng: Random) -> EndState:
     """Write a build script that does only what is needed."""
     names = words(rng, 3)
-    return Problem(
-        goal="Write build.sh, which writes for each .in file in src a file of the same name "
+    return EndState(
+        prompt="Write build.sh, which writes for each .in file in src a file of the same name "
         "ending in "
         ".out into out, with the text in capital letters. It must leave alone .out files that are "
         "newer than their .in file.",
@@ -141,26 +141,26 @@ def makefile(rng: Random) -> Problem:
         f"echo kept > out/{names[0]}.out && touch -d 2001-01-01 src/{names[0]}.in && "
         f"bash build.sh && cat out/{names[0]}.out; rm -rf out",
         expected=lines([name.upper() for name in sorted(names)]) + "kept",
-        expert="cat > build.sh <<'SH'\nmkdir -p out\nfor f in src/*.in; do\n"
+        solution="cat > build.sh <<'SH'\nmkdir -p out\nfor f in src/*.in; do\n"
         'o=out/$(basename "$f" .in).out\n'
         'if [ ! -e "$o" ] || [ "$f" -nt "$o" ]; then tr a-z A-Z < "$f" > "$o"; fi\ndone\nSH',
     )
 
 
-def environment(rng: Random) -> Problem:
+def environment(rng: Random) -> EndState:
     """Write a wrapper that sets variables from a file."""
     names = [word.upper() for word in words(rng, 3)]
     values = [f"{rng.choice(words(rng, 4))} {rng.randrange(100)}" for _ in names]
     text = "".join(f'{name}="{value}"\n' for name, value in zip(names, values, strict=True))
-    return Problem(
-        goal="Write run.sh, which runs the command that it is given with the variables of the "
+    return EndState(
+        prompt="Write run.sh, which runs the command that it is given with the variables of the "
         "file env set for it, and ends with the exit code of the command.",
         files={"env": text},
         free=("run.sh",),
         probe=f"bash run.sh printenv {names[0]}; bash run.sh bash -c 'echo ${names[1]}; exit 3'; "
         "echo $?",
         expected=f"{values[0]}\n{values[1]}\n3",
-        expert="printf 'set -a\\n. ./env\\nset +a\\nexec \"$@\"\\n' > run.sh",
+        solution="printf 'set -a\\n. ./env\\nset +a\\nexec \"$@\"\\n' > run.sh",
     )
 
 

@@ -4,74 +4,74 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.terminal.problems import NAMES, Files, Problem, lines, words
+from turngym.tasks.shell.words import NAMES, EndState, Files, lines, words
 
 
-def rename_ending(rng: Random) -> Problem:
+def rename_ending(rng: Random) -> EndState:
     """Give files another ending."""
     old, new = rng.sample(["txt", "md", "log", "dat", "note"], 2)
     names = words(rng, 6)
     files = {
         f"{name}.{old if n < 4 else 'keep'}": f"about {name}\n" for n, name in enumerate(names)
     }
-    return Problem(
-        goal=f"Rename every file that ends in .{old} so that it ends in .{new}.",
+    return EndState(
+        prompt=f"Rename every file that ends in .{old} so that it ends in .{new}.",
         files=files,
         wanted={
             **{f"{name}.{old}": None for name in names[:4]},
             **{f"{name}.{new}": f"about {name}\n" for name in names[:4]},
         },
-        expert=f'for f in *.{old}; do mv "$f" "${{f%.{old}}}.{new}"; done',
+        solution=f'for f in *.{old}; do mv "$f" "${{f%.{old}}}.{new}"; done',
     )
 
 
-def sort_into_folders(rng: Random) -> Problem:
+def sort_into_folders(rng: Random) -> EndState:
     """Put files into folders by their ending."""
     endings = rng.sample(["csv", "py", "md", "json", "txt"], 3)
     files = {f"{name}.{rng.choice(endings)}": f"{name}\n" for name in words(rng, 8)}
-    return Problem(
-        goal="Put every file into a folder named after its ending, without the dot "
+    return EndState(
+        prompt="Put every file into a folder named after its ending, without the dot "
         "(notes.txt goes to txt/notes.txt).",
         files=files,
         wanted={
             **dict.fromkeys(files),
             **{f"{path.rpartition('.')[2]}/{path}": text for path, text in files.items()},
         },
-        expert='for f in *.*; do mkdir -p "${f##*.}"; mv "$f" "${f##*.}/"; done',
+        solution='for f in *.*; do mkdir -p "${f##*.}"; mv "$f" "${f##*.}/"; done',
     )
 
 
-def delete_empty(rng: Random) -> Problem:
+def delete_empty(rng: Random) -> EndState:
     """Delete empty files in a tree."""
     files: Files = {}
     for number, name in enumerate(words(rng, 9)):
         files[f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt"] = (
             "" if number % 3 == 0 else f"{name}\n"
         )
-    return Problem(
-        goal="Delete every empty file in this folder and the folders below it. Keep all others.",
+    return EndState(
+        prompt="Delete every empty file in this folder and the folders below it. Keep all others.",
         files=files,
         wanted={path: text or None for path, text in files.items()},
-        expert="find . -type f -empty -delete",
+        solution="find . -type f -empty -delete",
     )
 
 
-def largest_file(rng: Random) -> Problem:
+def largest_file(rng: Random) -> EndState:
     """Name the largest file of a tree."""
     sizes = rng.sample(range(10, 400), 7)
     files = {f"d{n % 3}/{name}.bin": "x" * sizes[n] for n, name in enumerate(words(rng, 7))}
     largest = max(files, key=lambda path: len(files[path]))
-    return Problem(
-        goal="Write the path of the largest file, relative to this folder (such as d0/name.bin), "
+    return EndState(
+        prompt="Write the path of the largest file, relative to this folder (such as d0/name.bin), "
         "into answer.txt.",
         files=files,
         wanted={"answer.txt": largest},
-        expert="find d* -type f -printf '%s %p\\n' | sort -n | tail -1 | cut -d' ' -f2 > "
+        solution="find d* -type f -printf '%s %p\\n' | sort -n | tail -1 | cut -d' ' -f2 > "
         "answer.txt",
     )
 
 
-def find_by_content(rng: Random) -> Problem:
+def find_by_content(rng: Random) -> EndState:
     """List the files that hold a word."""
     word, *others = words(rng, 12)
     files = {}
@@ -79,16 +79,16 @@ def find_by_content(rng: Random) -> Problem:
         text = f"{rng.choice(others)} {rng.choice(others)}"
         files[f"{'xyz'[number % 3]}/{name}.txt"] = f"{text} {word}\n" if number % 3 else f"{text}\n"
     found = sorted(path for path, text in files.items() if word in text)
-    return Problem(
-        goal=f"Write the paths of all files that hold the word {word!r} into found.txt, one a "
+    return EndState(
+        prompt=f"Write the paths of all files that hold the word {word!r} into found.txt, one a "
         "line, sorted, relative to this folder (such as x/name.txt).",
         files=files,
         wanted={"found.txt": lines(found)},
-        expert=f"grep -rlw {word} x y z | LC_ALL=C sort > found.txt",
+        solution=f"grep -rlw {word} x y z | LC_ALL=C sort > found.txt",
     )
 
 
-def copy_tree(rng: Random) -> Problem:
+def copy_tree(rng: Random) -> EndState:
     """Copy some files and keep their folders."""
     folders = ("one", "two", "two/deep")
     files = {
@@ -97,17 +97,17 @@ def copy_tree(rng: Random) -> Problem:
     }
     files["src/one/main.py"] = "print(1)\n"
     copied = {f"backup{path[3:]}": text for path, text in files.items() if path.endswith(".py")}
-    return Problem(
-        goal="Copy every .py file below src to the same place below a new folder backup "
+    return EndState(
+        prompt="Copy every .py file below src to the same place below a new folder backup "
         "(src/one/a.py to backup/one/a.py). Copy nothing else.",
         files=files,
         wanted=copied,
-        expert="cd src && find . -name '*.py' -exec cp --parents -t ../backup {} + 2>/dev/null || "
-        "(mkdir -p ../backup && find . -name '*.py' -exec cp --parents -t ../backup {} +)",
+        solution="cd src && find . -name '*.py' -exec cp --parents -t ../backup {} + 2>/dev/null "
+        "|| (mkdir -p ../backup && find . -name '*.py' -exec cp --parents -t ../backup {} +)",
     )
 
 
-def remove_duplicates(rng: Random) -> Problem:
+def remove_duplicates(rng: Random) -> EndState:
     """Of files with equal contents keep the first by name."""
     names, texts = sorted(words(rng, 8)), words(rng, 4)
     files = {f"{name}.txt": f"{rng.choice(texts)}\n" for name in names}
@@ -116,126 +116,124 @@ def remove_duplicates(rng: Random) -> Problem:
     for path in sorted(files):
         wanted[path] = None if files[path] in seen else files[path]
         seen.add(files[path])
-    return Problem(
-        goal="Several files here have the same contents. Of each such set keep only the file whose "
-        "name comes first in the alphabet.",
+    return EndState(
+        prompt="Several files here have the same contents. Of each such set keep only the file "
+        "whose name comes first in the alphabet.",
         files=files,
         wanted=wanted,
-        expert="md5sum *.txt | LC_ALL=C sort -k1,1 -k2,2 | awk 'seen[$1]++ {print $2}' | xargs -r "
-        "rm",
+        solution="md5sum *.txt | LC_ALL=C sort -k1,1 -k2,2 | awk 'seen[$1]++ {print $2}' | xargs "
+        "-r rm",
     )
 
 
-def number_files(rng: Random) -> Problem:
+def number_files(rng: Random) -> EndState:
     """Number files in order."""
     names = words(rng, 6)
     files = {f"{name}.txt": f"{name}\n" for name in names}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
-    return Problem(
-        goal="Number the .txt files in alphabetical order with two digits and a dash: the first "
+    return EndState(
+        prompt="Number the .txt files in alphabetical order with two digits and a dash: the first "
         "becomes 01-NAME.txt.",
         files=files,
         wanted=wanted,
-        expert='n=1; for f in *.txt; do mv "$f" "$(printf %02d $n)-$f"; n=$((n+1)); done',
+        solution='n=1; for f in *.txt; do mv "$f" "$(printf %02d $n)-$f"; n=$((n+1)); done',
     )
 
 
-def merge_files(rng: Random) -> Problem:
+def merge_files(rng: Random) -> EndState:
     """Join parts in numerical order."""
     names = words(rng, 11)
     files = {f"part{n}.txt": f"{name}\n" for n, name in enumerate(names, start=1)}
-    return Problem(
-        goal="Join part1.txt to part11.txt, in the order of their numbers, into whole.txt. Keep "
+    return EndState(
+        prompt="Join part1.txt to part11.txt, in the order of their numbers, into whole.txt. Keep "
         "the parts.",
         files=files,
         wanted={"whole.txt": lines(names)},
-        expert="for n in $(seq 1 11); do cat part$n.txt; done > whole.txt",
+        solution="for n in $(seq 1 11); do cat part$n.txt; done > whole.txt",
     )
 
 
-def odd_names(rng: Random) -> Problem:
+def odd_names(rng: Random) -> EndState:
     """Deal with blanks in names."""
     pairs = [words(rng, 2) for _ in range(5)]
     files = {f"{one} {other} {n}.txt": f"{one}\n" for n, (one, other) in enumerate(pairs)}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {path.replace(" ", "_"): text for path, text in files.items()}
-    return Problem(
-        goal="Replace every blank in the names of the files here by an underscore.",
+    return EndState(
+        prompt="Replace every blank in the names of the files here by an underscore.",
         files=files,
         wanted=wanted,
-        expert='for f in *" "*; do mv "$f" "${f// /_}"; done',
+        solution='for f in *" "*; do mv "$f" "${f// /_}"; done',
     )
 
 
-def pack(rng: Random) -> Problem:
+def pack(rng: Random) -> EndState:
     """Pack a folder."""
     names = words(rng, 4)
     files = {f"data/{name}.txt": f"{name}\n" for name in names}
     files |= {f"data/tmp/{name}.tmp": "scratch\n" for name in names[:2]}
-    return Problem(
-        goal="Pack the folder data into data.tar.gz, without the folder data/tmp. The paths in the "
-        "archive begin with data/.",
+    return EndState(
+        prompt="Pack the folder data into data.tar.gz, without the folder data/tmp. The paths in "
+        "the archive begin with data/.",
         files=files,
         free=("data.tar.gz",),
         probe="tar -tzf data.tar.gz | sed 's,^\\./,,' | grep -v '/$' | LC_ALL=C sort; "
         "tar -xzOf data.tar.gz --wildcards '*.txt' | LC_ALL=C sort",
         expected=lines(sorted(f"data/{name}.txt" for name in names)) + lines(sorted(names)),
-        expert="tar --exclude=data/tmp -czf data.tar.gz data",
+        solution="tar --exclude=data/tmp -czf data.tar.gz data",
     )
 
 
-def unpack(rng: Random) -> Problem:
+def unpack(rng: Random) -> EndState:
     """Unpack one file of an archive."""
     names = words(rng, 4)
     files = {f"in/{name}.txt": f"{name} {rng.randrange(1000)}\n" for name in names}
     chosen = names[0]
-    return Problem(
-        goal=f"box.tar.gz holds several files. Take only in/{chosen}.txt out of it and save it as "
-        f"{chosen}.txt here.",
-        files={},
+    return EndState(
+        prompt=f"box.tar.gz holds several files. Take only in/{chosen}.txt out of it and save it "
+        f"as {chosen}.txt here.",
         prepare="mkdir in; "
         + "; ".join(f"printf '%s' '{text}' > {path}" for path, text in files.items())
         + "; tar -czf box.tar.gz --sort=name --mtime=2020-01-01 in; rm -r in",
         wanted={f"{chosen}.txt": files[f"in/{chosen}.txt"]},
-        expert=f"tar -xzOf box.tar.gz in/{chosen}.txt > {chosen}.txt",
+        solution=f"tar -xzOf box.tar.gz in/{chosen}.txt > {chosen}.txt",
     )
 
 
-def nested_archive(rng: Random) -> Problem:
+def nested_archive(rng: Random) -> EndState:
     """Find a file in an archive in an archive."""
     name, inner, outer = words(rng, 3)
     number = rng.randrange(10_000, 99_999)
-    return Problem(
-        goal=f"{outer}.tar holds another archive, which holds {name}.txt. Write the contents of "
+    return EndState(
+        prompt=f"{outer}.tar holds another archive, which holds {name}.txt. Write the contents of "
         "that file into answer.txt. Leave nothing else behind.",
-        files={},
         prepare=f"echo {number} > {name}.txt; tar -czf {inner}.tgz --mtime=2020-01-01 {name}.txt; "
         f"tar -cf {outer}.tar --mtime=2020-01-01 {inner}.tgz; rm {name}.txt {inner}.tgz",
         wanted={"answer.txt": str(number)},
-        expert=f"tar -xOf {outer}.tar {inner}.tgz | tar -xzOf - {name}.txt > answer.txt",
+        solution=f"tar -xOf {outer}.tar {inner}.tgz | tar -xzOf - {name}.txt > answer.txt",
     )
 
 
-def compress_old(rng: Random) -> Problem:
+def compress_old(rng: Random) -> EndState:
     """Compress the logs of one year."""
     year, other = rng.sample(range(2015, 2024), 2)
     months = rng.sample(range(1, 13), 4)
     files = {f"logs/{y}-{m:02}.log": f"{y} {m}\n" * 3 for y in (year, other) for m in months}
     chosen = [path for path in files if str(year) in path]
-    return Problem(
-        goal=f"Compress every log of the year {year} in logs with gzip, so that 2020-01.log "
+    return EndState(
+        prompt=f"Compress every log of the year {year} in logs with gzip, so that 2020-01.log "
         "becomes 2020-01.log.gz and the plain file is gone. Leave other years alone.",
         files=files,
         wanted=dict.fromkeys(chosen),
         free=tuple(f"{path}.gz" for path in chosen),
         probe="for f in logs/*.gz; do echo $f; zcat $f; done",
         expected="\n".join(f"{path}.gz\n{files[path].strip()}" for path in sorted(chosen)),
-        expert=f"gzip logs/{year}-*.log",
+        solution=f"gzip logs/{year}-*.log",
     )
 
 
-def make_executable(rng: Random) -> Problem:
+def make_executable(rng: Random) -> EndState:
     """Make scripts executable, and nothing else."""
     names = words(rng, 6)
     files = {
@@ -245,17 +243,17 @@ def make_executable(rng: Random) -> Problem:
     expected = lines(
         sorted(f"bin/{name} {'755' if n % 2 else '644'}" for n, name in enumerate(names))
     )
-    return Problem(
-        goal="Give the mode 755 to every file in bin that begins with #!, and leave the modes of "
+    return EndState(
+        prompt="Give the mode 755 to every file in bin that begins with #!, and leave the modes of "
         "the others as they are.",
         files=files,
         probe="stat -c '%n %a' bin/* | LC_ALL=C sort",
         expected=expected,
-        expert="grep -l '^#!' bin/* | xargs chmod 755",
+        solution="grep -l '^#!' bin/* | xargs chmod 755",
     )
 
 
-def lock_down(rng: Random) -> Problem:
+def lock_down(rng: Random) -> EndState:
     """Set modes of secrets."""
     names = words(rng, 5)
     files = {
@@ -264,33 +262,33 @@ def lock_down(rng: Random) -> Problem:
     expected = lines(
         ["home 700", *sorted(f"{p} {'600' if p.endswith('key') else '644'}" for p in files)]
     )
-    return Problem(
-        goal="Only the owner may read and write the .key files in home (mode 600), and only the "
+    return EndState(
+        prompt="Only the owner may read and write the .key files in home (mode 600), and only the "
         "owner may enter the folder home (mode 700). Leave the other files as they are.",
         files=files,
         probe="stat -c '%n %a' home home/* ",
         expected=expected,
-        expert="chmod 600 home/*.key; chmod 700 home",
+        solution="chmod 600 home/*.key; chmod 700 home",
     )
 
 
-def links(rng: Random) -> Problem:
+def links(rng: Random) -> EndState:
     """Make a link for each tool."""
     names = sorted(words(rng, 4))
     files = {f"tools/{name}.sh": f"echo {name}\n" for name in names}
-    return Problem(
-        goal="For each file NAME.sh in tools make a symbolic link bin/NAME that leads to it by a "
+    return EndState(
+        prompt="For each file NAME.sh in tools make a symbolic link bin/NAME that leads to it by a "
         "relative path.",
         files=files,
         free=("bin/",),
         probe="for f in bin/*; do echo $f $(readlink $f); cat $f; done",
         expected="\n".join(f"bin/{name} ../tools/{name}.sh\necho {name}" for name in names),
-        expert='mkdir -p bin; for f in tools/*.sh; do b=$(basename "$f" .sh); '
+        solution='mkdir -p bin; for f in tools/*.sh; do b=$(basename "$f" .sh); '
         'ln -s "../tools/$b.sh" "bin/$b"; done',
     )
 
 
-def dated_names(rng: Random) -> Problem:
+def dated_names(rng: Random) -> EndState:
     """Turn dates in names round."""
     days = [
         (rng.randrange(2010, 2024), rng.randrange(1, 13), rng.randrange(1, 29)) for _ in range(5)
@@ -298,39 +296,39 @@ def dated_names(rng: Random) -> Problem:
     files = {f"report-{d:02}.{m:02}.{y}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
     wanted: dict[str, str | None] = dict.fromkeys(files)
     wanted |= {f"report-{y}-{m:02}-{d:02}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
-    return Problem(
-        goal="The names of the reports hold dates as DD.MM.YYYY. Rename them so that they hold "
+    return EndState(
+        prompt="The names of the reports hold dates as DD.MM.YYYY. Rename them so that they hold "
         "them as YYYY-MM-DD.",
         files=files,
         wanted=wanted,
-        expert=r"for f in report-*.txt; do mv $f "
+        solution=r"for f in report-*.txt; do mv $f "
         r"$(echo $f | sed -E 's/([0-9]{2})\.([0-9]{2})\.([0-9]{4})/\3-\2-\1/'); done",
     )
 
 
-def checksum(rng: Random) -> Problem:
+def checksum(rng: Random) -> EndState:
     """Find the file that was damaged."""
     names = sorted(words(rng, 5))
     files = {f"{name}.dat": f"{name} {rng.randrange(10**6)}\n" for name in names}
     bad = rng.choice(names)
-    return Problem(
-        goal="SUMS holds the SHA-256 of the .dat files; one of them was damaged since. Write its "
+    return EndState(
+        prompt="SUMS holds the SHA-256 of the .dat files; one of them was damaged since. Write its "
         "name into damaged.txt.",
         files=files,
         prepare=f"sha256sum *.dat > SUMS; echo x >> {bad}.dat",
         wanted={"damaged.txt": f"{bad}.dat"},
-        expert="sha256sum -c SUMS 2>/dev/null | grep FAILED | cut -d: -f1 > damaged.txt",
+        solution="sha256sum -c SUMS 2>/dev/null | grep FAILED | cut -d: -f1 > damaged.txt",
     )
 
 
-def inventory(rng: Random) -> Problem:
+def inventory(rng: Random) -> EndState:
     """Count the files of each folder."""
     counts = {name.lower(): rng.randrange(1, 6) for name in rng.sample(NAMES, 4)}
     files = {f"{name}/f{n}.txt": "x\n" for name, count in counts.items() for n in range(count)}
-    return Problem(
-        goal="Write into counts.txt how many files each folder here holds, as 'NAME COUNT', one a "
-        "line, sorted by name.",
+    return EndState(
+        prompt="Write into counts.txt how many files each folder here holds, as 'NAME COUNT', one "
+        "a line, sorted by name.",
         files=files,
         wanted={"counts.txt": lines([f"{name} {counts[name]}" for name in sorted(counts)])},
-        expert='for d in */; do echo "${d%/} $(ls "$d" | wc -l)"; done > counts.txt',
+        solution='for d in */; do echo "${d%/} $(ls "$d" | wc -l)"; done > counts.txt',
     )

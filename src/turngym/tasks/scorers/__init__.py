@@ -1,0 +1,1 @@
+"""Parts of judges: each is called with a world and returns a ``JudgeResult``."""
