@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.critics.on_policy_actions import sample_actions
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.types import TrajectoryGroup
@@ -36,26 +36,6 @@ def summed(
     for component in components.values():
         total_N += component.values_N
     return weight * total_N
-
-
-class Meeting:
-    """Says when credit is in progress, and when an environment stepped meanwhile."""
-
-    def __init__(self) -> None:
-        self.credit_began = threading.Event()
-        self.stepped = threading.Event()
-        self.met: list[bool] = []
-
-
-meeting = Meeting()
-
-
-def waiting(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
-    """Return the sum of all components once an environment has stepped, the first time."""
-    if not meeting.met:
-        meeting.credit_began.set()
-        meeting.met.append(meeting.stepped.wait(60))
-    return summed(turns, components)
 
 
 def too_short(turns: TurnBatch, components: Mapping[str, RewardComponent]) -> FloatArray:
@@ -131,11 +111,6 @@ class Drawing(Nothing):
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return no sample, and how many tokens were drawn."""
-        drawn = 0
-        for group in groups:
-            for number, episode in enumerate(group.usable):
-                session = self.context.engine.open(number)
-                start = episode.turns[0].spans[0].token_ids
-                drawn += len((await session.generate(start, self.context.sampling)).token_ids)
-                session.close()
+        starts = [np.array(e.turns[0].spans[0].token_ids) for g in groups for e in g.usable]
+        drawn = sum(len(g.token_ids) for g in await sample_actions(self.context, starts, seed=0))
         return Credit(samples=(), metrics={"credit/counted": float(drawn)})

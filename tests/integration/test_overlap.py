@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from helpers import custom_credit
 from helpers.signals import SIGNALS, register_for_a_while
 from helpers.train_process import stop_at
+from turngym.agents.engine.local import LocalEngine
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.run import Run
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.lora import full_state
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},
@@ -90,13 +96,67 @@ def test_an_interrupted_run_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     assert [row["step"] for row in steps(out)] == list(range(6))
 
 
-def test_episodes_go_on_while_credit_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+DECODED = 3
+"""Decode steps without which the first credit of a run does not end."""
+
+
+class Trace:
+    """What happened in which order: decode steps, and credit as it begins and ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        self.credit_began, self.enough = threading.Event(), threading.Event()
+        self.weights: dict[str, Tensor] = {}
+        """What the engine samples with."""
+        advance, load = LocalEngine._advance, LocalEngine.load_weights
+
+        def note_step(engine: LocalEngine, *args: Any) -> None:
+            advance(engine, *args)
+            self.events.append("decode")
+            if self.events[-DECODED:] == ["decode"] * DECODED and self.credit_began.is_set():
+                self.enough.set()
+
+        def note_weights(engine: LocalEngine, weights: Mapping[str, Tensor], version: int) -> None:
+            self.weights = {name: tensor.clone() for name, tensor in weights.items()}
+            load(engine, weights, version)
+
+        monkeypatch.setattr(LocalEngine, "_advance", note_step)
+        monkeypatch.setattr(LocalEngine, "load_weights", note_weights)
+
+    def held_up(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``call``, which the first time waits for decode steps of episodes that go on."""
+
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            if self.credit_began.is_set():
+                return call(*args, **kwargs)
+            self.events.append("credit begins")
+            self.credit_began.set()
+            self.enough.wait(60)
+            found = call(*args, **kwargs)
+            self.events.append("credit ends")
+            return found
+
+        return wait
+
+
+@pytest.mark.parametrize(
+    ("algo", "part"),
+    [
+        ("igpo", "turngym.trainers.credit.sources.branches.TreeScorer.__call__"),
+        ("archer", "turngym.trainers.credit.critics.utterance_critic.ReplayedCritic.train"),
+        ("mine", "helpers.custom_credit.summed"),
+    ],
+)
+def test_no_decode_step_waits_for_credit(
+    algo: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second group steps only while credit of the first is computed, which waits for that."""
-    meeting = custom_credit.Meeting()
-    monkeypatch.setattr(custom_credit, "meeting", meeting)
-    reset, step, leases = Lease.reset, Lease.step, list[Lease]()
+    """Later groups answer only while credit of the first is computed, which waits for their tokens.
+
+    In the event loop credit would wait in vain.
+    """
+    trace, leases = Trace(monkeypatch), list[Lease]()
+    monkeypatch.setattr(part, trace.held_up(resolve_name(part)))
+    reset, step, assign = Lease.reset, Lease.step, Run.assign_credit
 
     def note(lease: Lease, **options: Any) -> Any:
         if type(lease._pool) is EnvPool:  # of training, not of an evaluation
@@ -104,23 +164,34 @@ def test_episodes_go_on_while_credit_is_computed(
         return reset(lease, **options)
 
     async def step_later(lease: Lease, action: str) -> Any:
-        is_later = lease in leases[SETTINGS["rollout"]["group_size"] :]
-        while is_later and not meeting.credit_began.is_set():
+        while lease in leases[4:] and not trace.credit_began.is_set():
             await asyncio.sleep(0.001)
-        answer = await step(lease, action)
-        if is_later:
-            meeting.stepped.set()
-        return answer
+        return await step(lease, action)
+
+    async def assign_with_newest(run: Run, chosen: Any) -> Any:
+        scoring = full_state(run.model)
+        assert all(torch.equal(scoring[name], trace.weights[name]) for name in trace.weights)
+        credit = await assign(run, chosen)
+        assert run._engine.version == run.state.step  # nothing was published meanwhile
+        return credit
 
     monkeypatch.setattr(Lease, "reset", note)
     monkeypatch.setattr(Lease, "step", step_later)
-    advantage = {"type": "custom", "function": "helpers.custom_credit:waiting"}
-    algo = {"name": "mine", "rewards": [{"type": "env"}], "advantage": advantage}
-    alone = {"groups_per_step": 1, "stale": "drop", "admission": "in_order"}
-    few = {"steps": 2, "checkpoint_every": 2, "tensorboard": False}
-    settings = {**SETTINGS, "algo": algo, "rollout": {**SETTINGS["rollout"], **alone}, "run": few}
-    train(load_config(TrainConfig, [settings, "learner.num_minibatches=1"]), tmp_path)
-    assert meeting.met == [True]
+    monkeypatch.setattr(Run, "assign_credit", assign_with_newest)
+    advantage = {"type": "custom", "function": "helpers.custom_credit:summed"}
+    settings = {
+        **SETTINGS,
+        "env": {"id": "text/guessnumber"},
+        "model": {**SETTINGS["model"], "context": 512},
+        "warm_start": {"episodes": 0},
+        "algo": {"name": "mine", "advantage": advantage} if algo == "mine" else algo,
+        "learner": {},
+        "rollout": {**SETTINGS["rollout"], "groups_per_step": 1, "stale": "drop"},
+        "run": {"steps": 2, "checkpoint_every": 2, "tensorboard": False},
+    }
+    train(load_config(TrainConfig, [settings]), tmp_path)
+    during = trace.events[trace.events.index("credit begins") : trace.events.index("credit ends")]
+    assert during.count("decode") >= DECODED
     assert len(steps(tmp_path)) == 2
 
 

@@ -242,6 +242,16 @@ async def test_cancelled_request_leaves_the_others_running() -> None:
     assert used._active == []
 
 
+async def test_another_event_loop_is_sent_away_while_the_engine_decodes() -> None:
+    used = engine()
+    waiting = asyncio.create_task(used.open(1).generate(PROMPT, Sampling(max_new_tokens=50)))
+    await asyncio.sleep(0)
+    other = asyncio.to_thread(draw, used.open(2), PROMPT)
+    with pytest.raises(ConfigError, match="asked from another event loop"):
+        await other
+    assert len((await waiting).token_ids) > 0
+
+
 def draw_in_thread(seed: int, tokens: int) -> tuple[int, ...]:
     from concurrent.futures import ThreadPoolExecutor
 

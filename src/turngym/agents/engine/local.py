@@ -134,6 +134,12 @@ class LocalEngine:
         on_token: OnToken | None,
     ) -> Generation:
         """Queue a request of ``session`` and return what was sampled; see its ``generate``."""
+        serving, loop = self._loop_task, asyncio.get_running_loop()
+        if serving is not None and not serving.done() and serving.get_loop() is not loop:
+            raise ConfigError(
+                "engine: asked from another event loop than the one it decodes in; credit methods "
+                "ask for actions through sample_actions"
+            )
         ids = [*session.unread, *new_ids]
         room = self.context - session.length - len(ids)
         if not ids:
@@ -146,7 +152,7 @@ class LocalEngine:
             session=session,
             new_ids=ids,
             sampling=sampling,
-            future=asyncio.get_running_loop().create_future(),
+            future=loop.create_future(),
             limit=min(sampling.max_new_tokens, room),
             on_token=on_token,
         )

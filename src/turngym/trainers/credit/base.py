@@ -43,11 +43,14 @@ class CreditContext:
     """The policy that is trained, in evaluation mode; to score, never to step."""
     renderer: Renderer
     engine: TrainableEngine
-    """Samples actions with the newest published weights. It belongs to the event loop."""
+    """Samples actions with the newest published weights, those of ``model``. It belongs to the
+    event loop of the episodes: ``sample_actions`` asks it from anywhere."""
     sampling: Sampling
     """How the episodes were sampled."""
     seed: int
     """Root of the method's place in the seed tree."""
+    max_sessions: int = 1024
+    """Sessions of the engine that the method may have at once; the others are for episodes."""
     max_tokens: int = 16384
     """Tokens in memory at once when something is scored or trained, padding included."""
     total_updates: int = 1
@@ -287,8 +290,9 @@ def credit_of_turns(
 class CreditMethod(Protocol):
     """Assigns an advantage to every sampled token of a batch. May learn from the batch itself.
 
-    A class attribute ``in_thread = True`` says that ``assign`` may run in a thread, with an event
-    loop of its own, while episodes go on; then it uses the engine through ``sample_actions`` alone.
+    Of overlapped runs ``assign`` runs in a thread, with an event loop of its own, while episodes go
+    on. The model holds the weights that the update begins with, and nothing changes or reads them
+    meanwhile; actions are sampled through ``sample_actions`` alone.
     """
 
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:

@@ -113,8 +113,6 @@ class _FunctionSource(StatelessSource[CustomReward]):
 class _FunctionCredit:
     """Copies what a function says of each turn to its tokens."""
 
-    in_thread = True
-
     def __init__(
         self,
         config: CustomAdvantage,

@@ -137,6 +137,7 @@ def begin_learning(
         engine=engine,
         sampling=sampling,
         seed=derive_seed(config.run.seed, "credit"),
+        max_sessions=config.rollout.concurrency,
         max_tokens=config.learner.microbatch_tokens,
         total_updates=config.run.steps,
     )

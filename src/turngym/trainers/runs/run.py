@@ -121,17 +121,16 @@ class Run:
         """Return what a batch of episodes teaches; keep a group of it as often as one validates.
 
         The tokens that the method sampled itself are ``credit/sampled_tokens``, where no episode
-        samples at the same time.
+        samples at the same time. Where episodes go on meanwhile it runs in a thread beside them.
         """
         assert self.learning is not None
         method = self.learning.credit
         before = self._engine.stats.sampled_tokens
         is_alone = self.config.rollout.mode == "sync"
-        if is_alone or not getattr(method, "in_thread", False):
-            credit = await method.assign(chosen.groups)
-        else:  # episodes go on meanwhile
+        if not is_alone:
             credit = await beside(partial(method.assign, chosen.groups))
-        if is_alone:
+        else:
+            credit = await method.assign(chosen.groups)
             sampled = float(self._engine.stats.sampled_tokens - before)
             credit = replace(credit, metrics={**credit.metrics, "credit/sampled_tokens": sampled})
         if self.state.step % self.config.evaluation.every == 0:

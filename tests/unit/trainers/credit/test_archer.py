@@ -145,6 +145,17 @@ async def test_actions_do_not_depend_on_how_many_are_drawn_at_once() -> None:
     assert many[0].token_ids != many[3].token_ids  # one state, two draws
 
 
+async def test_episodes_keep_their_sessions_while_a_method_samples() -> None:
+    shared = replace(context(max_sessions=5), max_sessions=2)
+    sampling = asyncio.ensure_future(sample_actions(shared, [np.array([1, 5, 2])] * 6, seed=9))
+    free = set()
+    while not sampling.done():
+        free.add(shared.engine.free_sessions)
+        await asyncio.sleep(0)
+    assert len(sampling.result()) == 6
+    assert min(free) == 3
+
+
 async def test_normalized_advantages_have_mean_0_and_spread_1() -> None:
     samples = (await method(normalize=True).assign(matching_game(0))).samples
     advantages = np.array([one.advantages[-1] for one in samples])

@@ -35,8 +35,6 @@ class ArcherCredit:
         context: What may be used.
     """
 
-    in_thread = True
-
     def __init__(self, config: Archer, algo: AlgoConfig, context: CreditContext) -> None:
         self._config = config
         self._context = context

@@ -56,8 +56,6 @@ class BestOfNCredit:
         context: What may be used.
     """
 
-    in_thread = True
-
     def __init__(self, config: BestOfN, algo: AlgoConfig, context: CreditContext) -> None:
         self._config = config
         self._context = context

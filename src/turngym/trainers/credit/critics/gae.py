@@ -64,8 +64,6 @@ class GaeCredit:
         context: What may be used.
     """
 
-    in_thread = True
-
     def __init__(self, config: Gae, algo: AlgoConfig, context: CreditContext) -> None:
         self._config = config
         self._context = context

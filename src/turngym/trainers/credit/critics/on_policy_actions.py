@@ -22,7 +22,7 @@ async def sample_actions(
 ) -> list[Generation]:
     """Return one action per state, sampled with the newest published weights.
 
-    As many sessions as the engine has free run at once, states of like length together. An action
+    As many sessions as the method may have run at once, states of like length together. An action
     depends on its state, ``seed`` and its number alone.
 
     Args:
@@ -41,7 +41,7 @@ async def _sample_all(
     context: CreditContext, states: Sequence[TokenIds], seed: int
 ) -> list[Generation]:
     ordered = sorted(range(len(states)), key=lambda k: (states[k].size, k))
-    size = max(1, context.engine.free_sessions)
+    size = max(1, min(context.engine.free_sessions, context.max_sessions))
     found: dict[int, Generation] = {}
     for start in range(0, len(ordered), size):
         chunk = ordered[start : start + size]

@@ -54,8 +54,6 @@ class GroupRelativeCredit:
         context: What reward sources that ask a model may use; None when none of them does.
     """
 
-    in_thread = True
-
     def __init__(
         self, config: GroupRelative, algo: AlgoConfig, context: CreditContext | None
     ) -> None:
