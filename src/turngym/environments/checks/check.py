@@ -69,11 +69,7 @@ def check_turn_env(
 
 
 def check_fork(
-    target: Target,
-    *,
-    episodes: int = 2,
-    max_turns: int = 24,
-    depths: Sequence[int] | None = None,
+    target: Target, *, episodes: int = 2, max_turns: int = 24, depths: Sequence[int] | None = None
 ) -> CheckReport:
     """Check that ``snapshot``, ``restore`` and ``fork`` give the same episode again, and no other.
 

@@ -86,11 +86,7 @@ def make_vec(
         options = {"shared_memory": False, "context": "spawn", "worker": _work, **options}
         envs = TurnAsyncVectorEnv([make_one] * num_envs, **options)
     envs.spec = deepcopy(spec)
-    envs.spec.kwargs |= {
-        **kwargs,
-        "num_envs": num_envs,
-        "vectorization_mode": vectorization_mode,
-    }
+    envs.spec.kwargs |= {**kwargs, "num_envs": num_envs, "vectorization_mode": vectorization_mode}
     return envs
 
 

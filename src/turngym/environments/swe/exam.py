@@ -342,11 +342,7 @@ class ExamMaker:
         )  # fmt: skip
 
     def _read(
-        self,
-        run: TestRun,
-        round_: Round,
-        chosen: Mapping[Unit, list[Mutant]],
-        renamed: list[str],
+        self, run: TestRun, round_: Round, chosen: Mapping[Unit, list[Mutant]], renamed: list[str]
     ) -> Round:
         """Return what the repaired project makes of a round."""
         found = {(_base(name), code.number): name for name, code in run.codes.items()}

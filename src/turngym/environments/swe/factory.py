@@ -268,11 +268,7 @@ class Factory:
         return replace(earlier, source=self._source or earlier.source)
 
     async def _work(
-        self,
-        host: SandboxHost,
-        todo: object,
-        count: int,
-        on_tried: OnTried | None,
+        self, host: SandboxHost, todo: object, count: int, on_tried: OnTried | None
     ) -> None:
         for kind, edits in todo:  # type: ignore[attr-defined]  # an iterator that all workers share
             if len(self._kept) >= count:

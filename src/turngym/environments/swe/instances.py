@@ -19,12 +19,7 @@ from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.formats import Instance, read_instances
 from turngym.environments.swe.judge import NOTHING_CHANGED, JudgeResult, judge_changes
 from turngym.environments.swe.parsing import test_file
-from turngym.environments.swe.patches import (
-    Patch,
-    apply_diff,
-    collect_patch,
-    named_files,
-)
+from turngym.environments.swe.patches import Patch, apply_diff, collect_patch, named_files
 from turngym.environments.swe.project import Layout, find_layout
 from turngym.environments.swe.repair import RepairEnv
 from turngym.environments.swe.tasksets import short_name

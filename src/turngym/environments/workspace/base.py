@@ -15,12 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turngym.environments.core.actions import (
-    Action,
-    ActionStyle,
-    InvalidAction,
-    in_style,
-)
+from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.workspace import actions

@@ -37,12 +37,7 @@ LIMITS = Limits(
     enforce="best_effort",
 )  # fmt: skip
 """Of every workspace; held exactly where there is a cgroup, watched elsewhere."""
-ENV = {
-    "LC_ALL": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "TZ": "UTC",
-}
+ENV = {"LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 
 async def put_delta(sandbox: GuestSandbox, delta: Delta) -> None:
