@@ -135,7 +135,6 @@ class DeviceEnv(ScreenEnv):
         return self._device
 
     async def begin(self, task: Task) -> Outcome:
-        """Make a fresh device and look at it."""
         return await self._run("reset", lambda: self._begin(task))
 
     async def turn(self, action: Action) -> Outcome:
@@ -160,7 +159,6 @@ class DeviceEnv(ScreenEnv):
     # What the agent sees.
 
     def page(self) -> str:
-        """Return the goal and what was seen last, as text."""
         return f"Goal: {self.goal}\n{view_text(self.view, self._max_chars)}"
 
     def legal_actions(self) -> list[str]:
@@ -282,7 +280,6 @@ class ProblemEnv(DeviceEnv):
         """Say whether the goal is reached; ``answer`` is None where the agent just stopped."""
 
     def judge(self, action: Action) -> Outcome | None:
-        """Return the end of the episode when the agent is done."""
         if action.name not in ("answer", "stop"):
             return None
         answer = str(action.arguments["text"]) if action.name == "answer" else None
@@ -291,7 +288,6 @@ class ProblemEnv(DeviceEnv):
         return Outcome(text=text, reward=self._score, terminated=True)
 
     def score(self) -> float:
-        """Return 1 when the goal was reached."""
         return self._score
 
     def expert_action(self) -> str:

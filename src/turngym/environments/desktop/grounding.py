@@ -224,7 +224,6 @@ class GroundingEnv(DeviceEnv):
         return self._capture.pixels
 
     def page(self) -> str:
-        """Return the goal, and the elements where they are shown."""
         if self._choices is not None:
             lines = [f"{one.name} {one.mark}" for one in self.view.elements]
             return "\n".join([*lines, f"click {self._target.name}"])

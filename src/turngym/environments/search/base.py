@@ -197,14 +197,12 @@ class SearchEnv(TurnEnv):
     # One episode.
 
     def begin(self, task: Task) -> Outcome:
-        """Ask the question."""
         question, source = self.question_of(task)
         self.state = SearchState(question=question, source=source, names=question.mentions)
         info = {"ground_truth": question.answers[0], **self._usage()}
         return Outcome(text=self._asked(), info=info)
 
     def turn(self, action: Action) -> Outcome:
-        """Search, open, find or answer."""
         values = action.arguments
         if action.name == "search":
             outcome = self._do_search(str(values["query"]), values.get("k"))
@@ -223,11 +221,9 @@ class SearchEnv(TurnEnv):
         return 0.0 if given is None else exact_match(given, self.state.question.answers)
 
     def answer(self, ground_truth: str) -> str:
-        """Return the action that gives ``ground_truth`` as the answer."""
         return self.say("answer", text=ground_truth)
 
     def reminder(self) -> str:
-        """Return the question and the latest results."""
         return " ".join([self._asked(), *([self._titles()] if self.state.hits else [])])
 
     def instance_key(self) -> str:

@@ -90,7 +90,6 @@ class JsonlSource:
         return self._path.stat().st_size
 
     def records(self, start: Position = START) -> Iterator[Record]:
-        """Yield one record per line that is not blank."""
         offset, number = start
         with self._path.open("rb") as file:
             file.seek(offset)
@@ -126,7 +125,6 @@ class ParquetSource:
         return int(self._file().metadata.num_rows)
 
     def records(self, start: Position = START) -> Iterator[Record]:
-        """Yield one record per row."""
         first, row = start[0], 0
         for batch in self._file().iter_batches(batch_size=1024):
             if row + batch.num_rows <= first:
@@ -176,7 +174,6 @@ class FolderSource:
         return len(self._files)
 
     def records(self, start: Position = START) -> Iterator[Record]:
-        """Yield one record per file, in the order of their paths."""
         for number, file in enumerate(self._files[start[0] :], start=start[0] + 1):
             after = (number, number)
             data = file.read_bytes()

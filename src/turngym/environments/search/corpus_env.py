@@ -92,7 +92,6 @@ class CorpusEnv(SearchEnv):
         return procedural_task(self.name, split, index)
 
     def find_task(self, task_id: str) -> Task:
-        """Return the task that ``task_id`` names."""
         task = super().find_task(task_id)
         return self.task(task.split, int(task_id.rpartition("/")[2]))
 
@@ -134,7 +133,6 @@ class CorpusEnv(SearchEnv):
             self._backend.close()
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
-        """Sample among the questions that there are."""
         if self._questions is None or options.get("task") is not None:
             return super()._choose_task(options)
         split: Split = options.get("split", "train")

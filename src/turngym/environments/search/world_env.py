@@ -79,7 +79,6 @@ class WorldEnv(SearchEnv):
         WorldSpec(seed=0, **self._settings)  # complains at once
 
     def question_of(self, task: Task) -> tuple[Question, WorldSpec]:
-        """Return a question of the task's split, and its world."""
         rng = Random(derive_seed(task.seed, "question"))
         for attempt in range(_MAX_WORLDS):
             spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)

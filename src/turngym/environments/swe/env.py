@@ -90,11 +90,9 @@ class SweEnv(RepairEnv):
     # Tasks.
 
     def count(self, split: Split) -> int:
-        """Return the number of tasks of a split."""
         return self._set.count(split)
 
     def instance_key(self) -> str:
-        """Return the name of the record, which no other task has."""
         return self.record.id
 
     # One episode.
@@ -107,7 +105,6 @@ class SweEnv(RepairEnv):
         return self._record
 
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
-        """Start the broken project, without its hidden tests."""
         project = self._load(task)
         self._good_calls, self.judge_result, self.patch = 0, None, Patch()
         layer = await self.host.layer(f"project {project.digest}", project.write)
@@ -122,7 +119,6 @@ class SweEnv(RepairEnv):
         return sandbox, problem_statement(self.record, project.name, project.version, self._style)
 
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
-        """Start a sandbox with what tests import."""
         roots = [] if self._project is None else self._project.layout.roots
         paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
         return await self.host.start(layer, tools=packages_folder(), paths=paths)
@@ -148,7 +144,6 @@ class SweEnv(RepairEnv):
         return done
 
     async def judge(self) -> Outcome:
-        """Judge what was changed, in a fresh sandbox."""
         assert self._project is not None
         assert self._file is not None
         self.patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
@@ -176,11 +171,9 @@ class SweEnv(RepairEnv):
         return [*menu, self.say("bash", command="ls"), self.say("submit")]
 
     def own_state(self) -> Any:
-        """Return the task, the count of calls, and what was submitted."""
         return self._task, self._good_calls, self.judge_result, self.patch
 
     def set_own_state(self, state: Any) -> None:
-        """Take over what ``own_state`` returned."""
         task, self._good_calls, self.judge_result, self.patch = state
         if task is not None:
             self._load(task)

@@ -84,7 +84,6 @@ class InstanceEnv(RepairEnv):
         self._instance: Instance | None = None
 
     def count(self, split: Split) -> int:
-        """Return the number of tasks of a split."""
         return len(self._instances) if split == self.default_split else 0
 
     @property
@@ -95,11 +94,9 @@ class InstanceEnv(RepairEnv):
         return self._instance
 
     def instance_key(self) -> str:
-        """Return the id of the instance."""
         return self.instance.instance_id
 
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
-        """Start a container of the instance's image."""
         self._load(task)
         self.judge_result, self.patch = None, Patch()
         sandbox = await self.reopen_sandbox(await self._layer())
@@ -115,11 +112,9 @@ class InstanceEnv(RepairEnv):
         return await self.host.image_layer(self.instance.image, self._folder)
 
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
-        """Start a container on a snapshot."""
         return await self.host.start(layer, limits=LIMITS, env=self._env)
 
     async def judge(self) -> Outcome:
-        """Judge what was changed, in fresh containers."""
         found = await self.changed_files()
         changed = {path: data for path, data in found.items() if not path.startswith(".git/")}
         layer = await self._layer()
@@ -163,11 +158,9 @@ class InstanceEnv(RepairEnv):
         return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
 
     def own_state(self) -> Any:
-        """Return the task, what its own patch wants, and what was submitted."""
         return self._task, dict(self._base), dict(self._wanted), self.judge_result, self.patch
 
     def set_own_state(self, state: Any) -> None:
-        """Take over what ``own_state`` returned."""
         task, self._base, self._wanted, self.judge_result, self.patch = state
         if task is not None:
             self._load(task)

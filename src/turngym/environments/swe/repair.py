@@ -96,7 +96,6 @@ class RepairEnv(WorkspaceEnv):
         return procedural_task(self.name, split, index)
 
     def find_task(self, task_id: str) -> Task:
-        """Return the task that ``task_id`` names."""
         task = super().find_task(task_id)
         return self.task(task.split, int(task_id.rpartition("/")[2]))
 
@@ -108,7 +107,6 @@ class RepairEnv(WorkspaceEnv):
         return super()._choose_task(options)
 
     def expert_action(self) -> str:
-        """Return the next edit of the repair, then ``submit``."""
         for path, wanted in self._wanted.items():
             found = self.current.get(path, self._base.get(path))
             if found == wanted:

@@ -8,7 +8,7 @@ passed, reported the end of the session, and ended by itself with a matching exi
 submitted code prints goes nowhere. It has no descriptor on which the supervisor answers.
 """
 
-# ruff: noqa: BLE001, D102, D103, F401, PTH123
+# ruff: noqa: BLE001, D103, F401, PTH123
 from __future__ import annotations
 
 import contextlib

@@ -110,14 +110,12 @@ class HouseholdEnv(EngineGame):
         return {command: command for command in self._playing().commands}
 
     def refusal(self, command: str) -> str:
-        """Say what ALFWorld says."""
         return "Nothing happens."
 
     def score(self) -> float:
         return float(self._is_won)
 
     def anchor(self) -> str:
-        """Return a digest of what is true now."""
         return hashlib.sha256("\n".join(self._playing().facts()).encode()).hexdigest()[:16]
 
     def expert_command(self) -> str:

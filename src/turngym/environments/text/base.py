@@ -162,11 +162,9 @@ class EngineGame(GradedGame):
             return self.play(exact)
 
     def legal_actions(self) -> list[str]:
-        """Return the possible commands in the action style of this environment."""
         return [self.styled(command) for command in self.possible_commands()]
 
     def expert_action(self) -> str:
-        """Return the expert's next action in the action style of this environment."""
         with engine_boundary(self.name, "expert"):
             return self.styled(self.expert_command())
 

@@ -104,12 +104,10 @@ class ChessEndgameEnv(TextGame):
         return float(self.state.result == "mate")
 
     def legal_actions(self) -> list[str]:
-        """Return white's legal moves."""
         s = self.state
         return [self.say("move", squares=move) for move, _ in _white_moves(s.king, s.rook, s.enemy)]
 
     def anchor(self) -> str:
-        """Return the position."""
         return f"{self.describe()} {self.state.result}".strip()
 
     def reminder(self) -> str:

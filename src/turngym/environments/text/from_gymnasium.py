@@ -123,7 +123,6 @@ class GymnasiumEnv(TurnEnv):
         )
 
     def score(self) -> float | None:
-        """Return what ``success`` says, or None without it."""
         if self._success is None:
             return None
         return float(self._success(self._total, self._inner_info))

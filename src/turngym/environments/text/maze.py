@@ -108,7 +108,6 @@ class MazeEnv(TextGame):
         ]
 
     def anchor(self) -> str:
-        """Return place and possession in this maze."""
         s = self.state
         return f"{s.at} {s.has_key} {s.key} {s.door}"
 
@@ -127,7 +126,6 @@ class MazeEnv(TextGame):
         return self.describe()
 
     def expert_action(self) -> str:
-        """Return the first move of a shortest path."""
         s = self.state
         path = _path(s, s.at, s.door if s.has_key else s.key)
         return self.say("go", direction=path[0] if path else "north")

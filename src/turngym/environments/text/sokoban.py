@@ -109,7 +109,6 @@ class SokobanEnv(TextGame):
         return [self.say("go", direction=move) for move in _open_ways(self.state)]
 
     def anchor(self) -> str:
-        """Return where the player and the boxes are."""
         return f"{self.state.player} {sorted(self.state.boxes)}"
 
     def reminder(self) -> str:

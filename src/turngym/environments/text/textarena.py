@@ -228,14 +228,12 @@ class TextArenaEnv(TurnEnv):
         return None if self._legal is None else [self._styled(move) for move in self._legal]
 
     def expert_action(self) -> str:
-        """Return the guide's move."""
         if self._guide is None:
             return super().expert_action()
         with engine_boundary(self.name, "expert"):
             return self._styled(self._guide.expert(self.state.engine))
 
     def anchor(self) -> str:
-        """Return a digest of the game's state."""
         return hashlib.sha256(self._key().encode()).hexdigest()[:16]
 
     def get_state(self) -> ArenaState:

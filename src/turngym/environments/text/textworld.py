@@ -76,7 +76,6 @@ class TextWorldEnv(EngineGame):
     _possible: dict[str, int]
 
     def start(self, task: Task) -> str:
-        """Generate the world of ``task``."""
         from textworld.generator.game import GameProgression
 
         settings = tuple(sorted(self.settings.items()))
@@ -90,7 +89,6 @@ class TextWorldEnv(EngineGame):
         """Return the task in one or two sentences."""
 
     def play(self, command: str) -> Outcome:
-        """Apply the action of TextWorld that ``command`` names."""
         progression, before = self.state.progression, self.score()
         progression.update(progression.valid_actions[self._possible[command]])
         self._look_around()
@@ -123,7 +121,6 @@ class TextWorldEnv(EngineGame):
         return {command: command for command in self._possible}
 
     def anchor(self) -> str:
-        """Return a digest of all facts."""
         facts = sorted(map(str, self.state.progression.state.facts))
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
@@ -199,7 +196,6 @@ class TreasureEnv(TextWorldEnv):
         return f"Find and take: {self.view.name(self._treasure())}."
 
     def expert_command(self) -> str:
-        """Walk to the treasure, opening what is in the way."""
         return fetch(self.view, self._treasure()) or "look"
 
     def _treasure(self) -> str:

@@ -91,7 +91,6 @@ class TableGame(GymnasiumEnv):
         return float(self._won)
 
     def anchor(self) -> str:
-        """Return the number of the state."""
         return str(self.state)
 
     def potential(self) -> float:

@@ -95,15 +95,12 @@ class QuestionGame(TextGame):
         return repr((sorted(self.state.candidates), self.state.secret))
 
     def opening_info(self) -> dict[str, Any]:
-        """Return the secret as ``ground_truth``."""
         return {"ground_truth": self.state.secret}
 
     def answer(self, ground_truth: str) -> str:
-        """Return the guess."""
         return self._guesses[ground_truth]
 
     def describe(self) -> str:
-        """Return the candidates, with their traits where the book is open."""
         names = self.state.candidates
         if not self.settings.get("open_book"):
             return f"candidates: {', '.join(names)}."

@@ -154,7 +154,6 @@ class WebEnv(ScreenEnv):
         return self.episode.view
 
     async def begin(self, task: Task) -> Outcome:
-        """Open the first page in a fresh context."""
         if self._host is None:
             self._host = BrowserHost.lease()
         return await self._host.run(self._begin(task))
@@ -177,7 +176,6 @@ class WebEnv(ScreenEnv):
     # What the agent sees.
 
     def page(self) -> str:
-        """Return the goal and what was seen last, as text."""
         if self.episode.page is None:  # asked for as observation, state key and reminder
             parts = [f"Goal: {self.goal}"]
             if self.shows_address:

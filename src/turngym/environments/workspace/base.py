@@ -196,7 +196,6 @@ class WorkspaceEnv(AsyncTurnEnv):
         return self._sandbox
 
     async def begin(self, task: Task) -> Outcome:
-        """Open the workspace of the task."""
         await self._close_sandbox()
         self._touched = frozenset()
         self._turns = self._extended = 0
@@ -206,7 +205,6 @@ class WorkspaceEnv(AsyncTurnEnv):
         return Outcome(text=text + self._notice(), info={"max_turns": self.budget.most})
 
     async def turn(self, action: Action) -> Outcome:
-        """Carry out one tool call."""
         self._turns += 1
         if action.name == "submit":
             outcome = await self.judge()
@@ -219,7 +217,6 @@ class WorkspaceEnv(AsyncTurnEnv):
         return self._within_budget(outcome)
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
-        """Judge as at ``submit``."""
         return await self.judge()
 
     async def call(self, action: Action) -> Done:

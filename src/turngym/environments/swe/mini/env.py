@@ -60,7 +60,6 @@ class MiniEnv(TextGame):
         self._runner: CaseRunner | None = CaseRunner.lease()
 
     def new_game(self, rng: np.random.Generator) -> MiniState:
-        """Draw a project."""
         problem = draw(rng)
         return MiniState(problem=problem, files=tuple(problem.broken_files().items()))
 
@@ -79,7 +78,6 @@ class MiniEnv(TextGame):
         return f"{call} is {value}, not {self.state.problem.wanted(call)}."
 
     def turn(self, action: Action) -> Outcome:
-        """Look at a file, change a line, or submit."""
         if action.name == "submit":
             return self._judge()
         path = str(action.arguments["path"])
@@ -110,7 +108,6 @@ class MiniEnv(TextGame):
         return Outcome(text=self._result_line(call, value))
 
     def end_at_limit(self) -> Outcome:
-        """Judge as at ``submit``."""
         return self._judge()
 
     def _judge(self) -> Outcome:
@@ -131,13 +128,11 @@ class MiniEnv(TextGame):
         return self._runner.call(dict(self.state.files), calls)
 
     def close(self) -> None:
-        """Give the judge back. Safe to call twice."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.release()
 
     def score(self) -> float:
-        """Return 1 when what was submitted is right."""
         return float(self.state.is_solved)
 
     def anchor(self) -> str:

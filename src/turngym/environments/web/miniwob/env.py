@@ -157,7 +157,6 @@ class MiniWobEnv(WebEnv):
         return "", f"http://{HOST}/{folder}/{page}"
 
     async def arrived(self, task: Task) -> None:
-        """Start the task with its seed."""
         seeds = [str(derive_seed(task.seed, "miniwob", draw)) for draw in range(_DRAWS)]
         limit = _NO_LIMIT_MS if self._time_limit is None else 0
         if isinstance(self._time_limit, int | float):

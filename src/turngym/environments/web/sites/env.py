@@ -165,21 +165,17 @@ class SiteEnv(WebEnv):
         return Outcome(text=text, reward=self.episode.score, terminated=True)
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
-        """Judge as at ``stop``."""
         if self._host is None:
             raise EnvironmentFault(f"{self.name}: the environment is closed")
         return await self._host.run(self.judge(Action(name="stop")))
 
     def score(self) -> float:
-        """Return 1 when the goal was reached; 0 before the end was judged."""
         return self.episode.score
 
     def instance_key(self) -> str:
-        """Return the goal, which holds all that was sampled."""
         return self.goal
 
     def expert_action(self) -> str:
-        """Return the expert's action."""
         name, arguments = self.problem.expert(
             ExpertView(self.goal, self.view, tuple(self.episode.done))
         )
@@ -217,7 +213,6 @@ class SiteEnv(WebEnv):
     # Snapshots: the data file, the storage and the address, and what was done on that page.
 
     async def get_state(self) -> SiteState:
-        """Return the state of the episode."""
         assert self._host is not None
         return await self._host.run(self._get_state())
 

@@ -28,5 +28,4 @@ class TrackerEnv(SiteEnv):
 
     @classmethod
     def read(cls, connection: sqlite3.Connection) -> State:
-        """Return the tickets, comments, wiki pages and settings."""
         return read_state(connection)

@@ -51,7 +51,6 @@ class WikiEnv(SiteEnv):
 
     @classmethod
     def read(cls, connection: sqlite3.Connection) -> Data:
-        """Return pages, edits, protections, blocks, and what users may and like."""
         data = read_data(connection, QUERIES, ignored=None)
         for page in data.tables["pages"]:  # blanks in a heading do not matter
             page["text"] = _HEADING.sub(r"\1 \2 \1", page["text"])
