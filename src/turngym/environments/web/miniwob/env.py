@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -29,53 +30,15 @@ _NO_LIMIT_MS = 2_000_000_000
 _DRAWS = 12
 _STARTS = 5
 
-# The page's clock starts at the same moment in every episode, since some tasks show today's date,
-# and no picture shows the reward and the time that is left.
-_INIT = """(() => {
-  const real = Date, start = real.now(), shift = Date.UTC(2026, 0, 15, 9, 0, 0) - start;
-  const now = () => real.now() + shift;
-  class Shifted extends real {
-    constructor(...parts) { parts.length ? super(...parts) : super(now()); }
-    static now() { return now(); }
-  }
-  globalThis.Date = Shifted;
-  addEventListener("DOMContentLoaded", () => {
-    const style = document.createElement("style");
-    style.textContent = "#reward-display, #click-canvas { visibility: hidden !important }";
-    document.head.append(style);
-  });
-})();"""
-
-# Samples problems from the seed until one falls into the split, which its content decides; a task
-# with a single problem has it in both.
-_START = """new Promise((resolve) => {{
-  const digest = (text) => {{
-    let h = 2166136261;
-    for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 16777619);
-    return (h ^ (h >>> 15)) >>> 0;
-  }};
-  const go = () => {{
-    if (!window.core || !core.cover_div) return setTimeout(go, 3);
-    if ({limit}) core.EPISODE_MAX_TIME = {limit};
-    let key = 0;
-    for (const seed of {seeds}) {{
-      Math.seedrandom(seed);
-      core.startEpisodeReal();
-      key = digest(core.getUtterance() + document.getElementById("wrap").innerHTML);
-      if ((key & 1) === {parity}) break;
-    }}
-    const end = () => WOB_TASK_READY ? resolve([key, core.getUtterance()]) : setTimeout(end, 3);
-    end();
-  }};
-  go();
-}})"""
+_HERE = files(__package__)
+_START = _HERE.joinpath("start.js").read_text("utf-8")
 _STATE = "[WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL, WOB_REWARD_GLOBAL, WOB_REWARD_REASON]"
 _SETTINGS = Settings(
     width=332,
     height=214,
     ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",
     mark_text=True,
-    init_script=_INIT,
+    init_script=_HERE.joinpath("clock.js").read_text("utf-8"),
 )
 
 
@@ -161,12 +124,10 @@ class MiniWobEnv(WebEnv):
         limit = _NO_LIMIT_MS if self._time_limit is None else 0
         if isinstance(self._time_limit, int | float):
             limit = round(self._time_limit * 1000)
-        start = _START.format(
-            limit=limit,
-            seeds=json.dumps(seeds[:1] if self.episode.task.startswith("flight.") else seeds),
-            parity=int(task.split == "test"),
-        )
-        self.episode.key, goal = await self._evaluate_js(start)
+        if self.episode.task.startswith("flight."):
+            del seeds[1:]
+        arguments = f"{limit}, {json.dumps(seeds)}, {int(task.split == 'test')}"
+        self.episode.key, goal = await self._evaluate_js(f"({_START})({arguments})")
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
 
     async def judge(self, action: Action) -> Outcome | None:

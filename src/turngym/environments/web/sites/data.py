@@ -10,6 +10,7 @@ import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
@@ -71,6 +72,13 @@ class Data:
         return isinstance(other, Data) and not self.differences(other)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def read_queries(site: str) -> dict[str, str]:
+    """Return name to query of ``site``, each below its name in ``queries.sql``."""
+    text = Path(__file__).with_name(site).joinpath("queries.sql").read_text("utf-8")
+    parts = (part.partition("\n") for part in text.split("-- ")[1:])
+    return {name: query.strip() for name, _, query in parts}
 
 
 def _count(rows: list[Row]) -> Counter[str]:
