@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,8 +22,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from turngym.check_report import Broken
+from turngym.check_report import Broken, NotRun
 from turngym.environments.core.info import Info
+from turngym.errors import ConfigError
+
+AnyEnv = gymnasium.Env[Any, Any]
 
 Choose = Callable[[int, Info], str]
 """(number of the turn, 1-based; last info) -> action."""
@@ -32,6 +35,10 @@ _UNCOMPARED = frozenset({"usage"})
 """Reserved ``info`` keys that may differ between equal episodes: time is not reproducible."""
 
 _PLAY = "from turngym.environments.checks.probes import play_from_stdin; play_from_stdin()"
+_MAX_TURNS = 300
+"""Turns after which an episode that should reach its limit is left."""
+_OUTSIDE = ("observation", "reward", "terminated", "truncated")
+"""What of a step the agent can see."""
 
 GARBAGE = (
     "",
@@ -92,8 +99,18 @@ class Episode:
         return self.steps[-1]
 
 
+@contextmanager
+def open_env(make: Callable[[], AnyEnv]) -> Iterator[AnyEnv]:
+    """Give a new environment, and close it."""
+    env = make()
+    try:
+        yield env
+    finally:
+        env.close()
+
+
 def play(
-    env: gymnasium.Env[Any, Any],
+    env: AnyEnv,
     choose: Choose,
     *,
     name: str,
@@ -102,6 +119,14 @@ def play(
     options: dict[str, Any] | None = None,
 ) -> Episode:
     """Play one episode to its end, or for ``max_turns`` turns.
+
+    Args:
+        env: Which is reset first.
+        choose: Gives the actions.
+        name: Of the episode, for messages.
+        max_turns: Most turns.
+        seed: Of the reset.
+        options: Of the reset.
 
     Raises:
         Broken: The environment raised, or what it returned has the wrong shape.
@@ -125,7 +150,13 @@ def play(
     return episode
 
 
-def step(env: gymnasium.Env[Any, Any], action: str) -> Step:
+def replay(env: AnyEnv, actions: Sequence[str], *, name: str, seed: int, **options: Any) -> Episode:
+    """Play ``actions`` in order, after a reset with ``seed`` and ``options``."""
+    say: Choose = lambda turn, _info: actions[turn - 1]  # noqa: E731
+    return play(env, say, name=name, max_turns=len(actions), seed=seed, options=options or None)
+
+
+def step(env: AnyEnv, action: str) -> Step:
     """Return what one step gives."""
     observation, reward, terminated, truncated, info = env.step(action)
     return Step(
@@ -138,11 +169,6 @@ def step(env: gymnasium.Env[Any, Any], action: str) -> Step:
     )
 
 
-def replaying(actions: Sequence[str]) -> Choose:
-    """Return a chooser that says ``actions`` in order."""
-    return lambda turn, _info: actions[turn - 1]
-
-
 def randomly(rng: np.random.Generator) -> Choose:
     """Return a chooser that samples among the legal actions."""
     return lambda _turn, info: str(
@@ -150,9 +176,20 @@ def randomly(rng: np.random.Generator) -> Choose:
     )
 
 
-def as_expert(env: gymnasium.Env[Any, Any]) -> Choose:
+def as_expert(env: AnyEnv) -> Choose:
     """Return a chooser that asks the environment's own expert."""
     return lambda _turn, _info: str(env.get_wrapper_attr("expert_action")())
+
+
+def has_expert(env: AnyEnv) -> bool:
+    """Say whether the environment, which is reset, has an expert."""
+    if not env.has_wrapper_attr("expert_action"):
+        return False
+    try:
+        env.get_wrapper_attr("expert_action")()
+    except ConfigError:  # what the default raises
+        return False
+    return True
 
 
 def plain(value: Any) -> Any:
@@ -302,10 +339,66 @@ def play_from_stdin() -> None:
     env = gymnasium.make(spec)
     played = []
     for seed, actions in wanted:
-        episode = play(
-            env, replaying(actions), name=f"seed {seed}", max_turns=len(actions), seed=seed
-        )
-        played.append(plain_steps(episode.steps))
+        played.append(plain_steps(replay(env, actions, name=f"seed {seed}", seed=seed).steps))
     env.close()
     with answer:
         pickle.dump(played, answer)
+
+
+# How episodes end, and which problems they are about.
+
+
+def must_agree(env: AnyEnv, played: Sequence[Episode]) -> None:
+    """Find an episode whose return and score disagree about whether the goal was reached.
+
+    Looked at are the expert's episode, the same without its last turn up to the limit of turns, and
+    those ``played``. A score of 1 must earn something. Where the contract is sparse (the expert is
+    paid its score, with its last turn), a score of 1 and a return of 1 come together.
+
+    Raises:
+        Broken: There is one.
+        NotRun: The expert earns nothing, or nothing is scored.
+    """
+    expert = play(env, as_expert(env), name="expert", max_turns=_MAX_TURNS, seed=0)
+    best = _return(expert)
+    if not _is_scored(expert) or best <= 0:
+        raise NotRun("its expert earns nothing, or its episodes have no score")
+    pays_score = best == 1.0 == expert.end.info["score"]
+    is_sparse = pays_score and not any(at.reward for at in expert.steps[:-1])
+    actions = expert.actions[:-1] + [""] * _MAX_TURNS
+    late = replay(env, actions, name="the expert's episode without its last turn", seed=0)
+    for episode in (expert, late, *played):
+        if not _is_scored(episode):
+            continue
+        won, earned = episode.end.info["score"] == 1.0, _return(episode)
+        if (won and earned <= 0) or (is_sparse and won != (earned >= 1.0)):
+            reason = episode.end.info.get("stop_reason")
+            raise Broken(
+                f"{episode.name}: ends ({reason}) with a score of {episode.end.info['score']:g} "
+                f"and a return of {earned:g}; an environment whose agent says when it is done "
+                "judges at a limit, too (end_at_limit)"
+            )
+
+
+def must_differ(env: AnyEnv, task_ids: Sequence[str], actions: list[str]) -> None:
+    """Refuse tasks of which nothing differs: not the opening, not what the ``actions`` bring.
+
+    Raises:
+        Broken: Nothing does.
+        NotRun: Something does, though openings, anchors and ground truths do not show it.
+    """
+    seen = []
+    for task_id in task_ids:
+        episode = replay(env, actions, name=task_id, seed=0, task=task_id)
+        seen.append([{key: at[key] for key in _OUTSIDE} for at in plain_steps(episode.steps)])
+    if all(one == seen[0] for one in seen):
+        raise Broken(f"{', '.join(task_ids)} are the same problem: nothing differs between them")
+    raise NotRun("openings, anchors and ground truths do not tell the problems apart")
+
+
+def _return(episode: Episode) -> float:
+    return sum(float(at.reward) for at in episode.steps)
+
+
+def _is_scored(episode: Episode) -> bool:
+    return episode.end.is_over and episode.end.info.get("score") is not None

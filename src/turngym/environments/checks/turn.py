@@ -8,30 +8,34 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from turngym.check_report import Broken, NotRun
-from turngym.environments.checks.ends import must_agree, must_differ
 from turngym.environments.checks.probes import (
     GARBAGE,
+    AnyEnv,
     Episode,
     Step,
     alive,
     as_expert,
     difference,
     global_state,
+    has_expert,
+    must_agree,
+    must_differ,
+    open_env,
     plain,
     plain_steps,
     play,
     play_elsewhere,
     randomly,
-    replaying,
+    replay,
     set_global_state,
     step,
 )
@@ -39,7 +43,6 @@ from turngym.environments.core.info import info_problems
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
 
-AnyEnv = gymnasium.Env[Any, Any]
 Check = Callable[[], None]
 
 _MAX_ACTION_SECONDS = 20.0
@@ -49,35 +52,23 @@ _MIN_LEAK_CHARS = 4
 _HARMLESS_WARNING = "Not able to test alternative render modes"
 
 
+@dataclass(slots=True)
 class TurnChecks:
-    """The checks of one environment; ``can_be_played`` comes first and keeps what it played.
+    """The checks of one environment; ``can_be_played`` comes first and keeps what it played."""
 
-    Args:
-        make: Makes one more environment of the kind.
-        episodes: Seeds per kind of play.
-        tasks: Tasks of each split to sample.
-        max_turns: Turns after which an episode is left.
-        timeout_s: Seconds that a fresh process may take.
-        processes: Fresh processes, each with another hash seed.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[], AnyEnv],
-        *,
-        episodes: int,
-        tasks: int,
-        max_turns: int,
-        timeout_s: float,
-        processes: int,
-    ) -> None:
-        self._make = make
-        self._num_seeds = episodes
-        self._num_tasks = tasks
-        self._max_turns = max_turns
-        self._timeout_s = timeout_s
-        self._num_processes = processes
-        self._played: list[tuple[int, Episode]] = []
+    make: Callable[[], AnyEnv]
+    """Makes one more environment of the kind."""
+    episodes: int
+    """Seeds per kind of play."""
+    tasks: int
+    """Tasks of each split to sample."""
+    max_turns: int
+    """Turns after which an episode is left."""
+    timeout_s: float
+    """Seconds that a fresh process may take."""
+    processes: int
+    """Fresh processes, each with another hash seed."""
+    played: list[tuple[int, Episode]] = field(default_factory=list)
 
     def all(self) -> list[tuple[str, Check, bool]]:
         """Return name, check and whether it is required, in order."""
@@ -85,21 +76,21 @@ class TurnChecks:
             spec = env.spec
         same = spec is None or not spec.nondeterministic
         return [
-            ("gymnasium's own check", self.gymnasium_check, True),
-            ("order of calls", self.order_of_calls, True),
-            ("observations", self.observations, True),
-            ("infos", self.infos, True),
-            ("garbage actions", self.garbage_actions, True),
-            ("same seed, same episode", self.same_seed, same),
-            ("same in another process", self.other_process, same and spec is not None),
-            ("independent of siblings", self.siblings, same),
-            ("global randomness", self.global_randomness, True),
-            ("tasks", self.tasks, True),
-            ("train and test are disjoint", self.disjoint_splits, False),
-            ("ground truth is not shown", self.ground_truth, False),
-            ("expert solves", self.expert, False),
-            ("return and score agree", self.agreement, False),
-            ("close", self.close, True),
+            ("gymnasium's own check", self._gymnasium_check, True),
+            ("order of calls", self._order_of_calls, True),
+            ("observations", self._observations, True),
+            ("infos", self._infos, True),
+            ("garbage actions", self._garbage_actions, True),
+            ("same seed, same episode", self._same_seed, same),
+            ("same in another process", self._other_process, same and spec is not None),
+            ("independent of siblings", self._siblings, same),
+            ("global randomness", self._global_randomness, True),
+            ("tasks", self._asked_tasks, True),
+            ("train and test are disjoint", self._disjoint_splits, False),
+            ("ground truth is not shown", self._ground_truth, False),
+            ("expert solves", self._expert, False),
+            ("return and score agree", self._agreement, False),
+            ("close", self._close, True),
         ]
 
     # Playing.
@@ -107,38 +98,27 @@ class TurnChecks:
     def can_be_played(self) -> None:
         """Play with chance, the expert and a silent agent, and keep the episodes."""
         with self._env() as env:
-            for seed in range(self._num_seeds):
+            for seed in range(self.episodes):
                 for name, choose in self._players(env, seed):
                     label = f"{name} agent, seed {seed}"
-                    episode = play(env, choose, name=label, max_turns=self._max_turns, seed=seed)
-                    self._played.append((seed, episode))
+                    episode = play(env, choose, name=label, max_turns=self.max_turns, seed=seed)
+                    self.played.append((seed, episode))
 
     def _players(self, env: AnyEnv, seed: int) -> Iterator[tuple[str, Callable[..., str]]]:
         _, info = env.reset(seed=seed)
-        lists_actions, has_expert = bool(info.get("legal_actions")), _has_expert(env)
+        lists_actions, is_guided = bool(info.get("legal_actions")), has_expert(env)
         yield "silent", lambda _turn, _info: ""
         if lists_actions:
             yield "random", randomly(np.random.default_rng(seed))
-        if has_expert:
+        if is_guided:
             yield "expert", as_expert(env)
 
-    @contextmanager
-    def _env(self) -> Iterator[AnyEnv]:
-        env = self._make()
-        try:
-            yield env
-        finally:
-            env.close()
+    def _env(self) -> AbstractContextManager[AnyEnv]:
+        return open_env(self.make)
 
     def _replay(self, env: AnyEnv, seed: int, episode: Episode, where: str) -> None:
         """Play the actions of ``episode`` again and compare."""
-        again = play(
-            env,
-            replaying(episode.actions),
-            name=f"{episode.name}, {where}",
-            max_turns=len(episode.actions),
-            seed=seed,
-        )
+        again = replay(env, episode.actions, name=f"{episode.name}, {where}", seed=seed)
         _must_equal(episode, plain_steps(again.steps), where)
 
     def _need_determinism(self, env: AnyEnv) -> None:
@@ -147,7 +127,7 @@ class TurnChecks:
 
     # The checks.
 
-    def gymnasium_check(self) -> None:
+    def _gymnasium_check(self) -> None:
         """Pass ``gymnasium.utils.env_checker.check_env`` without a warning."""
         with self._env() as env, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -156,26 +136,26 @@ class TurnChecks:
             if _HARMLESS_WARNING not in str(warning.message):
                 raise Broken(f"gymnasium warns: {warning.message}")
 
-    def order_of_calls(self) -> None:
+    def _order_of_calls(self) -> None:
         """Refuse a step before the reset and after the end."""
         with self._env() as env:
             _must_need_reset(env.unwrapped, "before the first reset")
-        for seed, episode in self._played:
+        for seed, episode in self.played:
             if episode.end.terminated:
                 with self._env() as env:
                     self._replay(env, seed, episode, "played again")
                     _must_need_reset(env, f"after the end ({episode.name})")
                 return
 
-    def observations(self) -> None:
+    def _observations(self) -> None:
         """Return observations in the space, finite rewards and real booleans."""
         with self._env() as env:
-            for place, at in self._steps():
+            for place, at, _ in self._steps():
                 _check_step(env, at, place)
 
-    def infos(self) -> None:
+    def _infos(self) -> None:
         """Keep the schema of ``info``, and carry out what was called legal."""
-        for _, episode in self._played:
+        for _, episode in self.played:
             opening = episode.steps[0].info
             if not opening.get("instructions"):
                 raise Broken(f"{episode.name}: reset: instructions are missing")
@@ -183,12 +163,12 @@ class TurnChecks:
                 refused = after.info.get("invalid_action")
                 if after.action in before.info.get("legal_actions", []) and refused:
                     raise Broken(f"{episode.name}: legal action {after.action!r}: {refused}")
-        for place, at in self._steps():
+        for place, at, episode in self._steps():
             _check_info(at, place)
-            if at.info["task_id"] != self._task_id_of(place):
+            if at.info["task_id"] != episode.steps[0].info["task_id"]:
                 raise Broken(f"{place}: task_id changed to {at.info['task_id']!r}")
 
-    def garbage_actions(self) -> None:
+    def _garbage_actions(self) -> None:
         """Take any text for an action: never raise, never hang, keep the schema."""
         with self._env() as env:
             env.reset(seed=0)
@@ -206,66 +186,59 @@ class TurnChecks:
                 if at.is_over:
                     env.reset(seed=0)
 
-    def same_seed(self) -> None:
+    def _same_seed(self) -> None:
         """Give the same episode for the same seed, in a new and in a used environment."""
         with self._env() as env:
             self._need_determinism(env)
             for where in ("in a new environment", "in a used environment"):
-                for seed, episode in self._played:
+                for seed, episode in self.played:
                     self._replay(env, seed, episode, where)
 
-    def other_process(self) -> None:
+    def _other_process(self) -> None:
         """Give the same episodes in fresh processes whose hashes differ."""
         with self._env() as env:
             self._need_determinism(env)
             spec = env.spec
         try:
-            wanted = [(seed, episode.actions) for seed, episode in self._played]
+            wanted = [(seed, episode.actions) for seed, episode in self.played]
             request = pickle.dumps((spec, wanted))
         except Exception as error:
             raise NotRun(f"its spec cannot be sent to a process: {error}") from error
         if spec is None:
             raise NotRun("only an environment with a spec can be made in another process")
-        for hash_seed in range(1, self._num_processes + 1):
-            for (_, episode), found in zip(
-                self._played, play_elsewhere(request, str(hash_seed), self._timeout_s), strict=True
-            ):
-                _must_equal(episode, found, f"in a process with PYTHONHASHSEED={hash_seed}")
+        for hash_seed in range(1, self.processes + 1):
+            found = play_elsewhere(request, str(hash_seed), self.timeout_s)
+            for (_, episode), steps in zip(self.played, found, strict=True):
+                _must_equal(episode, steps, f"in a process with PYTHONHASHSEED={hash_seed}")
 
-    def siblings(self) -> None:
+    def _siblings(self) -> None:
         """Not care what another environment of the kind does in between."""
         with self._env() as env:
             self._need_determinism(env)
-            for seed, episode in self._played:
+            for seed, episode in self.played:
                 with self._env() as sibling:
                     steps = _interleave(env, sibling, seed, episode.actions)
                 _must_equal(episode, plain_steps(steps), "with a sibling at work")
 
-    def global_randomness(self) -> None:
+    def _global_randomness(self) -> None:
         """Neither change nor use the state of ``random`` and ``numpy.random``."""
         before = global_state()
         try:
-            for seed, episode in self._played:
+            for seed, episode in self.played:
                 with self._env() as env:
-                    play(
-                        env,
-                        replaying(episode.actions),
-                        name=episode.name,
-                        max_turns=len(episode.actions),
-                        seed=seed,
-                    )
+                    replay(env, episode.actions, name=episode.name, seed=seed)
                 if global_state() != before:
                     raise Broken(f"{episode.name}: changes the state of random or numpy.random")
             random.random()
             np.random.random()
             with self._env() as env:
                 self._need_determinism(env)
-                for seed, episode in self._played:
+                for seed, episode in self.played:
                     self._replay(env, seed, episode, "after global random numbers were sampled")
         finally:
             set_global_state(before)
 
-    def tasks(self) -> None:
+    def _asked_tasks(self) -> None:
         """Play the task that is asked for, by itself or by its id."""
         with self._env() as env:
             find = _wrapper_attr(env, "task", "it has no tasks")
@@ -284,20 +257,20 @@ class TurnChecks:
                 if sampled.split != split:
                     raise Broken(f"sampled {sampled.id!r} for split {split!r}")
 
-    def disjoint_splits(self) -> None:
+    def _disjoint_splits(self) -> None:
         """Have no problem in both train and test."""
         with self._env() as env:
             seen: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
             for split, task_id, observation, info in self._openings(env):
                 seen[split][_problem(env, observation, info)] = task_id
             train, test = (seen[split] for split in SPLITS)
-            if self._num_tasks > 1 and len(train) == 1 and train.keys() == test.keys():
+            if self.tasks > 1 and len(train) == 1 and train.keys() == test.keys():
                 first, last = (self._few_ids(env, split) for split in SPLITS)
-                must_differ(env, first + last, max((e.actions for _, e in self._played), key=len))
+                must_differ(env, first + last, max((e.actions for _, e in self.played), key=len))
         for problem in train.keys() & test.keys():
             raise Broken(f"{train[problem]} and {test[problem]} are the same problem")
 
-    def ground_truth(self) -> None:
+    def _ground_truth(self) -> None:
         """Keep the text of ``info["ground_truth"]`` out of the opening."""
         with self._env() as env:
             if getattr(env.unwrapped, "shows_ground_truth", False):
@@ -311,13 +284,13 @@ class TurnChecks:
         if not found_any:
             raise NotRun("no ground_truth text in info")
 
-    def expert(self) -> None:
+    def _expert(self) -> None:
         """Solve sampled tasks of both splits with the environment's own expert."""
         with self._env() as env:
             env.reset(seed=0)
-            if not _has_expert(env):
+            if not has_expert(env):
                 raise NotRun("it has no expert_action")
-            for _, task_id, _, _ in self._openings(env, limit=max(2, self._num_tasks // 4)):
+            for _, task_id, _, _ in self._openings(env, limit=max(2, self.tasks // 4)):
                 episode = play(
                     env,
                     as_expert(env),
@@ -335,49 +308,42 @@ class TurnChecks:
                     turns = len(episode.actions)
                     raise Broken(f"{episode.name}: score {score!r} after {turns} turns, wanted 1")
 
-    def agreement(self) -> None:
+    def _agreement(self) -> None:
         """Give a score of 1 where the goal's reward was paid and nowhere else, at limits too."""
         with self._env() as env:
             env.reset(seed=0)
-            if not _has_expert(env):
+            if not has_expert(env):
                 raise NotRun("it has no expert_action")
-            must_agree(env, [episode for _, episode in self._played])
+            must_agree(env, [episode for _, episode in self.played])
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Close twice, at any time, and leave no thread and no process behind."""
         before = alive()
-        self._make_and_close(played=False)
-        self._make_and_close(played=True)
+        for is_played in (False, True):
+            env = self.make()
+            if is_played:
+                env.reset(seed=0)
+                env.step("")
+            env.close()
+            env.close()
         deadline = time.monotonic() + _MAX_LEAVE_SECONDS
         while (left := alive() - before) and time.monotonic() < deadline:
             time.sleep(0.02)
         if left:
             raise Broken(f"left behind after close: {', '.join(sorted(left))}")
 
-    def _make_and_close(self, *, played: bool) -> None:
-        env = self._make()
-        if played:
-            env.reset(seed=0)
-            env.step("")
-        env.close()
-        env.close()
-
     # Helpers.
 
-    def _steps(self) -> Iterator[tuple[str, Step]]:
+    def _steps(self) -> Iterator[tuple[str, Step, Episode]]:
         """Yield place and step of everything that was played."""
-        for _, episode in self._played:
+        for _, episode in self.played:
             for turn, at in enumerate(episode.steps):
-                yield f"{episode.name}: " + (f"turn {turn}" if turn else "reset"), at
-
-    def _task_id_of(self, place: str) -> Any:
-        name = place.rsplit(": ", 1)[0]
-        return next(e.steps[0].info["task_id"] for _, e in self._played if e.name == name)
+                yield f"{episode.name}: " + (f"turn {turn}" if turn else "reset"), at, episode
 
     def _few_ids(self, env: AnyEnv, split: Split) -> list[str]:
         """Return the ids of the first tasks of ``split``, three at most."""
         found = []
-        for index in range(min(3, self._num_tasks)):
+        for index in range(min(3, self.tasks)):
             try:
                 found.append(str(env.get_wrapper_attr("task")(split, index).id))
             except (ConfigError, IndexError):
@@ -390,24 +356,13 @@ class TurnChecks:
         """Yield split, task id, observation and info of sampled tasks; fewer where they end."""
         find = _wrapper_attr(env, "task", "it has no tasks")
         for split in SPLITS:
-            for index in range(self._num_tasks if limit is None else limit):
+            for index in range(self.tasks if limit is None else limit):
                 try:
                     task = find(split, index)
                 except (ConfigError, IndexError):
                     break
                 observation, info = env.reset(seed=0, options={"task": task})
                 yield split, task.id, observation, info
-
-
-def _has_expert(env: AnyEnv) -> bool:
-    """Say whether the environment, which is reset, has an expert."""
-    if not env.has_wrapper_attr("expert_action"):
-        return False
-    try:
-        env.get_wrapper_attr("expert_action")()
-    except ConfigError:  # what the default raises
-        return False
-    return True
 
 
 def _wrapper_attr(env: AnyEnv, name: str, otherwise: str) -> Any:

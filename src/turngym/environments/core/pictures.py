@@ -1,11 +1,12 @@
-"""Screenshots as arrays, with the marks drawn in where that is wanted."""
+"""Screens as arrays, with the marks drawn in where that is wanted, and what stands on them."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,28 +16,29 @@ from turngym.plugins import import_extra
 _COLOURS = ((200, 0, 0), (0, 90, 200), (0, 130, 0), (150, 0, 150), (190, 100, 0))
 
 
-class Marked(Protocol):
-    """Something with a place in the picture."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenElement:
+    """One part of a screen: something to act on or to read."""
+
+    mark: int = 0
+    """Number by which actions name it; 0 when it has none."""
+    role: str
+    name: str = ""
+    value: str = ""
+    """Text of a field, number of a slider."""
+    states: tuple[str, ...] = ()
+    """``checked``, ``disabled``, ``selected``, ``focused``, ``expanded`` ..."""
+    depth: int = 0
+    x: int = 0
+    y: int = 0
+    """Top left corner in the picture, in pixels."""
+    width: int = 0
+    height: int = 0
 
     @property
-    def mark(self) -> int:
-        """Number by which actions name it; 0 when it has none."""
-
-    @property
-    def x(self) -> int:
-        """Left edge."""
-
-    @property
-    def y(self) -> int:
-        """Top edge."""
-
-    @property
-    def width(self) -> int:
-        """In pixels."""
-
-    @property
-    def height(self) -> int:
-        """In pixels."""
+    def center(self) -> tuple[int, int]:
+        """Its middle in the picture, in pixels."""
+        return self.x + self.width // 2, self.y + self.height // 2
 
 
 def decode(png: bytes, width: int, height: int) -> Image:
@@ -51,7 +53,7 @@ def decode(png: bytes, width: int, height: int) -> Image:
     return whole
 
 
-def draw_marks(image: Image, elements: Iterable[Marked]) -> Image:
+def draw_marks(image: Image, elements: Iterable[ScreenElement]) -> Image:
     """Return ``image`` with a box and the number of each marked element in view."""
     from PIL import ImageDraw
 

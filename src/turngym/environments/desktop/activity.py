@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,19 +93,6 @@ class Activities:
         self._looked_at, self._waited_s = looked_at, waited_s
         self._time += max(passed - waited, passed * _LEAST_SHARE)
         return self._time
-
-    def wait_until(self, is_done: Callable[[], bool], seconds: float, tick_s: float) -> bool:
-        """Ask ``is_done`` again and again; False when it did not become so in ``seconds`` of ours.
-
-        Raises:
-            OSError: The desktop is gone.
-        """
-        until = self.now() + seconds
-        while not is_done():
-            if self.now() > until:
-                return False
-            time.sleep(tick_s)
-        return True
 
 
 def sleeps_s(thread: Path) -> float:

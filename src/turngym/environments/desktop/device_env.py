@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
@@ -22,7 +22,7 @@ from turngym.environments.desktop.actions import (
 )
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View, view_text
-from turngym.environments.desktop.problems import Step
+from turngym.environments.desktop.problems import ScriptedProblem
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 
@@ -250,22 +250,6 @@ class DeviceEnv(ScreenEnv):
         loop = asyncio.get_running_loop()
         with self._boundary(phase):
             return await loop.run_in_executor(self._thread, work)
-
-
-class ScriptedProblem(Protocol):
-    """A problem that an expert's script solves."""
-
-    @property
-    def goal(self) -> str:
-        """What is asked."""
-
-    @property
-    def script(self) -> Sequence[Step]:
-        """What the expert does before it stops."""
-
-    @property
-    def truth(self) -> str | None:
-        """The answer, where one is asked for."""
 
 
 class ProblemEnv(DeviceEnv):

@@ -5,34 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from turngym.environments.core.pictures import ScreenElement
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Element:
-    """One part of a window: something to act on or to read."""
+class Element(ScreenElement):
+    """One part of a window."""
 
-    role: str
-    name: str = ""
-    value: str = ""
-    """Text of a field, number of a slider."""
-    states: tuple[str, ...] = ()
-    """``checked``, ``disabled``, ``focused``, ``selected``, ``expanded``."""
-    depth: int = 0
-    mark: int = 0
-    """Number by which actions name it; 0 for what is only read."""
-    x: int = 0
-    y: int = 0
-    """Top left corner on the screen, in pixels."""
-    width: int = 0
-    height: int = 0
     app: str = ""
     """Program that it belongs to."""
     window: str = ""
     """Title of the window that it is in."""
-
-    @property
-    def center(self) -> tuple[int, int]:
-        """Its middle on the screen, in pixels."""
-        return self.x + self.width // 2, self.y + self.height // 2
 
     @property
     def box(self) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -60,20 +60,26 @@ class DesktopState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One problem on a desktop."""
+class ScriptedProblem:
+    """A problem that an expert's script solves."""
 
     goal: str
+    script: Sequence[Step] = ()
+    """What the expert does, from the start on, before it stops."""
+    truth: str | None = None
+    """The answer, where one is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(ScriptedProblem):
+    """One problem on a desktop."""
+
     files: Files = field(default_factory=dict)
     """What the home holds at the start."""
     launch: tuple[tuple[str, ...], ...]
     """Programs that are open at the start."""
     is_done: Callable[[DesktopState], bool]
     """The judge; called when the agent stops or answers."""
-    script: tuple[Step, ...]
-    """What an expert does, from the start on, before it stops."""
-    truth: str | None = None
-    """The answer, where one is asked for."""
 
 
 ProblemGenerator = Callable[[Random], Problem]

@@ -8,9 +8,9 @@ are in ``relations.toml``.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +39,15 @@ class Relation:
         return bool(self.phrase)
 
 
-_TABLES: dict[str, Any] = tomllib.loads(
-    files(__package__).joinpath("relations.toml").read_text("utf-8")
-)
-RELATIONS = tuple(
-    Relation(
-        name=name,
-        **{key: tuple(one) if isinstance(one, list) else one for key, one in table.items()},
-    )
-    for name, table in _TABLES.items()
-)
+def _read() -> Iterator[Relation]:
+    text = files(__package__).joinpath("relations.toml").read_text("utf-8")
+    for name, table in tomllib.loads(text).items():
+        yield Relation(
+            **{**table, **{key: tuple(table[key]) for key in ("sentences", "asks")}}, name=name
+        )
 
+
+RELATIONS = tuple(_read())
 BY_NAME = {relation.name: relation for relation in RELATIONS}
 BY_SUBJECT = {
     kind: tuple(relation for relation in RELATIONS if relation.subject == kind)

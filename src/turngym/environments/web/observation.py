@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from turngym.environments.core.pictures import ScreenElement
+
 TEXT_ROLES = frozenset({"text", "heading", "item", "row", "image", "alert", "status"})
 """Roles of lines that are read and rarely acted on."""
 SHAPE_ROLES = frozenset(
@@ -17,37 +19,20 @@ _LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Element:
-    """One line of a page: something to act on or to read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element(ScreenElement):
+    """One line of a page; its mark is fixed for the life of the document."""
 
-    mark: int
-    """Number by which actions name it, fixed for the life of the document; 0 when it has none."""
-    role: str
-    name: str = ""
-    value: str = ""
-    states: tuple[str, ...] = ()
-    """``checked``, ``disabled``, ``selected``, ``focused``, ``expanded`` ..."""
     options: tuple[str, ...] = ()
     hint: str = ""
     """``#id`` or ``.class`` of an element without a name."""
     about: str = ""
     """Colour and corners of a shape, colour of a box, whose frame it is."""
-    depth: int = 0
-    x: int = 0
-    y: int = 0
-    """Top left corner in the viewport, in CSS pixels."""
-    width: int = 0
-    height: int = 0
 
     @property
     def is_shape(self) -> bool:
         """A part of a drawing, which is known by its place."""
         return self.role in SHAPE_ROLES
-
-    @property
-    def center(self) -> tuple[int, int]:
-        """Middle of it in the viewport, in CSS pixels."""
-        return self.x + self.width // 2, self.y + self.height // 2
 
     def line(self) -> str:
         """Return the element as one line without indentation."""

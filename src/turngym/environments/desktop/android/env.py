@@ -8,20 +8,18 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Unpack
 
-from turngym.environments.core.actions import Action
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.android.device import AndroidDevice
 from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
-from turngym.environments.desktop.observation import View
+from turngym.environments.desktop.problems import ScriptedProblem
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 from turngym.tasks.base import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidProblem:
+class AndroidProblem(ScriptedProblem):
     """One problem on a phone."""
 
-    goal: str
     is_done: Callable[[AndroidDevice, str | None], bool]
     """The judge; gets the device and the answer, None where the agent just stopped."""
     prepare: Sequence[Sequence[str]] = ()
@@ -30,10 +28,6 @@ class AndroidProblem:
     """What is written below home before the start."""
     launch: Sequence[str] = ()
     """Package, component or link that is open at the start."""
-    script: Sequence[Callable[[View], Action]] = ()
-    """What an expert does before it stops; each step looks at the screen first."""
-    truth: str | None = None
-    """The answer, where one is asked for."""
 
 
 class AndroidEnv(ProblemEnv):

@@ -10,7 +10,7 @@ from random import Random
 from turngym.environments.core.actions import Action
 from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.phone.site import State
-from turngym.environments.desktop.problems import Step, click, find, key, typed
+from turngym.environments.desktop.problems import ScriptedProblem, Step, click, find, key, typed
 from turngym.environments.desktop.tasks.words import NOUNS, TOPICS, lines, sentence
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split
@@ -34,18 +34,13 @@ _DRAWS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhoneProblem:
-    """One problem on the phone."""
+class PhoneProblem(ScriptedProblem):
+    """One problem on the phone; its expert scrolls down to what is not on the screen."""
 
-    goal: str
     start: State
     """What the applications keep at first."""
     wanted: State
     """What they must keep in the end, all of it."""
-    script: tuple[Step, ...]
-    """What an expert does; it scrolls down where what it looks for is not on the screen."""
-    truth: str | None = None
-    """The answer, where one is asked for."""
 
 
 def sample_problem(kind: str, rng: Random, split: Split) -> PhoneProblem:
