@@ -26,7 +26,7 @@ WORLD = Commands(
         "look": "look",
     }
 )
-TOOLS = WORLD.as_tools()
+TOOLS = JsonTools(WORLD.tools())
 FORMATS = [WORLD, TOOLS]
 
 ACTIONS = st.one_of(

@@ -172,7 +172,7 @@ def test_the_instructions_list_every_command_and_its_help():
 
 
 def test_commands_are_tools_too():
-    tools = WORLD.as_tools()
+    tools = JsonTools(WORLD.tools())
     assert tools.parse('{"name": "guess", "arguments": {"number": 3}}') == action("guess", number=3)
     assert tools.parse('{"name": "go", "arguments": {"direction": "south"}}') == action(
         "go", direction="south"

@@ -165,10 +165,6 @@ class Commands:
         """Return one function description per command."""
         return [_tool(name, text, self.help.get(name, "")) for name, text in self.templates.items()]
 
-    def as_tools(self) -> JsonTools:
-        """Return the same actions as JSON tool calls."""
-        return JsonTools(self.tools())
-
     def _hint(self) -> str:
         return "Commands: " + "; ".join(_shown(text) for text in self.templates.values()) + "."
 
@@ -446,11 +442,4 @@ def _tool(name: str, template: str, description: str) -> dict[str, Any]:
             properties[slot["name"]] = {"type": "string", "enum": kind.split("|")}
         else:
             properties[slot["name"]] = {"type": "string"}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    function = {"name": name, "description": description or _shown(template), "parameters": schema}
-    return {"type": "function", "function": function}
+    return function_tool(name, description or _shown(template), properties, list(properties))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import weakref
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
@@ -17,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
 from turngym.environments.core.episode import finished, forked
 from turngym.environments.core.info import Info
+from turngym.environments.core.loop_thread import LoopThread
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary
 
@@ -39,7 +39,7 @@ class GymFace(gymnasium.Env[Observation, str]):
         self.render_mode = inner.render_mode
         self.observation_space = inner.observation_space
         self.action_space = inner.action_space
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
         self._is_closed = False
         self._task: asyncio.Task[Any] | None = None
         self._cancelled: asyncio.Task[Any] | None = None
@@ -47,7 +47,7 @@ class GymFace(gymnasium.Env[Observation, str]):
     @property
     def is_started(self) -> bool:
         """Whether it was called, so that what it holds belongs to its event loop."""
-        return self._loop is not None or self._is_closed
+        return self._thread is not None or self._is_closed
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -79,9 +79,10 @@ class GymFace(gymnasium.Env[Observation, str]):
         try:
             self._run(self.inner.close())
         finally:
-            self._is_closed, self._loop = True, None
+            thread, self._thread, self._is_closed = self._thread, None, True
             self._stop()
-            self._thread.join(_JOIN_TIMEOUT_S)
+            if thread is not None:
+                thread.join(_JOIN_TIMEOUT_S)
 
     def fork(self, n: int) -> list[GymFace]:
         """Return ``n`` independent environments in the state of this one, each with its loop."""
@@ -98,10 +99,10 @@ class GymFace(gymnasium.Env[Observation, str]):
         That thread gets an ``EnvironmentFault``. A coroutine is cancelled once, so that a second
         interrupt does not cancel what it does to end.
         """
-        task = self._task
-        if self._loop is not None and task is not None and task is not self._cancelled:
+        task, thread = self._task, self._thread
+        if thread is not None and task is not None and task is not self._cancelled:
             self._cancelled = task
-            self._loop.call_soon_threadsafe(task.cancel)
+            thread.loop.call_soon_threadsafe(task.cancel)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the environment; its coroutines as functions that wait."""
@@ -134,8 +135,7 @@ class GymFace(gymnasium.Env[Observation, str]):
         if self._is_closed:
             work.close()
             raise EnvironmentFault("the environment is closed")
-        loop = self._loop or self._start()
-        future = asyncio.run_coroutine_threadsafe(self._findable(work), loop)
+        future = (self._thread or self._start()).start(self._findable(work))
         try:
             return future.result()
         except CancelledError as error:
@@ -144,22 +144,17 @@ class GymFace(gymnasium.Env[Observation, str]):
             future.cancel()  # when it is we who are interrupted
             raise
 
-    def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=_run_loop, args=(loop,), name="turngym-env-loop", daemon=True
-        )
-        self._thread.start()
-        self._stop = weakref.finalize(self, loop.call_soon_threadsafe, loop.stop)
-        return loop
+    def _start(self) -> LoopThread:
+        self._thread = LoopThread("turngym-env-loop")
+        self._stop = weakref.finalize(self, self._thread.stop)
+        return self._thread
 
     async def _findable(self, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` where ``interrupt`` finds it."""
         task = self._task = asyncio.current_task()
         try:
-            with ExitBoundary(
-                getattr(work, "__name__", "call"), EnvironmentFault
-            ):  # or this loop would end with it
+            # Or this loop would end with what ends the program.
+            with ExitBoundary(getattr(work, "__name__", "call"), EnvironmentFault):
                 return await work
         finally:
             if self._task is task:
@@ -171,19 +166,3 @@ def as_gym(env: AsyncTurnEnv | gymnasium.Env[Any, Any]) -> gymnasium.Env[Observa
     if isinstance(env, gymnasium.Env):
         return cast("gymnasium.Env[Observation, str]", env)
     return GymFace(env)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run ``loop`` until it is stopped, then end all that it still holds."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import random
-import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from turngym.environments.core.loop_thread import LoopThread
 from turngym.environments.web.chromium import FLAGS, find_chromium
 from turngym.errors import EnvironmentFault, missing_extra
 from turngym.shared_resource import SharedResource
@@ -88,9 +88,7 @@ class BrowserHost(SharedResource):
 
     def __init__(self) -> None:
         require_browser()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="turngym-browser", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("turngym-browser")
         self._starting: asyncio.Lock | None = None
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
@@ -103,15 +101,15 @@ class BrowserHost(SharedResource):
         """Give a lease back; the last one ends browser, loop and thread. Blocks until then."""
         if not self._end_lease():
             return
-        future = asyncio.run_coroutine_threadsafe(self._shut_down(), self.loop)
+        future = self.start(self._shut_down())
         with suppress(Exception):  # whatever is left of a browser that does not answer
             future.result(_JOIN_TIMEOUT_S)
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.stop()
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``work`` in the host's loop; the future may be waited for in any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        return self._thread.start(work)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the host's loop and await it in the caller's."""
@@ -184,19 +182,6 @@ class BrowserHost(SharedResource):
                 await asyncio.wait_for(self._browser.close(), _CLOSE_TIMEOUT_S)
         if self._playwright is not None:
             await self._playwright.stop()
-
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        finally:
-            asyncio.set_event_loop(None)
-            self.loop.close()
 
 
 async def _started_playwright() -> Playwright:

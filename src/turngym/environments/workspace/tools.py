@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from turngym.environments.core.actions import Action, InvalidAction, JsonTools
+from turngym.environments.core.actions import Action, InvalidAction, JsonTools, function_tool
 from turngym.environments.core.leniency import LEAD, readings
 from turngym.errors import ConfigError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -96,14 +96,8 @@ class Tool:
         for one in self.parameters:
             kind = {"type": "integer"} if one.kind == "int" else {"type": "string"}
             properties[one.name] = {**kind, "description": one.help} if one.help else kind
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": [one.name for one in self.parameters if not one.is_optional],
-            "additionalProperties": False,
-        }
-        function = {"name": self.name, "description": self.help, "parameters": schema}
-        return {"type": "function", "function": function}
+        required = [one.name for one in self.parameters if not one.is_optional]
+        return function_tool(self.name, self.help, properties, required)
 
 
 class ToolText:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from turngym.environments.core.loop_thread import LoopThread
 from turngym.environments.swe.mini.problems import Call
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import EnvironmentFault, TurnGymError
@@ -46,7 +47,7 @@ class CaseRunner(SharedResource):
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: LoopThread | None = None
         self._host: SandboxHost | None = None
         self._sandbox: GuestSandbox | None = None
         self._process: Process | None = None
@@ -57,10 +58,10 @@ class CaseRunner(SharedResource):
         if not self._end_lease():
             return
         with self._turn:
-            if self._loop is not None:
+            if self._thread is not None:
                 self._wait(self._stop())
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+                self._thread.stop()
+                self._thread = None
 
     def call(self, files: Mapping[str, str], calls: Sequence[Call]) -> tuple[Value, ...]:
         """Return what each call gives in a project of ``files``.
@@ -124,19 +125,9 @@ class CaseRunner(SharedResource):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the runner's own event loop."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(
-                target=_serve, args=(self._loop,), name="turngym-cases", daemon=True
-            ).start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+        if self._thread is None:
+            self._thread = LoopThread("turngym-cases")
+        return self._thread.start(work).result()
 
 
 def _value(found: object) -> Value:
