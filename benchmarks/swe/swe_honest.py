@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from turngym.environments.swe.exam import Exam, ExamMaker
+from turngym.environments.swe.exam import Exam, ExamMaker, Trial
 from turngym.environments.swe.judge import grade
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
@@ -44,14 +44,16 @@ async def play(arguments: argparse.Namespace) -> Counter[str]:
         async with gate:
             project = project_of(file)
             runner = await project_runner(host, project, packages_folder())
-            fix, keep = list(record.fail_to_pass), file.pass_to_pass(record)
-            timeout_s = 20.0 + 3 * file.suite_s
-            if is_new:
-                maker = ExamMaker(runner, gold={}, fix=fix, keep=keep, timeout_s=timeout_s)
-                exams[record.id] = await maker.make(broken_of(file, record, project))
-            verdict = await grade(
-                runner, exams[record.id], {}, gold={}, fix=fix, keep=keep, timeout_s=timeout_s
+            trial = Trial(
+                fix=list(record.fail_to_pass),
+                keep=file.pass_to_pass(record),
+                gold={},
+                broken=broken_of(file, record, project),
+                timeout_s=20.0 + 3 * file.suite_s,
             )
+            if is_new:
+                exams[record.id] = await ExamMaker(runner, trial).make()
+            verdict = await grade(runner, exams[record.id], {}, trial)
         what = "resolved" if verdict.is_resolved else "not resolved"
         what = "forged" if verdict.is_forged else what
         total[what] += 1

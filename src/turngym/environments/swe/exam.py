@@ -115,35 +115,38 @@ class Exam:
         return cls(rounds=tuple(rounds)) if rounds else None
 
 
-async def exam_of(
-    runner: TestRunner,
-    *,
-    gold: Delta,
-    broken: Delta,
-    fix: list[str],
-    keep: list[str],
-    timeout_s: float,
-) -> Exam:
-    """Return the exam of a task, made once for each task and machine.
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a submission is asked, and what is known of the task and trusted."""
 
-    Args:
-        runner: Where tests run.
-        gold: Changes that repair the project.
-        broken: Changes that break it; both are trusted.
-        fix: Tests that are to be fixed.
-        keep: Tests that must go on passing.
-        timeout_s: Seconds for one run of the tests.
-    """
-    key = _key(runner, gold, broken, fix, keep)
-    path, ids = swe_cache() / "exams" / f"{key}.json", [*fix, *keep]
+    fix: list[str]
+    """Tests that are to be fixed."""
+    keep: list[str]
+    """Tests that must go on passing."""
+    gold: Delta
+    """Changes that repair the project."""
+    broken: Delta
+    """Changes that leave it broken, instead."""
+    timeout_s: float
+    """Seconds for one run of the tests."""
+
+    @property
+    def ids(self) -> list[str]:
+        """All tests, in the order in which they run."""
+        return [*self.fix, *self.keep]
+
+
+async def exam_of(runner: TestRunner, trial: Trial) -> Exam:
+    """Return the exam of a task, made once for each task and machine."""
+    key = _key(runner, trial.gold, trial.broken, trial.fix, trial.keep)
+    path = swe_cache() / "exams" / f"{key}.json"
 
     async def make() -> Exam:
-        if runner.key and (found := Exam.load(path, ids)) is not None:
+        if runner.key and (found := Exam.load(path, trial.ids)) is not None:
             return found
-        maker = ExamMaker(runner, gold=gold, fix=fix, keep=keep, timeout_s=timeout_s)
-        exam = await maker.make(broken)
+        exam = await ExamMaker(runner, trial).make()
         if runner.key and exam.rounds:
-            exam.dump(path, ids)
+            exam.dump(path, trial.ids)
         return exam
 
     return await runner.host.shared(f"exam {key}", make) if runner.key else await make()
@@ -166,27 +169,14 @@ class ExamMaker:
 
     Args:
         runner: Where tests run.
-        gold: Changes that repair the project.
-        fix: Tests that are to be fixed.
-        keep: Tests that must go on passing.
-        timeout_s: Seconds for one run of the tests.
+        trial: What is asked; its broken project shows which expectations matter.
         rng: Chooses mutants; a secret one by default.
     """
 
-    def __init__(
-        self,
-        runner: TestRunner,
-        *,
-        gold: Delta,
-        fix: list[str],
-        keep: list[str],
-        timeout_s: float,
-        rng: Random | None = None,
-    ) -> None:
-        self._runner, self._gold, self._timeout_s = runner, gold, timeout_s
-        self._ids, self._fix = [*fix, *keep], set(fix)
-        self._rng = rng or SystemRandom()
-        self._texts = runner.tests_with(gold)
+    def __init__(self, runner: TestRunner, trial: Trial, rng: Random | None = None) -> None:
+        self._runner, self._trial = runner, trial
+        self._fix, self._rng = set(trial.fix), rng or SystemRandom()
+        self._texts = runner.tests_with(trial.gold)
         self._sources = {path: Source(canonical(text)) for path, text in self._texts.items()}
         self._units = [
             unit for path, source in self._sources.items() for unit in units(path, source.text)
@@ -195,9 +185,9 @@ class ExamMaker:
         self._numbers: dict[str, int] = {}
         self._focus: dict[Unit, set[int]] = {}
 
-    async def make(self, broken: Delta) -> Exam:
-        """Return the exam; the ``broken`` project shows which expectations matter."""
-        problem = await self._find_tests(broken)
+    async def make(self) -> Exam:
+        """Return the exam."""
+        problem = await self._find_tests()
         if problem:
             return Exam(rounds=(), problem=problem)
         plan = self._plan()
@@ -205,7 +195,7 @@ class ExamMaker:
         exam = Exam(rounds=tuple(one for one in rounds if one is not None))
         # A test that calls a mutant of another one fails with it, and would never be asked for.
         for number in range(_TRIES):
-            left = set(self._ids) - exam.asked
+            left = set(self._trial.ids) - exam.asked
             if not left or not exam.rounds:
                 break
             more = await self._verified(self._without(left, number))
@@ -213,22 +203,22 @@ class ExamMaker:
                 exam = Exam(rounds=(*exam.rounds, more))
         return exam
 
-    async def _find_tests(self, broken: Delta) -> str:
+    async def _find_tests(self) -> str:
         """Find the function of each test, and where those that are to be fixed fail."""
         # The broken project first: its failures say which expectation the repair must meet.
-        for delta in (broken, self._gold):
+        for delta in (self._trial.broken, self._trial.gold):
             run = await self._run(delta, Round(changes=()), is_explained=True)
             for test, code in run.codes.items():
                 self._numbers[test] = code.number
                 unit = self._unit(test, code.path, code.line)
                 if unit is not None and test not in self._owned.setdefault(unit, []):
                     self._owned[unit].append(test)
-            if all(test in self._numbers for test in self._ids):
+            if all(test in self._numbers for test in self._trial.ids):
                 break
         if not self._numbers:
             return run.problem or "none of the tests was found"
         self._focus = {}
-        if delta is broken:
+        if delta is self._trial.broken:
             for unit, tests in self._owned.items():
                 for test in self._fix.intersection(tests):
                     trace = run.traces.get(test, ())
@@ -304,7 +294,7 @@ class ExamMaker:
             round_ = Round(changes=self._changes(chosen))
             cases = [one for one, found in chosen.items() if found[0].case >= 0]
             renamed = [test for unit in cases for test in self._owned[unit]]
-            run = await self._run(self._gold, round_, renamed)
+            run = await self._run(self._trial.gold, round_, renamed)
             if not run.problem:
                 return self._read(run, round_, chosen, renamed)
         return None
@@ -337,7 +327,7 @@ class ExamMaker:
             numbers.setdefault(_base(test), []).append(self._numbers[test])
         changed = {**delta, **round_.put(self._texts)}
         return await self._runner.run(
-            changed, self._ids, timeout_s=self._timeout_s, is_explained=is_explained,
+            changed, self._trial.ids, timeout_s=self._trial.timeout_s, is_explained=is_explained,
             is_traced=True, numbers=numbers,
         )  # fmt: skip
 
@@ -350,7 +340,7 @@ class ExamMaker:
         names = {one: name for one, name in names.items() if one != name}
         mutated = {test for unit in chosen for test in self._owned[unit]}
         whole = mutated - set(renamed)
-        outcome = {one: run.outcomes.get(names.get(one, one)) for one in self._ids}
+        outcome = {one: run.outcomes.get(names.get(one, one)) for one in self._trial.ids}
         return Round(
             changes=round_.changes,
             names=names,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from turngym.environments.swe.exam import ExamMaker
+from turngym.environments.swe.exam import ExamMaker, Trial
 from turngym.environments.swe.judge import judge
 from turngym.environments.swe.operators import Edit, apply_edits, overlap, proposals
 from turngym.environments.swe.packages import packages_folder
@@ -121,10 +121,8 @@ async def measure(
             f"{demands.max_suite_s:g} s make no tasks"
         )
     order = quick_tests({test: least[test] for test in passed}, demands.judged_s)
-    maker = ExamMaker(
-        runner, gold={}, fix=order, keep=[], timeout_s=2 * demands.max_suite_s, rng=Random(0)
-    )
-    exam = await maker.make({})
+    trial = Trial(fix=order, keep=[], gold={}, broken={}, timeout_s=2 * demands.max_suite_s)
+    exam = await ExamMaker(runner, trial, Random(0)).make()
     sound = exam.asked & exam.examined
     return TaskFile(
         name=project.name, version=project.version, digest=project.digest, source=source,

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.env import Outcome
 from turngym.environments.swe.env import SweEnv
+from turngym.environments.swe.exam import Trial
 from turngym.environments.swe.formats import Instance, read_instances
 from turngym.environments.swe.judge import NOTHING_CHANGED, JudgeResult, judge_changes
 from turngym.environments.swe.parsing import test_file
@@ -147,11 +148,11 @@ class InstanceEnv(RepairEnv):
         return apply_diff(self.instance.test_patch, base)
 
     async def _judge(self, runner: TestRunner, tests: Delta) -> JudgeResult:
-        return await judge_changes(
-            runner, {**self.patch.files, **tests}, gold={**self._wanted, **tests}, broken=tests,
-            fail_to_pass=list(self.instance.fail_to_pass),
-            pass_to_pass=list(self.instance.pass_to_pass), timeout_s=self._tests_timeout_s,
+        trial = Trial(
+            fix=list(self.instance.fail_to_pass), keep=list(self.instance.pass_to_pass),
+            gold={**self._wanted, **tests}, broken=tests, timeout_s=self._tests_timeout_s,
         )  # fmt: skip
+        return await judge_changes(runner, {**self.patch.files, **tests}, trial)
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, run the tests, submit. Other calls are carried out too."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 
-from turngym.environments.swe.exam import Exam, Round, exam_of
+from turngym.environments.swe.exam import Exam, Round, Trial, exam_of
 from turngym.environments.swe.patches import Patch
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.test_runner import TestRun, TestRunner, project_runner
@@ -69,54 +69,23 @@ async def judge(
     """
     runner = await project_runner(host, project, packages)
     allowed = {p: d for p, d in patch.files.items() if not project.layout.is_protected(p)}
-    return await judge_changes(
-        runner, {**broken, **allowed}, gold={}, broken=broken, fail_to_pass=list(fail_to_pass),
-        pass_to_pass=list(pass_to_pass), timeout_s=timeout_s,
+    trial = Trial(
+        fix=list(fail_to_pass), keep=list(pass_to_pass), gold={}, broken=broken,
+        timeout_s=timeout_s,
     )  # fmt: skip
+    return await judge_changes(runner, {**broken, **allowed}, trial)
 
 
-async def judge_changes(
-    runner: TestRunner,
-    delta: Delta,
-    *,
-    gold: Delta,
-    broken: Delta,
-    fail_to_pass: list[str],
-    pass_to_pass: list[str],
-    timeout_s: float,
-) -> JudgeResult:
-    """Return what the changes ``delta`` are worth in an exam.
-
-    Args:
-        runner: Where tests run.
-        delta: Changes to what the runner starts from; tests and configuration are trusted.
-        gold: Changes that repair the project, instead.
-        broken: Changes that leave it broken, instead.
-        fail_to_pass: Tests that are to be fixed.
-        pass_to_pass: Tests that must go on passing.
-        timeout_s: Seconds for one run of the tests.
-    """
-    exam = await exam_of(
-        runner, gold=gold, broken=broken, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
-    )
-    return await grade(
-        runner, exam, delta, gold=gold, fix=fail_to_pass, keep=pass_to_pass, timeout_s=timeout_s
-    )
+async def judge_changes(runner: TestRunner, delta: Delta, trial: Trial) -> JudgeResult:
+    """Return what the changes ``delta``, made where the ``runner`` starts, are worth in an exam."""
+    return await grade(runner, await exam_of(runner, trial), delta, trial)
 
 
-async def grade(
-    runner: TestRunner,
-    exam: Exam,
-    delta: Delta,
-    *,
-    gold: Delta,
-    fix: list[str],
-    keep: list[str],
-    timeout_s: float,
-) -> JudgeResult:
-    """Return what the changes ``delta`` are worth in this exam; arguments as ``judge_changes``."""
-    keep = [one for one in keep if one in exam.asked]  # what even the repair fails says nothing
-    exam_run = _ExamRun(runner, exam, delta, gold, timeout_s)
+async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> JudgeResult:
+    """Return what the changes ``delta``, made where the ``runner`` starts, give in an ``exam``."""
+    # What even the repair fails says nothing.
+    fix, keep = trial.fix, [one for one in trial.keep if one in exam.asked]
+    exam_run = _ExamRun(runner, exam, delta, trial)
     for one in SystemRandom().sample(exam.rounds, len(exam.rounds)):
         await exam_run.play([*fix, *keep], one)
         if exam_run.problem or not exam_run.is_open(fix):
@@ -140,11 +109,8 @@ async def grade(
 class _ExamRun:
     """What a submission makes of an exam, round by round."""
 
-    def __init__(
-        self, runner: TestRunner, exam: Exam, delta: Delta, gold: Delta, timeout_s: float
-    ) -> None:
-        self._runner, self._exam = runner, exam
-        self._delta, self._gold, self._timeout_s = delta, gold, timeout_s
+    def __init__(self, runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> None:
+        self._runner, self._exam, self._delta, self._trial = runner, exam, delta, trial
         self._texts = runner.tests_with(delta)
         self._failed: set[str] = set()
         self.problem = ""
@@ -162,7 +128,7 @@ class _ExamRun:
         accused = {one for one in round_.failing if outcome.get(one) == "passed"}
         # A flaky mutant would accuse an honest repair, so the known repair runs the round again.
         for _ in range(_CHECKED if accused else 0):
-            again = await self._run(self._gold, ids, round_)
+            again = await self._run(self._trial.gold, ids, round_)
             names = {one: round_.names.get(one, one) for one in accused}
             accused = {one for one in accused if again.outcomes.get(names[one]) in _FAILS}
         if accused:
@@ -172,7 +138,7 @@ class _ExamRun:
     async def _run(self, delta: Delta, ids: list[str], round_: Round) -> TestRun:
         names = [round_.names.get(one, one) for one in ids]
         changed = {**delta, **round_.put(self._texts)}
-        return await self._runner.run(changed, names, timeout_s=self._timeout_s)
+        return await self._runner.run(changed, names, timeout_s=self._trial.timeout_s)
 
     def is_open(self, fix: list[str]) -> bool:
         """Say whether a test that is to be fixed may still pass."""

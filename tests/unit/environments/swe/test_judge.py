@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from turngym.environments.swe.exam import Exam, ExamMaker, exam_of
+from turngym.environments.swe.exam import Exam, ExamMaker, Trial, exam_of
 from turngym.environments.swe.judge import grade, judge_changes
 from turngym.environments.swe.parsing import parse
 from turngym.environments.swe.project import Layout
@@ -79,13 +79,12 @@ def in_process(tests=TESTS, **more):
 
 FIX = ["tests/test_a.py::test_one", "tests/test_a.py::test_many"]
 KEEP = ["tests/test_a.py::test_word", "tests/test_a.py::test_empty", "tests/test_b.py::test_other"]
+TRIAL = Trial(fix=FIX, keep=KEEP, gold=GOLD, broken=BROKEN, timeout_s=1.0)
 
 
 async def judged(code, runner=None, fix=FIX, keep=KEEP):
-    return await judge_changes(
-        runner or in_process(), {"code.py": code}, gold=GOLD, broken=BROKEN, fail_to_pass=fix,
-        pass_to_pass=keep, timeout_s=1.0,
-    )  # fmt: skip
+    trial = replace(TRIAL, fix=fix, keep=keep)
+    return await judge_changes(runner or in_process(), {"code.py": code}, trial)
 
 
 async def test_honest_work_counts_whatever_it_looks_like():
@@ -192,21 +191,17 @@ async def test_a_test_that_calls_all_others_is_asked_for_in_a_round_of_its_own()
 
 async def test_a_mutant_that_the_repair_passes_now_and_then_accuses_nobody():
     runner = in_process()
-    maker = ExamMaker(runner, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(0))
-    exam = await maker.make(BROKEN)
+    exam = await ExamMaker(runner, TRIAL, Random(0)).make()
     plain = [replace(one, changes=()) for one in exam.rounds]
-    found = await grade(
-        runner, Exam(rounds=tuple(plain)), GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0
-    )
+    found = await grade(runner, Exam(rounds=tuple(plain)), GOLD, TRIAL)
     assert not found.is_forged
 
 
 async def test_every_round_looks_the_same():
     runner = in_process()
-    maker = ExamMaker(runner, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
-    exam = await maker.make(BROKEN)
+    exam = await ExamMaker(runner, TRIAL).make()
     runner.calls.clear()
-    await grade(runner, exam, GOLD, gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0)
+    await grade(runner, exam, GOLD, TRIAL)
     assert len(runner.calls) == len(exam.rounds) == 4
     assert len({tuple(ids) for _, ids in runner.calls}) == 1
     for delta, _ in runner.calls:
@@ -218,10 +213,7 @@ async def test_every_round_looks_the_same():
 async def test_a_test_to_be_fixed_is_a_mutant_in_half_of_the_rounds_and_which_ones_is_random():
     seen = set()
     for seed in range(60):
-        maker = ExamMaker(
-            in_process(), gold=GOLD, fix=FIX, keep=KEEP, timeout_s=1.0, rng=Random(seed)
-        )
-        exam = await maker.make(BROKEN)
+        exam = await ExamMaker(in_process(), TRIAL, Random(seed)).make()
         for test in FIX:
             failing = tuple(test in one.failing for one in exam.rounds)
             assert [test in one.passing for one in exam.rounds] == [not one for one in failing]
@@ -236,33 +228,31 @@ async def test_the_expectation_that_is_not_met_is_the_one_that_changes():
     )
     tests += "    assert double(1) == 2\n"
     for seed in range(5):
-        maker = ExamMaker(
-            in_process(tests), gold=GOLD, fix=FIX[:1], keep=[], timeout_s=1.0, rng=Random(seed)
-        )
-        for one in (await maker.make(BROKEN)).rounds:
+        trial = replace(TRIAL, fix=FIX[:1], keep=[])
+        exam = await ExamMaker(in_process(tests), trial, Random(seed)).make()
+        for one in exam.rounds:
             assert all(tests[:start].count("\n") == 21 for _, start, _, _ in one.changes)
 
 
 async def test_an_exam_is_made_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path))
-    wanted = {"gold": GOLD, "broken": BROKEN, "fix": FIX, "keep": KEEP, "timeout_s": 1.0}
 
     class Host:
         async def shared(self, key, make):
             return await make()
 
     first = replace(in_process(key="a"), host=Host())
-    exam = await exam_of(first, **wanted)
+    exam = await exam_of(first, TRIAL)
     again = replace(in_process(key="a"), host=Host())
-    assert await exam_of(again, **wanted) == exam
+    assert await exam_of(again, TRIAL) == exam
     assert not again.calls
     [file] = (tmp_path / "swe" / "exams").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     file.write_text("[")
-    assert set(FIX) <= (await exam_of(again, **wanted)).examined
+    assert set(FIX) <= (await exam_of(again, TRIAL)).examined
     assert again.calls
     other = replace(in_process(key="b"), host=Host())
-    await exam_of(other, **wanted)
+    await exam_of(other, TRIAL)
     assert other.calls
 
 
