@@ -141,7 +141,7 @@ def _arguments() -> argparse.Namespace:
 def _write_corpus(place: Path, size: int) -> None:
     """Write articles of several worlds, and queries about them."""
     from turngym.environments.search.world import World, WorldSpec
-    from turngym.environments.search.world_questions import sample_question
+    from turngym.environments.search.world_env import sample_question
 
     place.mkdir(parents=True)
     rng, names, questions = Random(size), [], []

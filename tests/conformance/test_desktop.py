@@ -23,7 +23,7 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
-from turngym.environments.desktop.workbooks import cells
+from turngym.environments.desktop.x11_device import cells
 from turngym.errors import EnvironmentFault
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs

@@ -39,7 +39,7 @@ def new(kind, **kwargs):
 @pytest.fixture
 def phone():
     """A phone with one page of a text field, 60 rows, and what it was touched with."""
-    from turngym.environments.desktop.phone.device import WebPhone
+    from turngym.environments.desktop.phone.env import WebPhone
     from turngym.environments.web.browser import BrowserHost
 
     body = (

@@ -11,8 +11,7 @@ from helpers.web import HOST, PagesEnv
 from turngym.environments.web.acting import MAX_TABS
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import EgressProxy
-from turngym.environments.web.prewarmed import Prewarming, context_key
-from turngym.environments.web.session import MAX_DIALOGS
+from turngym.environments.web.session import MAX_DIALOGS, Prewarming, context_key
 from turngym.environments.web.settings import Settings
 
 pytestmark = [

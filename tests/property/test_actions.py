@@ -9,7 +9,7 @@ from turngym.environments.core.actions import Action, Commands, InvalidAction, J
 from turngym.environments.desktop.actions import NAMES, device_commands
 from turngym.environments.search.base import COMMANDS as SEARCHING
 from turngym.environments.swe.repair import RUN_TESTS
-from turngym.environments.web.actions import COMMANDS as BROWSING
+from turngym.environments.web.acting import COMMANDS as BROWSING
 from turngym.environments.workspace.actions import BASH, CREATE, EDIT, SUBMIT, VIEW
 from turngym.environments.workspace.tools import ToolText
 

@@ -27,11 +27,12 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 from turngym.environments.desktop.activity import Activities
 from turngym.environments.desktop.names import FILES, PACKAGES
-from turngym.errors import ConfigError, EnvironmentFault
+from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 from turngym.sandbox.backends import seccomp
 from turngym.sandbox.backends.bubblewrap_command import NAMESPACES, UID, Root, masks, root_options
 from turngym.sandbox.backends.images import host_entries, host_etc
@@ -66,8 +67,11 @@ def require_desktop() -> None:
     """Raise when a desktop cannot be made here.
 
     Raises:
-        ConfigError: Packages are missing; the message names them in one line.
+        MissingExtraError: A Python package is missing.
+        ConfigError: Debian packages are missing; the message names them in one line.
     """
+    if any(find_spec(name) is None for name in ("Xlib", "jeepney")):
+        raise missing_extra("desktop environments", "desktop")
     if missing := missing_packages():
         raise ConfigError(
             f"desktop environments need {', '.join(missing)}: apt-get install "

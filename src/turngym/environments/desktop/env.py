@@ -12,7 +12,7 @@ from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.problems import DesktopState, Problem, full_tree
 from turngym.environments.desktop.tasks import GENERATORS, sample_problem
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.errors import EnvironmentFault, missing_extra, unknown_name
+from turngym.errors import EnvironmentFault, unknown_name
 from turngym.shared_resource import SharedResource
 from turngym.tasks.base import Task
 
@@ -124,7 +124,7 @@ class DesktopEnv(ProblemEnv):
             raise unknown_name("kind of desktop task", kind, GENERATORS)
         self.name = f"desktop-{kind}"
         super().__init__(**options)
-        require_all()
+        require_desktop()
         self.kind = kind
         self._pool: DisplayPool | None = None
 
@@ -157,20 +157,6 @@ class DesktopEnv(ProblemEnv):
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.release()
-
-
-def require_all() -> None:
-    """Raise when desktops cannot be had here.
-
-    Raises:
-        MissingExtraError: A Python package is missing.
-        ConfigError: Programs are missing.
-    """
-    import importlib.util
-
-    if any(importlib.util.find_spec(name) is None for name in ("Xlib", "jeepney")):
-        raise missing_extra("desktop environments", "desktop")
-    require_desktop()
 
 
 def _side_by_side(size: tuple[int, int]) -> dict[int, tuple[int, int, int, int]]:

@@ -20,7 +20,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.actions import pixels_of
 from turngym.environments.desktop.device_env import DeviceEnv, DeviceOptions
-from turngym.environments.desktop.env import require_all
+from turngym.environments.desktop.display import require_desktop
 from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.tasks.words import NOUNS
 from turngym.environments.desktop.x11_device import X11Device
@@ -171,7 +171,7 @@ class GroundingEnv(DeviceEnv):
             )
         self.name = f"grounding-{app}"
         super().__init__(**options)
-        require_all()
+        require_desktop()
         self._app, self._reward, self._shows_tree = app, reward, shows_tree
         self._choices = choices
         self._capture: ScreenCapture | None = None

@@ -13,8 +13,7 @@ from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
-from turngym.environments.web.acting import act
-from turngym.environments.web.actions import as_tool_call, web_commands, web_tools
+from turngym.environments.web.acting import act, as_tool_call, web_commands, web_tools
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
 from turngym.environments.web.egress import Site
 from turngym.environments.web.observation import PageView, address_text, page_text
@@ -76,7 +75,7 @@ class WebEnv(ScreenEnv):
             and with ``settings.trace`` every episode a Playwright trace.
         render_mode: ``"ansi"`` or None.
 
-    Action: see ``turngym.environments.web.actions``; elements are named by their marks.
+    Action: see ``turngym.environments.web.acting``; elements are named by their marks.
     Observation: the goal, title and address, what happened besides, and the page as text.
     Reward: what ``judge`` gives; see the subclass.
     Start: a fresh context at the task's first page.

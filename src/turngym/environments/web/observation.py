@@ -19,7 +19,6 @@ _LINE_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Element(ScreenElement):
     """One line of a page; its mark is fixed for the life of the document."""
 

@@ -22,7 +22,6 @@ pytest.importorskip("adbutils", reason="needs adbutils: make extras")
 pytest.importorskip("PIL", reason="needs PIL: make extras")
 
 from helpers.adb_double import HEIGHT, SERIAL, WIDTH, AdbDouble
-from turngym.environments.desktop.android import wire
 from turngym.environments.desktop.android.device import AndroidDevice
 from turngym.environments.desktop.android.env import AndroidEnv, AndroidProblem
 
@@ -189,7 +188,7 @@ def test_one_device_is_held_once(double, device):
 
 
 def test_a_device_that_hangs_is_a_fault_in_time(double, monkeypatch):
-    monkeypatch.setattr(wire, "ANSWER_S", 0.3)
+    monkeypatch.setattr("turngym.environments.desktop.android.device.ANSWER_S", 0.3)
     device = AndroidDevice(SERIAL, port=double.port)
     monkeypatch.setattr(type(double.phone), "run", lambda _phone, _line: time.sleep(3) or b"")
     with pytest.raises(EnvironmentFault, match="is gone"):

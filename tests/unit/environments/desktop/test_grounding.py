@@ -41,7 +41,7 @@ def taken(monkeypatch):
 
     monkeypatch.setattr(grounding, "_take", take)
     monkeypatch.setattr(grounding, "_taken", {})
-    monkeypatch.setattr(grounding, "require_all", lambda: None)
+    monkeypatch.setattr(grounding, "require_desktop", lambda: None)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 from turngym.environments.desktop.tasks.sheets import workbook
-from turngym.environments.desktop.workbooks import MAX_COLUMNS, MAX_ROWS, cells, contents
+from turngym.environments.desktop.x11_device import MAX_COLUMNS, MAX_ROWS, cells, contents
 
 
 def test_the_cells_of_an_open_workbook_are_a_table():

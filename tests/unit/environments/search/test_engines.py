@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.backends.dense import DenseBackend
-from turngym.environments.search.backends.encoder import (
+from turngym.environments.search.backends.dense import (
     PACKAGED,
+    DenseBackend,
     gelu,
     load_encoder,
     read_safetensors,

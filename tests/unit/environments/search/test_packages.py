@@ -4,7 +4,7 @@ import pytest
 
 from turngym.environments.search import packages as module
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.package_questions import PackageGraph, sample_package_question
+from turngym.environments.search.corpus_env import PackageGraph, sample_package_question
 from turngym.environments.search.packages import (
     PackageSource,
     dependencies,

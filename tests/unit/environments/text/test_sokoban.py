@@ -3,9 +3,10 @@ from collections import deque
 import numpy as np
 import pytest
 
-from turngym.environments.text.sokoban import SokobanEnv, SokobanState
-from turngym.environments.text.sokoban_solver import (
+from turngym.environments.text.sokoban import (
     Room,
+    SokobanEnv,
+    SokobanState,
     empty_room,
     is_dead,
     play_backwards,

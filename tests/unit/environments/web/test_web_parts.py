@@ -12,7 +12,7 @@ import pytest
 import turngym
 from turngym.environments.core.actions import Action, InvalidAction
 from turngym.environments.web import base, browser, chromium
-from turngym.environments.web.actions import COMMANDS, as_tool_call, web_commands, web_tools
+from turngym.environments.web.acting import COMMANDS, as_tool_call, web_commands, web_tools
 from turngym.environments.web.egress import EgressProxy, Folder, Response, Server
 from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.observation import Element, PageView, address_text, page_text

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from turngym.environments.workspace.digests import stable_content
+from turngym.environments.workspace.base import stable_content
 
 
 def tar_of(text, mtime, kind=tarfile.GNU_FORMAT):

@@ -1,19 +1,240 @@
-"""Tasks on a phone-shaped browser, judged on what its applications keep."""
+"""A phone-shaped browser as a ``Device``, and tasks on it, judged on what its applications keep."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from random import Random
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action
+from turngym.environments.core.spaces import Image
+from turngym.environments.desktop import files
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
+from turngym.environments.desktop.device import Phone, untypable
 from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
-from turngym.environments.desktop.phone.device import HEIGHT, WIDTH, WebPhone
+from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.phone.site import HOME, HOST, PhoneSite
 from turngym.environments.desktop.phone.tasks import GENERATORS, PhoneProblem, sample_problem
-from turngym.environments.web.browser import BrowserHost, require_browser
-from turngym.errors import unknown_name
+from turngym.environments.web.acting import act
+from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
+from turngym.environments.web.egress import Site
+from turngym.environments.web.observation import PageView
+from turngym.environments.web.session import WebSession
+from turngym.environments.web.settings import Settings
+from turngym.environments.web.tab import Tab, TabLost
+from turngym.errors import EnvironmentFault, unknown_name
 from turngym.tasks.base import Task
+
+T = TypeVar("T")
+
+WIDTH, HEIGHT = 412, 732
+"""Of the screen, in CSS pixels."""
+_ANSWER_S = 45.0
+_LONG_S, _REST_S = 0.7, 0.12
+_STEPS = 12
+_CHUNK = 500
+_KEYS = {
+    "backspace": "Backspace", "delete": "Delete", "down": "ArrowDown", "end": "End",
+    "enter": "Enter", "escape": "Escape", "left": "ArrowLeft", "page_down": "PageDown",
+    "page_up": "PageUp", "right": "ArrowRight", "space": "Space", "tab": "Tab", "up": "ArrowUp",
+    "alt": "Alt", "ctrl": "Control", "meta": "Meta", "shift": "Shift",
+}  # fmt: skip
+"""Names of keys, and the browser's; ``back`` and ``home`` are the phone's buttons."""
+
+
+class WebPhone(Phone):
+    """One phone: Chromium's mobile emulation, from its start to ``close``. See ``Device``.
+
+    Its methods block, in any thread but the browser's own.
+
+    Args:
+        host: The browser that the caller holds a lease on.
+        sites: Host name to what answers for it.
+        home: Address of the home screen.
+
+    Raises:
+        EnvironmentFault: No page could be opened.
+    """
+
+    def __init__(self, host: BrowserHost, sites: Mapping[str, Site], home: str) -> None:
+        self.width, self.height = WIDTH, HEIGHT
+        self._host, self._home = host, home
+        self._session = WebSession(
+            host, sites, Settings(width=WIDTH, height=HEIGHT, is_phone=True, mark_text=False)
+        )
+        try:
+            self._await(self._session.open(home))
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> View:
+        """Return what is on the screen once page and network are quiet."""
+        page = self._await(self._session.look())
+        notes = [*page.notes, *(["The page is still busy."] if page.is_busy else [])]
+        elements = marked(_elements(page), self.width, self.height)
+        return View(active=page.title or page.url, notes=tuple(notes), elements=elements)
+
+    def pixels(self) -> Image:
+        from turngym.environments.core.pictures import decode
+
+        return decode(self._await(self._session.screenshot()), self.width, self.height)
+
+    def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
+        if problem := self._outside(x, y):
+            return problem
+        if button == "right":
+            self._in_tab(lambda tab: tab.press_long(x, y, hold_s=_LONG_S))
+            return None
+        for _ in range(times):
+            self._touch([(x, y)], hold_s=0.0)
+        return None
+
+    def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
+        problem = self._outside(*start) or self._outside(*end)
+        if problem is None:
+            (x, y), (to_x, to_y) = start, end
+            path = [
+                (x + (to_x - x) * i / _STEPS, y + (to_y - y) * i / _STEPS)
+                for i in range(_STEPS + 1)
+            ]
+            self._touch(path, hold_s=_REST_S)
+        return problem
+
+    def scroll(self, x: int, y: int, *, up: bool) -> str | None:
+        """Swipe over a place by half of the screen; ``up`` shows what is above."""
+        if problem := self._outside(x, y):
+            return problem
+        reach = self.height // 4
+        middle = min(max(y, reach), self.height - 1 - reach)
+        high, low = (x, middle - reach), (x, middle + reach)
+        return self.drag(*((high, low) if up else (low, high)))
+
+    def type_text(self, text: str) -> str | None:
+        if problem := untypable(text, lambda char: char == "\n" or char.isprintable()):
+            return problem
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self._press("Enter")
+            for start in range(0, len(line), _CHUNK):
+                self._in_tab(lambda tab, part=line[start : start + _CHUNK]: tab.within(
+                    tab.page.keyboard.insert_text(part)
+                ))  # fmt: skip
+        return None
+
+    def press(self, keys: str) -> str | None:
+        """Press a key or chord; ``back`` and ``home`` are the phone's buttons."""
+        name = keys.strip().lower()
+        if name == "home":
+            self.launch(self._home)
+            return None
+        if name == "back":
+            if self._in_tab(lambda tab: tab.can_go_back()) is False:
+                return None  # as on any phone's home screen
+            return self._await(act(self._session, Action(name="go_back")))
+        names = keys.replace(" ", "").split("+")
+        plain = {one: one for one in names if len(one) == 1 and one.isascii()}
+        chord = [_KEYS.get(one.lower(), plain.get(one, "")) for one in names]
+        if not all(chord) or len(chord) > 4:
+            return f"Unknown key {keys[:40]!r}; keys are such as back, home, enter, a or ctrl+a."
+        self._press("+".join(chord))
+        return None
+
+    def launch(self, *command: str) -> None:
+        """Open the address that ``command`` is.
+
+        Raises:
+            EnvironmentFault: It may not be opened.
+        """
+        action = Action(name="goto", arguments={"url": command[0]})
+        if problem := self._await(act(self._session, action)):
+            raise EnvironmentFault(f"phone: {problem}")
+
+    def run(self, *command: str) -> int | None:
+        return None
+
+    def write_files(self, files_: Mapping[str, bytes | None]) -> None:
+        files.write_files(self._folder, "", files_)
+
+    def read_file(self, path: str) -> bytes | None:
+        return files.read_file(self._folder, "", path)
+
+    def tree(self) -> dict[str, bytes | None]:
+        return files.read_tree(self._folder, "")
+
+    def state(self, query: str) -> str | None:
+        """Return ``"window"``, the address in front, or ``"storage KEY"``, what the page keeps."""
+        match query.split():
+            case ["window"]:
+                return str(self._session.tab.page.url)
+            case ["storage", key]:
+                asked = f"localStorage.getItem({json.dumps(key)})"
+                value = self._in_tab(lambda tab: tab.main(asked))
+                return None if value is None else str(value)
+        return None
+
+    def close(self) -> None:
+        self._await(self._session.close())
+
+    @property
+    def _folder(self) -> Path:
+        return self._session.folder
+
+    def _press(self, keys: str) -> None:
+        self._in_tab(lambda tab: tab.within(tab.page.keyboard.press(keys)))
+
+    def _touch(self, path: list[tuple[float, float]], *, hold_s: float) -> None:
+        self._in_tab(lambda tab: tab.touch(path, hold_s=hold_s))
+
+    def _in_tab(self, work: Any) -> Any:  # a function of the tab that gives a coroutine
+        """Do something in the page; what a lost page does not take, the next look reports."""
+
+        async def guarded() -> Any:
+            tab: Tab = self._session.tab
+            try:
+                return await work(tab)
+            except TabLost as lost:
+                tab.lost_because = tab.lost_because or str(lost)
+                return None
+
+        return self._await(guarded())
+
+    def _await(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what ``work`` gives in the browser's loop.
+
+        Raises:
+            EnvironmentFault: The browser died or does not answer.
+        """
+        from playwright.async_api import Error
+
+        future = self._host.start(work)
+        try:
+            return future.result(_ANSWER_S)
+        except FutureTimeoutError:
+            future.cancel()
+            raise BrowserGone(f"phone: no answer within {_ANSWER_S:.0f} s") from None
+        except Error as error:
+            if is_crash(error) or not self._host.is_alive:
+                raise BrowserGone(f"phone: the browser died ({_first(error)})") from error
+            raise
+
+
+def _elements(page: PageView) -> list[Element]:
+    return [
+        Element(
+            role=one.role, name=one.name or one.hint, value=one.value, states=one.states,
+            depth=one.depth, mark=one.mark, x=one.x, y=one.y, width=one.width, height=one.height,
+        )
+        for one in page.elements
+    ]  # fmt: skip
+
+
+def _first(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
 
 _MAX_SCROLLS = 6
 """Times in a row that the expert scrolls before it gives up."""
