@@ -214,7 +214,7 @@ WRONG = {
         "environment 'broken.py': importing 'broken.py' raised ZeroDivisionError: division by zero "
         "(broken.py:3)"
     ),
-    "harbor": "environment 'harbor': is a Harbor task",
+    "harbor": "environment 'harbor': task folder",
     "folder": "environment 'folder': is no file of Python and holds no tasks",
     "zzzz": (
         "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:Class, "

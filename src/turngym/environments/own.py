@@ -3,7 +3,8 @@
     FILE.py           the one environment that the file registers or, if none, the one class in it
     FILE.py:NAME      a class of it, or a function that makes an environment
     module:NAME       the same of a module, looked for in the working folder first
-    FOLDER, FILE.json tasks that ``turngym tasks make-swe`` made
+    FOLDER            task folders in Harbor's format, or what ``turngym tasks make-swe`` made
+    FILE.json         a file of those
 
 A class is registered under ``local/<Name>-v0``, with its attribute ``max_turns`` as the limit.
 """
@@ -23,10 +24,12 @@ from turngym.environments.gym.registration import register, register_entry
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute, import_module
 from turngym.registry import EnvEntry
+from turngym.tasks.harbor.problem import harbor_tasks
 
 MAX_TURNS = 100
 """Where a class has no attribute ``max_turns``."""
 _FAMILY = "local"
+_SHELL = "turngym.environments.terminal.env"
 
 
 def load(name: str) -> EnvEntry | None:
@@ -117,25 +120,39 @@ def _is_env_class(value: Any, module: ModuleType) -> bool:
 
 
 def _tasks(name: str, path: Path) -> EnvEntry:
-    """Return ``swe/bugs`` with the tasks at ``path``."""
-    if (path / "task.toml").exists():
-        raise ConfigError(
-            f"environment {name!r}: is a Harbor task; turngym reads and writes that form "
-            "(docs/swe.md) and does not play it yet"
-        )
+    """Return what plays the task folders, or ``swe/bugs`` with the tasks, at ``path``."""
+    place = str(path.resolve())
+    if path.is_dir() and next(path.rglob("task.toml"), None) is not None:
+        try:
+            harbor_tasks(path, without_network=True)  # what is wrong is said now
+        except ConfigError as error:
+            raise ConfigError(f"environment {name!r}: {error}") from None
+        return _played(path, "terminal/shell", f"{_SHELL}:HarborEnv", folder=place)
     is_tasks = path.suffix in (".json", ".jsonl") if path.is_file() else any(path.glob("*.json"))
     if not is_tasks:
         raise ConfigError(
             f"environment {name!r}: is no file of Python and holds no tasks of 'turngym tasks "
             "make-swe' (*.json)"
         )
-    place = str(path.resolve())
-    stem = re.sub(r"[^\w.-]+", "-", path.stem).strip("-") or "tasks"
-    digest = hashlib.sha256(place.encode()).hexdigest()[:8]
     entry = registry.find("swe/bugs")
-    kwargs = {**entry.kwargs, "tasks": place}
-    register_entry(replace(entry, id=f"{_FAMILY}/{stem}-{digest}-v0", kwargs=kwargs))
-    return registry.find(f"{_FAMILY}/{stem}-{digest}-v0")
+    return _played(path, "swe/bugs", entry.entry_point, **{**entry.kwargs, "tasks": place})
+
+
+def _played(path: Path, like: str, entry_point: str, **kwargs: Any) -> EnvEntry:
+    """Register what plays the tasks at ``path``.
+
+    Args:
+        path: A file or folder.
+        like: Name of an environment that needs and limits the same.
+        entry_point: The environment's class.
+        kwargs: Its arguments.
+    """
+    stem = re.sub(r"[^\w.-]+", "-", path.resolve().stem).strip("-") or "tasks"
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    id = f"{_FAMILY}/{stem}-{digest}-v0"
+    entry = registry.find(like)
+    register_entry(replace(entry, id=id, entry_point=entry_point, kwargs=kwargs))
+    return registry.find(id)
 
 
 def _digest(module: ModuleType) -> str:

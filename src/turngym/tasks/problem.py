@@ -179,6 +179,14 @@ class Machine:
     """Variables of every command."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Paths at the root to writable places that they lead to."""
+    private: tuple[str, ...] = ()
+    """Places of the judge's own: nothing of the agent's is left there when it looks."""
+    needs_pytest: bool = False
+    """Python finds pytest."""
+    command_s: float | None = None
+    """Longest run of one command, in seconds."""
+    seconds: float | None = None
+    """Time for the whole episode."""
 
 
 class FileProblem(Problem[FileWorld]):
@@ -201,6 +209,14 @@ class FileProblem(Problem[FileWorld]):
             await world.write(path, data.encode() if isinstance(data, str) else data)
         if self.prepare and (ran := await world.run(self.prepare)).exit_code != 0:
             raise RuntimeError(f"prepare ended with {ran.exit_code}: {ran.errors.strip()[-200:]}")
+
+    def next_step(self, results: Sequence[JudgeResult]) -> FileProblem | None:
+        """Return what is asked next, in the same folder, after these results; None at the end."""
+        return None
+
+    def total(self, results: Sequence[JudgeResult]) -> float:
+        """Return what these results, one a step, are worth together."""
+        return results[-1].score
 
 
 class AnswerProblem(Problem[World]):

@@ -1,14 +1,13 @@
 """Tasks and results in the forms of others: SWE-bench instances and predictions, Harbor folders.
 
 A SWE-bench instance is a row of its schema. Its tests run in an image of its own, through the back
-end ``docker``; of ours, ``image`` is empty. A Harbor task is a folder with ``task.toml``,
-``instruction.md``, ``environment/``, ``tests/`` and ``solution/``.
+end ``docker``; of ours, ``image`` is empty. Harbor folders are written here, and read and played
+by ``turngym.tasks.harbor``.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,76 +135,6 @@ def write_predictions(path: Path, model: str, patches: Iterable[tuple[str, str]]
     return len(rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HarborTask:
-    """A task as a Harbor folder holds it."""
-
-    name: str
-    instruction: str
-    files: Mapping[str, bytes]
-    """What the agent's folder begins with."""
-    tests: Mapping[str, bytes]
-    """Files of ``tests/``; ``test.sh`` writes the reward."""
-    solution: str
-    """Script that does it; "" where there is none."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """``task.toml``."""
-    settings_text: str = ""
-    """The same as it was written, comments and all; "" to write ``settings`` anew."""
-    more: Mapping[str, bytes] = field(default_factory=dict)
-    """Every other file of the folder: ``environment/Dockerfile``, what stands beside it, ..."""
-    executable: frozenset[str] = frozenset()
-    """Files that may be run, by their path in the folder."""
-
-    def write(self, folder: Path) -> None:
-        """Write the folder; what was read comes out as it was."""
-        files = {
-            "environment/Dockerfile": _DOCKERFILE.encode(),
-            **self.more,
-            "task.toml": (self.settings_text or _toml(self.settings)).encode(),
-            "instruction.md": self.instruction.encode(),
-            **{f"{_WORKSPACE}{path}": data for path, data in self.files.items()},
-            **{f"{_TESTS}{path}": data for path, data in self.tests.items()},
-        }
-        if self.solution:
-            files[_SOLUTION] = self.solution.encode()
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files(folder, files)
-        for path in self.executable:
-            (folder / path).chmod(0o755)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Return the task of a folder.
-
-        Raises:
-            ConfigError: A part is missing, or ``task.toml`` is no TOML.
-        """
-        for part in ("task.toml", "instruction.md", "tests"):
-            if not (folder / part).exists():
-                raise ConfigError(f"task folder {str(folder)!r}: {part} is missing")
-        found = _below(folder)
-        text = found.pop("task.toml").decode()
-        try:
-            settings = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{folder / 'task.toml'}: {error}") from None
-        return cls(
-            name=folder.resolve().name,
-            instruction=found.pop("instruction.md").decode(),
-            solution=found.pop(_SOLUTION, b"").decode(),
-            settings=settings,
-            settings_text=text,
-            executable=frozenset(
-                path for path in _below(folder) if (folder / path).stat().st_mode & 0o100
-            ),
-            files=_taken(found, _WORKSPACE),
-            tests=_taken(found, _TESTS),
-            more=found,
-        )
-
-
-_WORKSPACE, _TESTS, _SOLUTION = "environment/workspace/", "tests/", "solution/solve.sh"
 _DOCKERFILE = """FROM python:3.11-slim
 RUN pip install --no-cache-dir pytest
 COPY workspace /workspace
@@ -225,12 +154,13 @@ fi
 """
 
 
-def as_harbor(
-    file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
-) -> HarborTask:
-    """Return one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
+def write_harbor(
+    folder: Path, file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
+) -> None:
+    """Write one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
     from turngym.environments.swe.env import shown_tests  # it imports the sandbox
 
+    folder.mkdir(parents=True, exist_ok=True)
     broken = broken_of(file, record, project)
     roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)
     tests = {path: data for path, data in project.files.items() if file.layout.is_protected(path)}
@@ -242,44 +172,33 @@ def as_harbor(
         for path in sorted(broken)
     )
     settings = {
-        "version": "1.0",
-        "metadata": {"name": record.id, "kind": record.kind},
+        "schema_version": "1.4",
+        "task": {"name": f"turngym/{record.id.replace('/', '-')}"},
+        "metadata": {"kind": record.kind},
         "verifier": {"timeout_sec": 20.0 + 3 * file.suite_s},
         "agent": {"timeout_sec": 1800.0},
+        "environment": {"network_mode": "no-network"},
     }
-    return HarborTask(
-        name=record.id.replace("/", "-"),
-        instruction=problem_statement(record, file.name, file.version, style),
-        files={
-            path: data
-            for path, data in {**project.files, **broken, **shown_tests(project, record)}.items()
-            if data is not None
+    workspace = {**project.files, **broken, **shown_tests(project, record)}
+    write_files(
+        folder,
+        {
+            "task.toml": _toml(settings).encode(),
+            "instruction.md": problem_statement(record, file.name, file.version, style).encode(),
+            "environment/Dockerfile": _DOCKERFILE.encode(),
+            **{
+                f"environment/workspace/{p}": data
+                for p, data in workspace.items()
+                if data is not None
+            },
+            "tests/test.sh": _TEST_SH.format(roots=roots).encode(),
+            "tests/ids.txt": "".join(f"{one}\n" for one in ids).encode(),
+            **{f"tests/project/{path}": data for path, data in tests.items()},
+            "solution/solve.sh": f"#!/bin/bash\n{solution}".encode(),
         },
-        tests={
-            "test.sh": _TEST_SH.format(roots=roots).encode(),
-            "ids.txt": "".join(f"{one}\n" for one in ids).encode(),
-            **{f"project/{path}": data for path, data in tests.items()},
-        },
-        solution=f"#!/bin/bash\n{solution}",
-        settings=settings,
-        settings_text=_toml(settings),
-        more={"environment/Dockerfile": _DOCKERFILE.encode()},
-        executable=frozenset({"tests/test.sh", _SOLUTION}),
     )
-
-
-def _taken(files: dict[str, bytes], prefix: str) -> dict[str, bytes]:
-    """Remove the files below ``prefix`` and return them by the rest of their paths."""
-    paths = [path for path in files if path.startswith(prefix)]
-    return {path.removeprefix(prefix): files.pop(path) for path in paths}
-
-
-def _below(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    for script in ("tests/test.sh", "solution/solve.sh"):
+        (folder / script).chmod(0o755)
 
 
 def _toml(settings: Mapping[str, Any]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.limits import WallClockLimit
 from turngym.environments.core.tasks import TaskSetEnv
+from turngym.environments.swe.packages import packages_folder
 from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
 from turngym.environments.workspace.tools import Done
@@ -16,6 +20,7 @@ from turngym.errors import ConfigError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
+from turngym.tasks.harbor.problem import harbor_tasks
 from turngym.tasks.problem import FileProblem, JudgeResult, Keep, judge, set_up
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.shell import shell_tasks
@@ -27,6 +32,10 @@ class ShellOptions(TypedDict, total=False):
     action_style: ActionStyle
     budget: Budget | Mapping[str, Any] | None
     render_mode: str | None
+
+
+class ProblemClock(WallClockLimit):
+    """The time that a problem gives its agent."""
 
 
 class ShellEnv(TaskSetEnv, WorkspaceEnv):
@@ -60,6 +69,8 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         super().__init__(timeout_s=timeout_s, **options)
         self.tasks, self.name = tasks, tasks.name
         self._problem: FileProblem | None = None
+        self._results: tuple[JudgeResult, ...] = ()
+        self._usual_s = self.timeout_s
 
     @property
     def problem(self) -> FileProblem:
@@ -75,7 +86,9 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Set up the problem of the task."""
         self._problem = problem = self.tasks.problem(task)
+        self._results = ()
         self._new_script()
+        self._keep_time()
         sandbox = await self._start(None)
         async with closed_on_failure(sandbox):
             await set_up(problem, StartWorld(sandbox), task.id)
@@ -87,12 +100,22 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         self._before = dict(self.current)
         return outcome
 
+    def _keep_time(self) -> None:
+        """Give commands and the episode the time that the problem wants for them."""
+        machine = self.problem.machine
+        self.timeout_s = machine.command_s or self._usual_s
+        for limit in self.episode_limits:
+            if isinstance(limit, ProblemClock):
+                limit.max_seconds = machine.seconds or math.inf
+
     async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
         """Start a sandbox on a snapshot."""
         return await self._start(layer)
 
     async def _start(self, layer: LayerRef | None) -> GuestSandbox:
-        return await self.host.start(layer, machine=self.problem.machine)
+        machine = self.problem.machine
+        tools = packages_folder() if machine.needs_pytest else None
+        return await self.host.start(layer, machine=machine, tools=tools)
 
     async def call(self, action: Action) -> Done:
         """Carry out a call."""
@@ -109,15 +132,29 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     async def judge(self) -> Outcome:
         """Have the problem's judge look at the workspace."""
         result = await judge(self.problem, await self._world(), self._task_id)
-        return self._report(result)
-
-    def _report(self, result: JudgeResult) -> Outcome:
-        self._score = result.score
-        text = "done." if result.score == 1 else f"not done: {result.evidence}"
+        before, self._results = self._score or 0.0, (*self._results, result)
+        self._score = self.problem.total(self._results)
         info: dict[str, Any] = {"problem": result.evidence}
         if result.parts:
             info["parts"] = dict(result.parts)
-        return Outcome(text=text, reward=self._score, info=info)
+        text = "done." if result.score == 1 else f"not done: {result.evidence}"
+        return Outcome(text=text, reward=self._score - before, info=info)
+
+    async def submitted(self) -> Outcome:
+        """Judge, and go on to the next step where there is one."""
+        outcome = await super().submitted()
+        step = self.problem.next_step(self._results)
+        if step is not None:
+            self._problem = step
+            self._new_script()
+            self._keep_time()
+            await set_up(step, StartWorld(self.sandbox), self._task_id)
+            self._state_key = await self._digest()
+            self._before = dict(self.current)
+            outcome.terminated = False
+            outcome.text = f"[next step]\n{step.prompt}"  # what the judge saw is not shown
+            return self._within_budget(outcome)
+        return outcome
 
     async def _world(self) -> EndWorld:
         """Return what the judge sees."""
@@ -126,7 +163,10 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
             return await self._start(None if keep == "nothing" else await self.sandbox.snapshot())
 
         found = await self.changed_files()
-        return EndWorld(self.sandbox, found=found, before=self._before, open_copy=open_copy)
+        return EndWorld(
+            self.sandbox, found=found, before=self._before, open_copy=open_copy,
+            private=self.problem.machine.private,
+        )  # fmt: skip
 
     def legal_actions(self) -> list[str]:
         """Return a menu: look around, submit. Other calls are carried out too."""
@@ -144,12 +184,13 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return text
 
     def own_state(self) -> Any:
-        """Return the problem, what it began with, and how far its script is."""
-        return self._problem, self._before, self._script, self._said
+        """Return the problem, what it began with, what was judged, and how far its script is."""
+        return self._problem, self._before, self._results, self._script, self._said
 
     def set_own_state(self, state: Any) -> None:
         """Take over what ``own_state`` returned."""
-        self._problem, self._before, self._script, self._said = state
+        self._problem, self._before, self._results, self._script, self._said = state
+        self._keep_time()
 
 
 class TerminalEnv(ShellEnv):
@@ -176,3 +217,37 @@ class TerminalEnv(ShellEnv):
         **options: Unpack[ShellOptions],
     ) -> None:
         super().__init__(tasks=shell_tasks(group, kind), timeout_s=timeout_s, **options)
+
+
+class HarborEnv(ShellEnv):
+    """Play a task folder in Harbor's format, or a folder of them.
+
+    Args:
+        folder: Where they are.
+        without_network: Play also those that want a network, which they do not get.
+        timeout_s, options: As ``ShellEnv``.
+
+    Action: ``bash``, the tools for files, and ``submit``, which ends a step.
+    Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
+    Reward: at ``submit``, what ``tests/test.sh`` wrote; of a task with steps each pays its share.
+    Start: what the Dockerfile makes.
+    End: ``submit`` of the last step, or all turns or seconds are spent, which is judged too.
+    """
+
+    turns = 60
+    rules = (
+        "You work in a shell. Do what is asked, then submit. There is no network. Programs that a "
+        "command leaves running end with it."
+    )
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        without_network: bool = False,
+        timeout_s: float = 20.0,
+        **options: Unpack[ShellOptions],
+    ) -> None:
+        tasks = harbor_tasks(Path(folder), without_network=without_network)
+        super().__init__(tasks=tasks, timeout_s=timeout_s, **options)
+        self.episode_limits.append(ProblemClock(max_seconds=math.inf))

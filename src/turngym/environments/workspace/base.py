@@ -309,14 +309,18 @@ class WorkspaceEnv(AsyncTurnEnv):
     async def turn(self, action: Action) -> Outcome:
         self._turns += 1
         if action.name == "submit":
-            outcome = await self.judge()
-            outcome.terminated = True
-            return outcome
+            return await self.submitted()
         done = await self.call(action)
         if self._tool(action).writes:
             self._state_key = await self._digest()
         outcome = Outcome(text=done.text, invalid_action=done.problem)
         return self._within_budget(outcome)
+
+    async def submitted(self) -> Outcome:
+        """Judge, and end the episode."""
+        outcome = await self.judge()
+        outcome.terminated = True
+        return outcome
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
         return await self.judge()

@@ -89,6 +89,7 @@ class EndWorld(StartWorld):
             gone.
         before: The same at the start of the episode.
         open_copy: Starts a sandbox on a copy of the agent's files, or on none.
+        private: Places that are emptied first.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class EndWorld(StartWorld):
         found: Files,
         before: Files,
         open_copy: Callable[[Keep], Awaitable[GuestSandbox]],
+        private: Sequence[str] = (),
     ) -> None:
         super().__init__(sandbox)
+        self._private = private
         self._found, self._before, self._open_copy = found, before, open_copy
 
     @cached_property
@@ -142,19 +145,16 @@ class EndWorld(StartWorld):
         try:
             if keep == "folder":
                 places = [place for place in _PLACES if place != "/workspace"]
-                await _cleared(sandbox, places)
-            for path in files or {}:  # a link or folder of the agent's shall not stand in the way
-                await sandbox.exec(["/usr/bin/rm", "-rf", "--", path], timeout_s=_PREPARE_S)
+                clear = ["/usr/bin/find", *places, "-mindepth", "1", "-delete"]
+                await sandbox.exec(clear, timeout_s=_PREPARE_S)
+            # What the agent put in the way of the judge's own files is no part of its work.
+            if gone := [*self._private, *(files or {})]:
+                await sandbox.exec(["/usr/bin/rm", "-rf", "--", *gone], timeout_s=_PREPARE_S)
             return await StartWorld(sandbox).run(
                 command, files=files, collect=collect, env=env, timeout_s=timeout_s
             )
         finally:
             await sandbox.close()
-
-
-async def _cleared(sandbox: GuestSandbox, places: Sequence[str]) -> None:
-    command = ["/usr/bin/find", *places, "-mindepth", "1", "-delete"]
-    await sandbox.exec(command, timeout_s=_PREPARE_S)
 
 
 async def _collected(sandbox: GuestSandbox, paths: Sequence[str]) -> dict[str, bytes]:

@@ -1,14 +1,12 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from turngym.environments.swe.formats import (
-    HarborTask,
     Instance,
-    as_harbor,
     as_instance,
     read_instances,
+    write_harbor,
     write_predictions,
 )
 from turngym.environments.swe.patches import apply_diff
@@ -16,6 +14,7 @@ from turngym.environments.swe.problem_statements import STYLES, leaks, problem_s
 from turngym.environments.swe.records import TaskFile, broken_files
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 from turngym.errors import ConfigError
+from turngym.tasks.harbor.problem import HarborProblem
 
 FILE = open_tasks("sample").files[0]
 ROW = {
@@ -74,51 +73,15 @@ def test_predictions_are_lines_of_three_columns(tmp_path):
     assert rows[0] == {"instance_id": "a", "model_name_or_path": "me", "model_patch": "diff"}
 
 
-def test_a_harbor_folder_comes_back_as_it_went(tmp_path):
-    task = as_harbor(FILE, FILE.tasks[0], sample_project())
-    task.write(tmp_path / task.name)
-    assert HarborTask.read(tmp_path / task.name) == task
-    assert "tests/ids.txt" not in task.files
-    hidden = FILE.tasks[0].hidden
-    assert all(f"def {name}(".encode() not in b"".join(task.files.values()) for name in hidden)
-
-
-def test_a_harbor_folder_of_somebody_else_is_written_as_it_was_read(tmp_path):
-    theirs = {
-        "task.toml": b'# theirs\r\nversion = "1.0"\n[environment]\n[environment.limits]\ncpus = 2\n'
-        b"[[steps]]\nat = 2026-11-22\n",
-        "instruction.md": b"Mend it.\r\n\nNow.",
-        "environment/Dockerfile": b"FROM scratch\nCOPY data /data\n",
-        "environment/data/table.csv": b"a,b\n\xff\x00",
-        "environment/start.sh": b"#!/bin/sh\n",
-        "environment/workspace/run": b"#!/bin/sh\n",
-        "solution/solve.sh": b"#!/bin/bash\nrun\n\n",
-        "solution/notes.txt": b"why",
-        "tests/test.sh": b"#!/bin/bash\n",
-        "tests/data/expected": b"1",
-        "README.md": b"read me",
-    }
-    runs = {"environment/start.sh", "environment/workspace/run", "tests/test.sh"}
-    for path, data in theirs.items():
-        (tmp_path / "theirs" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "theirs" / path).write_bytes(data)
-        (tmp_path / "theirs" / path).chmod(0o755 if path in runs else 0o644)
-    task = HarborTask.read(tmp_path / "theirs")
-    task.write(tmp_path / "again")
-    again = {
-        str(p.relative_to(tmp_path / "again")): p
-        for p in (tmp_path / "again").rglob("*")
-        if p.is_file()
-    }
-    assert {name: path.read_bytes() for name, path in again.items()} == theirs
-    assert {name for name, path in again.items() if path.stat().st_mode & 0o100} == runs
-    assert HarborTask.read(tmp_path / "again") == replace(task, name="again")
-    assert task.settings["environment"] == {"limits": {"cpus": 2}}
-
-
-def test_a_folder_that_is_no_task_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"task\.toml is missing"):
-        HarborTask.read(tmp_path)
+def test_our_tasks_are_harbor_folders_that_hide_what_they_must(tmp_path):
+    folder, hidden = tmp_path / "task", FILE.tasks[0].hidden
+    write_harbor(folder, FILE, FILE.tasks[0], sample_project())
+    task = HarborProblem(folder=folder)
+    assert task.config.schema_version == "1.4"
+    assert "ids.txt" in task.tests
+    shown = "".join(f.read_text() for f in (folder / "environment").rglob("*") if f.is_file())
+    assert hidden
+    assert all(f"def {name}(" not in shown for name in hidden)
 
 
 def test_a_file_of_tasks_comes_back_as_it_went(tmp_path):

@@ -1,0 +1,460 @@
+"""A folder in Harbor's format as a problem in a shell, played without a container engine.
+
+Places at the root of Harbor's containers (``/app``, ``/tests``, ``/solution``, ``/logs``) lead to
+places that can be written. The verifier runs where the agent has never been: on a copy of its
+files, or, when it is to be separate, on the artifacts alone. What cannot be kept is refused by name
+when the folder is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import math
+import re
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from turngym.errors import ConfigError
+from turngym.tasks.harbor.dockerfile import Copy, Recipe, check_base, read_recipe
+from turngym.tasks.harbor.schema import (
+    Artifact,
+    Artifacts,
+    HarborConfig,
+    Healthcheck,
+    Step,
+    Verifier,
+    read_config,
+    resolved,
+    unkept,
+)
+from turngym.tasks.problem import FileProblem, FileWorld, JudgeResult, Machine, Ran
+from turngym.tasks.sets import ListedSet
+
+WORKSPACE = "/workspace"
+_ROOT = "/run/harbor"
+"""Where the places that a container has at its root really are."""
+_BIN = f"{_ROOT}/bin"
+_LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+_REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
+_HERE = frozenset(
+    ["tmp", "home", "run", "dev", "proc", "usr", "etc", "bin", "lib", "sbin", "var", "opt"]
+)
+"""What a sandbox has at its root anyway."""
+_PYTHON = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/opt/tools" exec /usr/bin/python3'
+"""Where packages are that this machine's own Python has not got."""
+_PROGRAMS = {
+    "python": f'#!/bin/sh\n{_PYTHON} "$@"\n',
+    "python3": f'#!/bin/sh\n{_PYTHON} "$@"\n',
+    "pytest": f'#!/bin/sh\n{_PYTHON} -m pytest "$@"\n',
+}
+_AT_VERIFICATION = re.compile(
+    r"^[^#\n]*?\b(apt(-get)? (-\S+ )*(install|update)|pip3? install|uvx?\b|npm (i|install)\b|"
+    r"(curl|wget)\b[^\n]*https?://(?!localhost|127\.))[^\n]*",
+    re.MULTILINE,
+)
+"""What a verifier cannot do without a network."""
+_PATH = f"{_BIN}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarborProblem(FileProblem):
+    """One task folder, or one step of it.
+
+    Args:
+        folder: Where it is.
+        number: Which of its steps, from 0.
+        without_network: Play it although it wants a network, which it does not get.
+    """
+
+    folder: Path
+    number: int = 0
+    without_network: bool = False
+
+    def __post_init__(self) -> None:
+        for part in ("task.toml", "environment"):
+            if not (self.folder / part).exists():
+                raise ConfigError(f"task folder {str(self.folder)!r}: {part} is missing")
+        if reasons := self._refusals():
+            raise ConfigError(
+                f"task folder {str(self.folder)!r}: cannot be played without a container engine as "
+                f"it asks: {'; '.join(reasons)}"
+            )
+        _ = self.recipe, self.machine, self.tests  # what is wrong with them is said now
+
+    def _refusals(self) -> list[str]:
+        wanted = list(unkept(self.config, without_network=self.without_network))
+        for place in ("environment/docker-compose.yaml", "environment/docker-compose.yml"):
+            wanted += [place] * (self.folder / place).exists()
+        if (self.folder / "trajectory.json").exists() or (self.place / "trajectory.json").exists():
+            wanted.append("trajectory.json (an earlier conversation)")
+        return wanted
+
+    # What the folder says.
+
+    @cached_property
+    def config(self) -> HarborConfig:
+        """All of ``task.toml``."""
+        return read_config(self.folder / "task.toml")
+
+    @cached_property
+    def step(self) -> Step:
+        """This step; of a task without steps the whole of it."""
+        config = self.config
+        if config.steps:
+            return config.steps[self.number]
+        return Step(name="task", artifacts=[], agent=config.agent, verifier=config.verifier)
+
+    @cached_property
+    def place(self) -> Path:
+        """Folder of instruction, tests and solution."""
+        return self.folder / "steps" / self.step.name if self.config.steps else self.folder
+
+    @cached_property
+    def prompt(self) -> str:  # type: ignore[override]
+        """``instruction.md``."""
+        return _text(self.place / "instruction.md")
+
+    @cached_property
+    def content(self) -> str:
+        """Instruction and every file of the folder."""
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.rglob("*")):
+            if path.is_file():
+                digest.update(str(path.relative_to(self.folder)).encode() + path.read_bytes())
+        return f"{self.prompt}\n{digest.hexdigest()}"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How the agent's environment is made."""
+        file, image = (
+            self.folder / "environment" / "Dockerfile",
+            self.config.environment.docker_image,
+        )
+        if file.exists() and image is None:
+            recipe = read_recipe(file)
+        else:
+            where = f"{self.folder / 'task.toml'}: environment.docker_image"
+            recipe = Recipe(is_python=check_base(image or "none", where))
+        workdir = self.config.environment.workdir
+        return replace(recipe, workdir=workdir) if workdir else recipe
+
+    @cached_property
+    def verifier_recipe(self) -> Recipe | None:
+        """How the verifier's own environment is made; None where it has none."""
+        for place in (self.place / "tests", self.folder / "tests"):
+            if self.is_separate and (place / "Dockerfile").exists():
+                return read_recipe(place / "Dockerfile")
+        return self.recipe if self.is_separate else None
+
+    @property
+    def is_separate(self) -> bool:
+        """The verifier sees artifacts alone."""
+        return (self.step.verifier.mode or self.config.verifier.mode or "shared") == "separate"
+
+    @property
+    def verifier(self) -> Verifier:
+        """Settings of the verifier of this step."""
+        return self.step.verifier
+
+    @cached_property
+    def machine(self) -> Machine:  # type: ignore[override]
+        """Links, variables and sizes."""
+        environment = self.config.environment
+        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
+        env = {**self.recipe.env, **resolved(environment.env, f"{self.folder}: environment.env")}
+        size = environment.memory_mb, environment.storage_mb
+        memory, disk = (None if mb is None else max(mb, 64) << 20 for mb in size)
+        return Machine(
+            memory_bytes=memory, disk_bytes=disk, cpus=environment.cpus,
+            env={**env, "PATH": _PATH}, links=_links(recipes), needs_pytest=self.needs_pytest,
+            private=tuple(self.real(path) for path in ("/tests", "/solution", "/logs/verifier")),
+            command_s=self.agent_s, seconds=self.agent_s,
+        )  # fmt: skip
+
+    @property
+    def agent_s(self) -> float | None:
+        """Seconds that the agent has."""
+        return self.step.agent.timeout_sec or self.config.agent.timeout_sec
+
+    @property
+    def needs_pytest(self) -> bool:
+        """Some recipe installs pytest."""
+        recipes = [self.recipe, *([self.verifier_recipe] if self.verifier_recipe else [])]
+        return any("pytest" in recipe.pip for recipe in recipes)
+
+    @cached_property
+    def tests(self) -> dict[str, bytes]:
+        """Files of ``tests/``, those of the step last, by their path in ``tests``."""
+        places = [self.folder / "tests", self.place / "tests"]
+        found = {path: data for place in places for path, data in _below(place).items()}
+        if "test.sh" not in found:
+            raise ConfigError(f"task folder {str(self.folder)!r}: tests/test.sh is missing")
+        for path, data in found.items():
+            if path.endswith(".sh") and (
+                line := _AT_VERIFICATION.search(data.decode("utf-8", "replace"))
+            ):
+                raise ConfigError(
+                    f"{self.place / 'tests' / path}: {line[0].strip()[:60]!r} wants a network "
+                    "while it judges; install it in tests/Dockerfile or environment/Dockerfile"
+                )
+        return found
+
+    # The dialogue's side.
+
+    def real(self, path: str) -> str:
+        """Return where a path of a container is here."""
+        for link, place in sorted(_links([self.recipe]).items(), key=lambda one: -len(one[0])):
+            if path == link or path.startswith(f"{link}/"):
+                return place + path.removeprefix(link)
+        return path if path.startswith("/") else f"{WORKSPACE}/{path}"
+
+    async def set_up(self, world: FileWorld) -> None:
+        """Follow the Dockerfile, or put the files of a later step in place; wait for health."""
+        if self.number == 0:
+            await self._build(world, self.recipe)
+            await _healthy(world, self.config.environment.healthcheck)
+        for path, data in _below(self.place / "workdir").items() if self.config.steps else ():
+            await world.write(f"{WORKSPACE}/{path}", data)
+            if path == "setup.sh":
+                _must_work(
+                    await world.run("bash setup.sh", timeout_s=600), f"{self.step.name}: setup.sh"
+                )
+        await _healthy(world, self.step.healthcheck)
+
+    async def _build(self, world: FileWorld, recipe: Recipe) -> None:
+        await self._make_places(world, recipe)
+        for name, where in recipe.pip.items():
+            code = f"import importlib.metadata as m; m.version({name!r})"
+            ran = await world.run(f"python3 -c {json.dumps(code)}")
+            if ran.exit_code != 0:
+                raise ConfigError(f"{where}: wants the Python package {name!r}, which is not here")
+        limit = self.config.environment.build_timeout_sec
+        for step in recipe.steps:
+            if isinstance(step, Copy):
+                await self._copy(world, step)
+            else:
+                command = f"cd {self.real(step.workdir)} && {{ {step.command}\n}}"
+                _must_work(await world.run(command, env=step.env, timeout_s=limit), step.where)
+
+    async def _make_places(self, world: FileWorld, recipe: Recipe) -> None:
+        places = {*map(self.real, (*_LOGS, "/tests", "/solution", recipe.workdir)), _BIN}
+        _must_work(await world.run(f"mkdir -p {' '.join(sorted(places))}"), "making folders")
+        await world.run("true", files=self._programs(recipe))
+
+    def _programs(self, recipe: Recipe) -> dict[str, bytes]:
+        names = ["python"] * recipe.is_python + ["python3", "pytest"] * ("pytest" in recipe.pip)
+        return {f"{_BIN}/{name}": _PROGRAMS[name].encode() for name in names}
+
+    async def _copy(self, world: FileWorld, step: Copy) -> None:
+        runnable = []
+        for path, source in step.files.items():
+            await world.write(self.real(path), source.read_bytes())
+            if source.stat().st_mode & 0o100:
+                runnable.append(self.real(path))
+        if runnable:
+            await world.run("chmod +x " + " ".join(map(json.dumps, runnable)))
+
+    def next_step(self, results: Sequence[JudgeResult]) -> HarborProblem | None:
+        """Return the next step, unless this one's reward is too low."""
+        steps = self.config.steps or []
+        if self.number + 1 >= len(steps) or not _reaches(results[-1], self.step.min_reward):
+            return None
+        return replace(self, number=self.number + 1)
+
+    def total(self, results: Sequence[JudgeResult]) -> float:
+        """Return the mean over all steps, those that were not reached as 0, or the last one's."""
+        number = len(self.config.steps or [1])
+        if self.config.multi_step_reward_strategy == "final":
+            return results[-1].score if len(results) == number else 0.0
+        return sum(one.score for one in results) / number
+
+    # The verifier.
+
+    async def judge(self, world: FileWorld) -> JudgeResult:
+        """Run ``tests/test.sh`` and read the reward file."""
+        artifacts = await self._artifacts(world)
+        recipe = self.verifier_recipe or self.recipe
+        files = {f"{self.real('/tests')}/{path}": data for path, data in self.tests.items()}
+        files |= {**self._programs(recipe), **artifacts}
+        where = self.real(recipe.workdir)
+        log = self.real("/logs/verifier/test-stdout.txt")
+        ready = " ".join(sorted({*map(self.real, _LOGS), where}))
+        build = await self._verifier_build(files)
+        settings = {**self.config.verifier.env, **self.verifier.env}
+        ran = await world.run(
+            f"mkdir -p {ready}; {build} cd {where} && {self.real('/tests')}/test.sh > {log} 2>&1; "
+            f"tail -c 2000 {log}",
+            files=files, collect=[self.real(path) for path in _REWARDS],
+            env=resolved(settings, f"{self.folder}: verifier.env"),
+            timeout_s=self.verifier.timeout_sec,
+            keep="nothing" if self.is_separate else "everything",
+        )  # fmt: skip
+        if ran.timed_out:
+            raise TimeoutError(f"tests/test.sh took more than {self.verifier.timeout_sec:g} s")
+        return _result({path: ran.files.get(self.real(path)) for path in _REWARDS}, ran.output)
+
+    async def _verifier_build(self, files: dict[str, bytes]) -> str:
+        """Add what the verifier's own image holds to ``files``; return what makes the rest."""
+        recipe = self.verifier_recipe
+        if recipe is None:
+            return ""
+        commands = []
+        for step in recipe.steps:
+            if isinstance(step, Copy):
+                files |= {
+                    self.real(p): f.read_bytes()
+                    for p, f in step.files.items()
+                    if f.name != "Dockerfile"
+                }
+            else:
+                commands.append(f"(cd {self.real(step.workdir)} && {step.command}\n);")
+        return " ".join(commands)
+
+    async def _artifacts(self, world: FileWorld) -> dict[str, bytes]:
+        """Return the files that a separate verifier sees."""
+        if not self.is_separate:
+            return {}
+        wanted: Artifacts = [*self.config.artifacts, *self.step.artifacts, "/logs/artifacts"]
+        sources = [one.source if isinstance(one, Artifact) else one for one in wanted]
+        hooks = [*self.config.verifier.collect] if self.config.steps else []
+        commands = [
+            f"timeout {one.timeout_sec} bash -c {json.dumps(one.command)}"
+            for one in [*hooks, *self.verifier.collect]
+        ]
+        command = "; ".join([f"cd {self.real(self.recipe.workdir)}", *commands])
+        ran = await world.run(
+            command, collect=[self.real(path) for path in sources], keep="everything", timeout_s=600
+        )
+        return dict(ran.files)
+
+    # The expert.
+
+    def expert(self) -> list[str]:
+        """Return ``solution/solve.sh`` as one command."""
+        files = _below(self.place / "solution")
+        if "solve.sh" not in files:
+            raise ConfigError(
+                f"task folder {str(self.place)!r}: solution/solve.sh is missing; without one "
+                "nothing shows that the task can be solved"
+            )
+        env = resolved(self.config.solution.env, f"{self.folder}: solution.env")
+        exports = "".join(f"export {name}={json.dumps(value)}\n" for name, value in env.items())
+        text = files["solve.sh"].decode()
+        is_bash = not text.startswith("#!") or re.match(r"#!\s*\S*(bash|env bash|/sh)\b", text)
+        if len(files) == 1 and is_bash:
+            return [exports + re.sub(r"^#!.*\n", "", text)]
+        packed = base64.b64encode(_packed(files)).decode()
+        return [
+            f"{exports}base64 -d <<'END' | tar -xzC /solution\n{packed}\nEND\n"
+            "chmod +x /solution/solve.sh\n/solution/solve.sh"
+        ]
+
+
+def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[HarborProblem]:
+    """Return the tasks of ``folder``: itself, or every folder below it with a ``task.toml``.
+
+    Args:
+        folder: Where they are.
+        without_network: Play also those that want a network, which they do not get.
+
+    Raises:
+        ConfigError: One cannot be played here as it asks; the message says by name what it asks.
+    """
+    root = folder.expanduser().resolve()
+    places = sorted(file.parent for file in root.rglob("task.toml"))
+    problems = [
+        (str(one.relative_to(root)), HarborProblem(folder=one, without_network=without_network))
+        for one in places
+    ]
+    name = re.sub(r"[^\w.-]+", "-", root.name)
+    return ListedSet(name, problems, where=f"folder {str(folder)!r}")
+
+
+def _links(recipes: Sequence[Recipe]) -> dict[str, str]:
+    """Return where places at a container's root lead to."""
+    found = {f"/{name}": f"{_ROOT}/{name}" for name in ("tests", "solution", "logs")}
+    found["/root"] = "/home/agent"
+    for recipe in recipes:
+        tops = {"/" + path.split("/")[1] for path in recipe.places}
+        found |= {top: f"{_ROOT}{top}" for top in tops if top[1:] not in {*_HERE, "", "workspace"}}
+    workdir = recipes[0].workdir
+    if workdir not in ("/", WORKSPACE):
+        found.pop("/" + workdir.split("/")[1], None)
+        found[workdir] = WORKSPACE
+    return found
+
+
+async def _healthy(world: FileWorld, check: Healthcheck | None) -> None:
+    """Wait until a health check passes; failures of the start period do not count."""
+    if check is None:
+        return
+    end, failures = time.monotonic() + check.start_period_sec, 0
+    while (await world.run(check.command, timeout_s=check.timeout_sec)).exit_code != 0:
+        is_start = time.monotonic() < end
+        failures += not is_start
+        if failures >= check.retries:
+            raise RuntimeError(f"the health check {check.command!r} failed {failures} times")
+        await asyncio.sleep(check.start_interval_sec if is_start else check.interval_sec)
+
+
+def _result(rewards: Mapping[str, bytes | None], output: str) -> JudgeResult:
+    as_json, as_text = rewards.values()
+    if as_json is None and as_text is None:
+        raise FileNotFoundError(f"tests/test.sh wrote no reward file; it said: {output[-300:]!r}")
+    found = json.loads(as_json) if as_json is not None else float(as_text or b"")
+    parts = found if isinstance(found, dict) else {"reward": found}
+    if not parts or not all(
+        isinstance(one, int | float) and math.isfinite(one) for one in parts.values()
+    ):
+        raise ValueError(f"wanted finite numbers as rewards, got {found!r}")
+    score = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
+    more = {} if parts.keys() == {"reward"} else {name: float(one) for name, one in parts.items()}
+    lines = [line for line in output.splitlines() if line.strip()]
+    return JudgeResult(
+        score=score, parts=more, evidence="" if score == 1 else " | ".join(lines[-3:])
+    )
+
+
+def _reaches(result: JudgeResult, least: float | dict[str, float] | None) -> bool:
+    if least is None:
+        return True
+    wanted = least if isinstance(least, dict) else {"reward": least}
+    parts = {"reward": result.score, **result.parts}
+    return all(parts.get(name, -math.inf) >= value for name, value in wanted.items())
+
+
+def _must_work(ran: Ran, where: str) -> None:
+    if ran.exit_code != 0:
+        raise RuntimeError(
+            f"{where}: ended with {ran.exit_code}: {(ran.errors or ran.output).strip()[-200:]}"
+        )
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise ConfigError(f"task folder {str(path.parent)!r}: {path.name} is missing")
+    return path.read_text(encoding="utf-8")
+
+
+def _below(folder: Path) -> dict[str, bytes]:
+    """Return every file below ``folder`` by its path there."""
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return {one.relative_to(folder).as_posix(): one.read_bytes() for one in paths if one.is_file()}
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path, data in files.items():
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(data), 0o755
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()

@@ -1,0 +1,244 @@
+"""Folders in Harbor's format are played as they are, and what cannot be kept is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turngym
+from turngym.environments.swe.formats import write_harbor
+from turngym.environments.swe.tasksets import open_tasks, sample_project
+from turngym.environments.terminal.env import HarborEnv
+from turngym.errors import ConfigError, TaskFault
+from turngym.tasks.harbor.problem import HarborProblem
+from turngym.tasks.harbor.schema import read_config
+
+pytestmark = pytest.mark.extra("bwrap")
+
+TASK = {
+    "task.toml": 'schema_version = "1.4"\n',
+    "instruction.md": "Write the double of /app/in.txt into /app/out.txt.",
+    "environment/Dockerfile": "FROM ubuntu:24.04\nENV WHO=me\nWORKDIR /app\nCOPY in.txt ./\n",
+    "environment/in.txt": "21\n",
+    "tests/test.sh": "#!/bin/bash\ncd /app\n"
+    '[ "$(cat out.txt)" = 42 ] && echo 1 > /logs/verifier/reward.txt '
+    "|| echo 0 > /logs/verifier/reward.txt\n",
+    "solution/solve.sh": "#!/bin/bash\necho $((2 * $(cat /app/in.txt))) > out.txt\n",
+}
+
+
+def write(folder: Path, **changes: str | None) -> Path:
+    """Write the task; keyword ``a__b`` stands for ``a/b`` and ``_DOT`` for a dot."""
+    files = {
+        **TASK,
+        **{name.replace("__", "/").replace("_DOT_", "."): t for name, t in changes.items()},
+    }
+    for path, text in files.items():
+        if text is not None:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+    return folder
+
+
+async def played(
+    folder: Path, *actions: str, **options: Any
+) -> tuple[list[float], str, dict[str, Any]]:
+    """Play with these actions and then the expert's; return rewards, opening and the last info."""
+    env, todo, rewards = HarborEnv(folder=str(folder), **options), list(actions), []
+    try:
+        opening, _ = await env.reset(seed=0)
+        is_over = False
+        while not is_over:
+            said = todo.pop(0) if todo else env.expert_action()
+            _, reward, terminated, truncated, info = await env.step(said)
+            rewards.append(reward)
+            is_over = terminated or truncated
+        return rewards, opening["text"], info
+    finally:
+        await env.close()
+
+
+async def test_the_solution_scores_and_doing_nothing_does_not(tmp_path: Path):
+    rewards, opening, info = await played(write(tmp_path))
+    assert opening.startswith("Write the double of /app/in.txt")
+    assert (sum(rewards), info["score"]) == (1.0, 1.0)
+    assert (await played(tmp_path, "submit"))[2]["score"] == 0.0
+
+
+async def test_what_the_agent_plants_beside_the_tests_is_not_there_when_they_run(tmp_path: Path):
+    plant = (
+        "bash mkdir -p /tests /logs/verifier; echo 1 > /logs/verifier/reward.txt; "
+        "printf '#!/bin/bash\\necho 1 > /logs/verifier/reward.txt\\n' > /tests/test.sh; "
+        "echo '{\"reward\": 1}' > /logs/verifier/reward.json"
+    )
+    assert (await played(write(tmp_path), plant, "submit"))[2]["score"] == 0.0
+
+
+async def test_a_separate_verifier_sees_artifacts_alone(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='artifacts = ["/app/out.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
+        '[[verifier.collect]]\ncommand = "date > /logs/artifacts/when"\n',
+        tests__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . /tests/\n",
+        tests__test_DOT_sh="#!/bin/bash\nls /app\n"
+        '[ "$(ls /app)" = out.txt ] && [ -s /logs/artifacts/when ] && [ "$(cat out.txt)" = 42 ]\n'
+        'echo "{\\"reward\\": $((1 - $?)), \\"form\\": 1}" > /logs/verifier/reward.json\n',
+    )
+    info = (await played(tmp_path))[2]
+    assert (info["score"], info["parts"]) == (1.0, {"reward": 1.0, "form": 1.0})
+    assert (await played(tmp_path, "bash rm -rf /app/*", "submit"))[2]["score"] == 0.0
+
+
+STEPS = (
+    '[[steps]]\nname = "one"\nmin_reward = 1.0\n[[steps]]\nname = "two"\n'
+    '[steps.verifier.env]\nWANTED = "${TURNGYM_NO_SUCH:-84}"\n'
+    '[steps.healthcheck]\ncommand = "test -e ready"\n'
+)
+
+
+def steps(folder: Path) -> Path:
+    write(folder, task_DOT_toml=STEPS, instruction_DOT_md=None)
+    for name, wanted in (("one", "42"), ("two", "$WANTED")):
+        place = folder / "steps" / name
+        (place / "tests").mkdir(parents=True)
+        (place / "solution").mkdir()
+        (place / "instruction.md").write_text(f"Step {name}.")
+        (place / "tests/test.sh").write_text(
+            f'#!/bin/bash\n[ "$(cat /app/out.txt)" = {wanted} ]\n'
+            "echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+        )
+    (folder / "steps/one/solution/solve.sh").write_text("echo 42 > out.txt\n")
+    (folder / "steps/two/solution/solve.sh").write_text("echo $(($(cat out.txt) * 2)) > out.txt\n")
+    (folder / "steps/two/workdir").mkdir()
+    (folder / "steps/two/workdir/setup.sh").write_text("touch ready\n")
+    return folder
+
+
+async def test_steps_follow_each_other_in_one_folder_and_pay_their_shares(tmp_path: Path):
+    rewards, opening, info = await played(steps(tmp_path))
+    assert opening.startswith("Step one.")
+    assert rewards == [0.0, 0.5, 0.0, 0.5]
+    assert info["score"] == 1.0
+
+
+async def test_a_step_below_its_least_reward_is_the_last(tmp_path: Path):
+    rewards, _, info = await played(steps(tmp_path), "submit")
+    assert (rewards, info["score"]) == ([0.0], 0.0)
+    final = STEPS.replace("[[steps]]", 'multi_step_reward_strategy = "final"\n[[steps]]', 1)
+    (tmp_path / "task.toml").write_text(final)
+    assert (await played(tmp_path))[0] == [0.0, 0.0, 0.0, 1.0]
+
+
+async def test_a_verifier_without_a_reward_is_a_fault_and_never_a_zero(tmp_path: Path):
+    write(tmp_path, tests__test_DOT_sh="#!/bin/bash\necho no such table\nexit 1\n")
+    with pytest.raises(TaskFault, match=r"judge: FileNotFoundError: .*no such table"):
+        await played(tmp_path)
+    write(tmp_path, tests__test_DOT_sh="#!/bin/bash\necho 7 > /logs/verifier/reward.txt\n")
+    with pytest.raises(TaskFault, match="score is 7"):
+        await played(tmp_path)
+    write(
+        tmp_path, task_DOT_toml="[verifier]\ntimeout_sec = 0.5\n", tests__test_DOT_sh="sleep 60\n"
+    )
+    with pytest.raises(TaskFault, match=r"took more than 0.5 s"):
+        await played(tmp_path)
+
+
+async def test_a_task_that_is_never_healthy_is_a_fault(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='[environment.healthcheck]\ncommand = "false"\n'
+        "interval_sec = 0\nretries = 2\n",
+    )
+    with pytest.raises(TaskFault, match="the health check 'false' failed 2 times"):
+        await played(tmp_path)
+
+
+async def test_our_own_tasks_written_as_folders_are_played_too(tmp_path: Path):
+    file = open_tasks("sample").files[0]
+    write_harbor(tmp_path, file, file.tasks[0], sample_project())
+    assert (await played(tmp_path))[2]["score"] == 1.0
+    assert (await played(tmp_path, "submit"))[2]["score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"task_DOT_toml": "[environment]\ngpus = 1\n"}, r"environment.gpus = 1"),
+        ({"task_DOT_toml": '[agent]\nnetwork_mode = "public"\n'}, "agent.network_mode = 'public'"),
+        ({"task_DOT_toml": "[environment]\nallow_internet = true\n"}, "environment.network_mode"),
+        ({"task_DOT_toml": '[agent]\nuser = "root"\n'}, "user = 'root'"),
+        ({"task_DOT_toml": '[environment]\nos = "windows"\n'}, "environment.os = 'windows'"),
+        (
+            {"environment__docker-compose_DOT_yaml": "services: {}"},
+            r"environment/docker-compose.yaml",
+        ),
+        ({"trajectory_DOT_json": "{}"}, r"trajectory.json"),
+        (
+            {"task_DOT_toml": '[environment]\nskil = "x"\n'},
+            r"task.toml: environment.skil: .*skills_dir",
+        ),
+        ({"task_DOT_toml": "[environment\n"}, r"task.toml: "),
+        ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN a \\\n && curl x | sh\n"},
+            "line 2: 'curl' needs",
+        ),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN apt-get install -y no-such-x\n"},
+            "'no-such-x'",
+        ),
+        (
+            {"environment__Dockerfile": "FROM debian\nCOPY no.txt /app/\n"},
+            "line 2: there is no 'no.txt'",
+        ),
+        ({"environment__Dockerfile": "FROM debian AS a\n"}, "line 1: stages"),
+        ({"tests__test_DOT_sh": "uvx pytest\n"}, r"test.sh: 'uvx pytest' wants a network"),
+        ({"tests__test_DOT_sh": None}, r"tests/test.sh is missing"),
+        ({"instruction_DOT_md": None}, r"instruction.md is missing"),
+        ({"task_DOT_toml": '[environment.env]\nKEY = "${TURNGYM_NO_SUCH}"\n'}, "TURNGYM_NO_SUCH"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_line_that_names_it(
+    tmp_path: Path, changes: dict[str, str | None], says: str
+):
+    with pytest.raises(ConfigError, match=says) as error:
+        HarborEnv(folder=str(write(tmp_path, **changes)))
+    assert "\n" not in str(error.value)
+
+
+def test_a_service_on_this_machine_may_be_asked_while_judging(tmp_path: Path):
+    write(tmp_path, tests__test_DOT_sh="curl http://localhost:8080/x\n")
+    HarborEnv(folder=str(tmp_path))
+
+
+async def test_a_task_that_wants_a_network_can_be_played_without(tmp_path: Path):
+    write(tmp_path, task_DOT_toml='[environment]\nnetwork_mode = "public"\n')
+    assert (await played(tmp_path, without_network=True))[2]["score"] == 1.0
+
+
+def test_older_schemas_are_read(tmp_path: Path):
+    write(
+        tmp_path,
+        task_DOT_toml='version = "1.0"\n[environment]\nmemory = "2G"\nallow_internet = false\n',
+    )
+    config = read_config(tmp_path / "task.toml")
+    assert (config.schema_version, config.environment.memory_mb) == ("1.0", 2048)
+
+
+def test_a_folder_of_folders_is_a_set_and_a_folder_is_an_environment(tmp_path: Path):
+    for name in "abcdefgh":
+        write(tmp_path / name, instruction_DOT_md=f"Do {name}.")
+    env = HarborEnv(folder=str(tmp_path))
+    counts = [env.count(split) for split in ("train", "test")]
+    assert sum(map(int, counts)) == 8
+    env = turngym.make(str(tmp_path / "a"))
+    assert env.get_wrapper_attr("count")("test") == 1
+    env.close()
+
+
+def test_a_folder_without_a_solution_has_no_expert(tmp_path: Path):
+    write(tmp_path, solution__solve_DOT_sh=None)
+    with pytest.raises(ConfigError, match=r"solution/solve.sh is missing"):
+        HarborProblem(folder=tmp_path).expert()
