@@ -40,22 +40,16 @@ _BABYAI = {
     "GoToObjMazeS5": 80,
 }  # fmt: skip
 """Level to turn limit."""
-_THOUSAND = {"min_number": 1, "max_number": 1000, "max_turns": 12}
 _TEXTARENA: dict[str, tuple[int, dict[str, Any]]] = {
-    "GuessTheNumber": (
-        14,
-        {
-            "game": "GuessTheNumber-v0",
-            "name": "textarena-GuessTheNumber-1000",
-            "options": _THOUSAND,
-        },
-    ),
+    "GuessTheNumber": (14, {
+        "game": "GuessTheNumber-v0", "name": "textarena-GuessTheNumber-1000",
+        "options": {"min_number": 1, "max_number": 1000, "max_turns": 12},
+    }),
     "Mastermind": (24, {"game": "Mastermind-v0"}),
     "Mastermind-hard": (34, {"game": "Mastermind-v0-hard"}),
     "FrozenLake": (40, {"game": "FrozenLake-v0-hardcore"}),
-    "LightsOut": (24, {"game": "LightsOut-v0"}),
-    "Sudoku": (60, {"game": "Sudoku-v0-medium"}),
-}
+    "LightsOut": (24, {"game": "LightsOut-v0"}), "Sudoku": (60, {"game": "Sudoku-v0-medium"}),
+}  # fmt: skip
 """Name to turn limit and arguments. TextArena's TowerOfHanoi, PegJump and Countdown have one
 problem each, so nothing can be held out of them; ``from_textarena`` plays them."""
 

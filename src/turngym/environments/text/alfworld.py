@@ -33,6 +33,7 @@ from turngym.tasks.splits import split_of
 _TRANSLATOR = threading.Lock()
 """The translator keeps its options in its modules and swaps ``sys.stdout`` while it works."""
 
+_STATES = ("clean", "heat", "cool")
 _free_libraries: list[Any] = []
 
 
@@ -57,31 +58,17 @@ class HouseholdEnv(EngineGame):
         "to see what is on it, open what is closed, and carry one thing at a time. Heat things "
         "with the microwave, cool them with the fridge, clean them with the sinkbasin."
     )
-    commands = Commands(
-        {
-            "go": "go to {place...}",
-            "open": "open {place...}",
-            "close": "close {place...}",
-            "take": "take {thing...} from {place...}",
-            "move": "move {thing...} to {place...}",
-            "heat": "heat {thing...} with {place...}",
-            "clean": "clean {thing...} with {place...}",
-            "cool": "cool {thing...} with {place...}",
-            "use": "use {thing...}",
-            "examine": "examine {thing...}",
-            "look": "look",
-            "inventory": "inventory",
-            "help": "help",
-        }
-    )
+    commands = Commands({
+        "go": "go {place...}", "open": "open {place...}", "close": "close {place...}",
+        "take": "take {thing...} from {place...}", "move": "move {thing...} to {place...}",
+        "heat": "heat {thing...} with {place...}", "clean": "clean {thing...} with {place...}",
+        "cool": "cool {thing...} with {place...}", "use": "use {thing...}",
+        "examine": "examine {thing...}", "look": "look", "inventory": "inventory", "help": "help",
+    })  # fmt: skip
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
         "easy": {"kinds": ("put",), "places": 6, "things": 6},
-        "medium": {"kinds": ("put", "clean", "heat", "cool", "look"), "places": 8, "things": 8},
-        "hard": {
-            "kinds": ("put", "clean", "heat", "cool", "look", "two"),
-            "places": 13,
-            "things": 13,
-        },
+        "medium": {"kinds": ("put", *_STATES, "look"), "places": 8, "things": 8},
+        "hard": {"kinds": ("put", *_STATES, "look", "two"), "places": 13, "things": 13},
     }
 
     problem: Problem

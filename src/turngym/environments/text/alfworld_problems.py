@@ -147,7 +147,7 @@ def _furnish(rng: np.random.Generator, room: str, kind: Kind, places: int) -> li
     first = [place for place in stock if place == f"{needed}_1"]
     rest = [place for place in stock if place not in first]
     chosen = first + [rest[i] for i in rng.permutation(len(rest))[: places - len(first)]]
-    return _renumbered(sorted(chosen))
+    return _numbered([_type(name) for name in sorted(chosen)])
 
 
 def _wanted(
@@ -278,10 +278,6 @@ def _fitting(room: str, thing: str, furniture: Sequence[str]) -> list[str]:
 
 def _numbered(names: Sequence[str]) -> list[str]:
     return [f"{name}_{names[: i + 1].count(name)}" for i, name in enumerate(names)]
-
-
-def _renumbered(names: Sequence[str]) -> list[str]:
-    return _numbered([_type(name) for name in names])
 
 
 def _type(name: str) -> str:

@@ -69,14 +69,10 @@ class BabyAIEnv(EngineGame):
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
         level: {"level": level, "moves": moves}
         for level, moves in {
-            "GoToRedBall": (4, 12),
-            "GoToLocal": (4, 12),
-            "PickupLoc": (4, 14),
-            "PutNextLocal": (5, 24),
-            "UnlockLocal": (6, 26),
-            "GoToObjMazeS5": (10, 70),
+            "GoToRedBall": (4, 12), "GoToLocal": (4, 12), "PickupLoc": (4, 14),
+            "PutNextLocal": (5, 24), "UnlockLocal": (6, 26), "GoToObjMazeS5": (10, 70),
         }.items()
-    }
+    }  # fmt: skip
     """Level to its name in minigrid and the least and most moves that the expert may need."""
 
     state: GridState

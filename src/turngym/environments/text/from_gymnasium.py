@@ -24,36 +24,22 @@ Success = Callable[[float, Info], float]
 """(sum of rewards so far, last info) -> success in [0, 1]; True and False will do."""
 
 
-def from_gymnasium(
-    env_or_id: str | InnerEnv | Callable[[], InnerEnv],
-    *,
-    describe: Describe | None = None,
-    actions: Sequence[str],
-    name: str = "",
-    success: Success | None = None,
-    **kwargs: Any,
-) -> GymnasiumEnv:
-    """Return a turn environment that plays a Gymnasium environment.
+class GymnasiumEnv(TurnEnv):
+    """A Gymnasium environment in words, with named actions.
 
     Args:
         env_or_id: An id for ``gymnasium.make``, a function that makes an environment, or an
             environment, which is copied and never touched.
-        describe: Observation and info to text; by default a readable form of both.
         actions: What the agent says for each action, in order, for example ``("left", "right")``.
+        describe: Observation and info to text; by default a readable form of both.
         name: First part of task ids; by default the id of the environment.
         success: Sum of rewards and last info to a score; without it episodes have no score.
-        kwargs: More of ``GymnasiumEnv``: ``rules``, ``action_style``, ``render_mode``.
+        rules: What an agent should know before it starts.
+        action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
+        render_mode: ``"ansi"`` or None.
 
     Raises:
         ConfigError: The action space is not Discrete, or ``actions`` does not name all of it.
-    """
-    return GymnasiumEnv(
-        env_or_id, describe=describe, actions=actions, name=name, success=success, **kwargs
-    )
-
-
-class GymnasiumEnv(TurnEnv):
-    """A Gymnasium environment with named actions; made by ``from_gymnasium``.
 
     A task is a seed of the inner environment, so training and test tasks differ by their seeds
     only; a subclass may sample again until ``accepts`` agrees.
@@ -166,6 +152,10 @@ class GymnasiumEnv(TurnEnv):
     def _is_legal(self, number: int) -> bool:
         mask = self._inner_info.get("action_mask")
         return mask is None or bool(mask[number])
+
+
+from_gymnasium = GymnasiumEnv
+"""Returns a turn environment that plays a Gymnasium environment."""
 
 
 def readable(observation: Any, info: Info) -> str:

@@ -67,36 +67,19 @@ class ScienceWorldEnv(EngineGame):
     )
     commands = Commands(
         {
-            "open": "open {thing...}",
-            "close": "close {thing...}",
-            "activate": "activate {thing...}",
-            "deactivate": "deactivate {thing...}",
-            "connect": "connect {thing...} to {other...}",
-            "disconnect": "disconnect {thing...}",
-            "use_on": "use {thing...} on {other...}",
-            "use": "use {thing...}",
-            "look_around": "look around",
-            "look_at": "look at {thing...}",
-            "look_in": "look in {thing...}",
-            "read": "read {thing...}",
-            "move": "move {thing...} to {place...}",
-            "pick_up": "pick up {thing...}",
-            "put_down": "put down {thing...}",
-            "pour": "pour {thing...} into {place...}",
-            "dunk": "dunk {thing...} into {place...}",
-            "mix": "mix {thing...}",
-            "go": "go to {place...}",
-            "teleport": "teleport to {place...}",
-            "eat": "eat {thing...}",
-            "flush": "flush {thing...}",
-            "focus": "focus on {thing...}",
-            "wait": "wait",
-            "wait1": "wait1",
-            "inventory": "inventory",
-            "task": "task",
-            "reset_task": "reset task",
-            "choose": "{number:int}",
-            "other": "{text...}",
+            "open": "open {thing...}", "close": "close {thing...}",
+            "activate": "activate {thing...}", "deactivate": "deactivate {thing...}",
+            "connect": "connect {thing...} to {other...}", "disconnect": "disconnect {thing...}",
+            "use_on": "use {thing...} on {other...}", "use": "use {thing...}",
+            "look_around": "look around", "look_at": "look at {thing...}",
+            "look_in": "look in {thing...}", "read": "read {thing...}",
+            "move": "move {thing...} to {place...}", "pick_up": "pick up {thing...}",
+            "put_down": "put down {thing...}", "pour": "pour {thing...} into {place...}",
+            "dunk": "dunk {thing...} into {place...}", "mix": "mix {thing...}",
+            "go": "go to {place...}", "teleport": "teleport to {place...}",
+            "eat": "eat {thing...}", "flush": "flush {thing...}", "focus": "focus on {thing...}",
+            "wait": "wait", "wait1": "wait1", "inventory": "inventory", "task": "task",
+            "reset_task": "reset task", "choose": "{number:int}", "other": "{text...}",
         },
         help={
             "wait": "ten moments",
@@ -105,38 +88,21 @@ class ScienceWorldEnv(EngineGame):
             "other": "anything else that ScienceWorld understands",
         },
         keep_case=True,
-    )
+    )  # fmt: skip
     difficulties: ClassVar[dict[str, dict[str, Any]]] = {
-        "easy": {
-            "simplifications": "easy",
-            "tasks": (
-                *_SEARCH,
-                "lifespan-longest-lived",
-                "lifespan-longest-lived-then-shortest-lived",
-                "lifespan-shortest-lived",
-            ),
-        },
-        "medium": {
-            "simplifications": "",
-            "tasks": (
-                *_SEARCH,
-                "chemistry-mix",
-                "chemistry-mix-paint-secondary-color",
-                "chemistry-mix-paint-tertiary-color",
-                "power-component",
-                "use-thermometer",
-            ),
-        },
-        "hard": {
-            "simplifications": "",
-            "tasks": (
-                "grow-plant",
-                "identify-life-stages-1",
-                "inclined-plane-determine-angle",
-                "measure-melting-point-known-substance",
-            ),
-        },
-    }
+        "easy": {"simplifications": "easy", "tasks": (
+            *_SEARCH, "lifespan-longest-lived", "lifespan-longest-lived-then-shortest-lived",
+            "lifespan-shortest-lived",
+        )},
+        "medium": {"simplifications": "", "tasks": (
+            *_SEARCH, "chemistry-mix", "chemistry-mix-paint-secondary-color",
+            "chemistry-mix-paint-tertiary-color", "power-component", "use-thermometer",
+        )},
+        "hard": {"simplifications": "", "tasks": (
+            "grow-plant", "identify-life-stages-1", "inclined-plane-determine-angle",
+            "measure-melting-point-known-substance",
+        )},
+    }  # fmt: skip
 
     _engine: Any = None
     _variation: tuple[str, int]

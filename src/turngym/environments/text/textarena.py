@@ -110,21 +110,6 @@ class Bracketed:
         return [_SAY]
 
 
-def from_textarena(game: str, **kwargs: Any) -> TextArenaEnv:
-    """Return a turn environment that plays a single-player game of TextArena.
-
-    Args:
-        game: An id of TextArena, for example ``"Mastermind-v0-hard"``.
-        kwargs: More of ``TextArenaEnv``: ``options``, ``name``, ``split_by_content``,
-            ``action_style``, ``render_mode``.
-
-    Raises:
-        MissingExtraError: TextArena is not installed.
-        ConfigError: There is no such game, it needs several players, or it does not start here.
-    """
-    return TextArenaEnv(game=game, **kwargs)
-
-
 @dataclass
 class ArenaState:
     """Where an episode stands; copied deeply."""
@@ -136,7 +121,7 @@ class ArenaState:
 
 
 class TextArenaEnv(TurnEnv):
-    """A single-player game of TextArena; made by ``from_textarena``.
+    """A single-player game of TextArena.
 
     Action: any text with the move in square brackets.
     Observation: what the game says; at the start its rules.
@@ -155,6 +140,10 @@ class TextArenaEnv(TurnEnv):
             game; then training and test tasks differ by their seeds.
         action_style: ``"commands"`` for plain text, ``"tools"`` for JSON tool calls.
         render_mode: ``"ansi"`` or None.
+
+    Raises:
+        MissingExtraError: TextArena is not installed.
+        ConfigError: There is no such game, it needs several players, or it does not start here.
     """
 
     snapshot_kind: ClassVar[SnapshotKind] = "exact"
@@ -163,8 +152,8 @@ class TextArenaEnv(TurnEnv):
 
     def __init__(
         self,
-        *,
         game: str,
+        *,
         options: Mapping[str, Any] | None = None,
         name: str = "",
         split_by_content: bool = True,
@@ -291,6 +280,10 @@ class TextArenaEnv(TurnEnv):
         if isinstance(self.action_format, Bracketed):
             return move
         return self.action_format.render(Action(name="say", arguments={"text": move}))
+
+
+from_textarena = TextArenaEnv
+"""Returns a turn environment that plays a single-player game of TextArena."""
 
 
 def _canonical(value: Any) -> str:

@@ -270,7 +270,8 @@ def go_to(view: WorldView, room: str) -> str | None:
 
 def cook(view: WorldView, *, cookbook: str, has_read: bool) -> str:
     """Return the next command of a cook who reads the recipe, prepares the meal and eats it."""
-    if (meal := _the_meal(view)) is not None and view.holder(meal) == CARRIED:
+    meal = next((meal for meal, _ in view.facts["out"]), None)
+    if meal is not None and view.holder(meal) == CARRIED:
         return f"eat {view.name(meal)}"
     if not has_read:
         return go_to(view, view.room_of(cookbook)) or f"examine {view.name(cookbook)}"
@@ -303,10 +304,6 @@ def _prepare(view: WorldView, food: str, ingredient: str) -> str | None:
             walk = go_to(view, view.room_of(heat))
             return walk or f"cook {view.name(food)} with {view.name(heat)}"
     return None
-
-
-def _the_meal(view: WorldView) -> str | None:
-    return next((meal for meal, _ in view.facts["out"]), None)
 
 
 def _search(view: WorldView, finish: Callable[[str, Keys], list[str] | None]) -> str:

@@ -17,30 +17,14 @@ def _button_one(page: ExpertView) -> Move:
     return click(page.named(name[1] if name else "ONE"))
 
 
-def _one_then_two(page: ExpertView) -> Move:
-    return click(page.named("TWO" if page.count("click") else "ONE"))
-
-
-def _only_button(page: ExpertView) -> Move:
-    return click(first(page.all("button")))
-
-
 def _color(page: ExpertView) -> Move:
     wanted = re.findall(r"the (\w+) colored", page.goal)[0]
     return click(first(one for one in page.all("icon") if one.about == wanted))
 
 
-def _dialog(page: ExpertView) -> Move:
-    return click(page.named("Close", "button"))
-
-
 def _dialog_2(page: ExpertView) -> Move:
     name = page.quoted[0]
     return click(page.named("Close" if name == "x" else name, "button"))
-
-
-def _tab(page: ExpertView) -> Move:
-    return click(page.named(re.findall(r"Tab #\d", page.goal)[0], "tab"))
 
 
 def _link_in_tabs(page: ExpertView) -> Move:
@@ -68,14 +52,6 @@ def _widget(page: ExpertView) -> Move:
         if one.mark and kind == wanted:
             return click(one)
     return "wait", {}
-
-
-def _focus(page: ExpertView) -> Move:
-    return click(first(page.all("textbox")))
-
-
-def _focus_nth(page: ExpertView) -> Move:
-    return click(page.all("textbox")[ordinal(page.goal) - 1])
 
 
 def _greatest(page: ExpertView) -> Move:
@@ -219,6 +195,10 @@ def _food(page: ExpertView) -> Move:
     return click(chosen[done] if done < len(chosen) else page.named("Order!", "button"))
 
 
+def _one_two(page: ExpertView) -> Move:
+    return click(page.named("TWO" if page.count("click") else "ONE"))
+
+
 def ordinal(text: str) -> int:
     """Return the number of the first ordinal in ``text``, such as 3 for ``3rd``; 1 without one."""
     found = re.findall(r"(\d+)(?:st|nd|rd|th)", text)
@@ -227,16 +207,20 @@ def ordinal(text: str) -> int:
 
 CLICKING: dict[str, Expert] = {
     "buy-ticket": _ticket, "click-button": _named_in_quotes,
-    "click-button-sequence": _one_then_two, "click-collapsible": _collapsible,
-    "click-collapsible-2": _link_in_tabs, "click-collapsible-2-nodelay": _link_in_tabs,
-    "click-collapsible-nodelay": _collapsible, "click-color": _color, "click-dialog": _dialog,
+    "click-button-sequence": _one_two,
+    "click-collapsible": _collapsible, "click-collapsible-2": _link_in_tabs,
+    "click-collapsible-2-nodelay": _link_in_tabs, "click-collapsible-nodelay": _collapsible,
+    "click-color": _color, "click-dialog": lambda page: click(page.named("Close", "button")),
     "click-dialog-2": _dialog_2, "click-link": _named_in_quotes, "click-menu": _guess_menu,
-    "click-pie": _pie, "click-pie-nodelay": _pie, "click-tab": _tab, "click-tab-2": _link_in_tabs,
-    "click-tab-2-easy": _link_in_tabs, "click-tab-2-hard": _link_in_tabs,
-    "click-tab-2-medium": _link_in_tabs, "click-test": _only_button, "click-test-2": _button_one,
+    "click-pie": _pie, "click-pie-nodelay": _pie,
+    "click-tab": lambda page: click(page.named(re.findall(r"Tab #\d", page.goal)[0], "tab")),
+    "click-tab-2": _link_in_tabs, "click-tab-2-easy": _link_in_tabs,
+    "click-tab-2-hard": _link_in_tabs, "click-tab-2-medium": _link_in_tabs,
+    "click-test": lambda page: click(first(page.all("button"))), "click-test-2": _button_one,
     "click-test-transfer": _button_one, "click-widget": _widget, "find-greatest": _greatest,
-    "focus-text": _focus, "focus-text-2": _focus_nth, "navigate-tree": _tree,
-    "odd-or-even": _odd_or_even, "order-food": _food, "phone-book": _phone_book,
-    "social-media": _social, "social-media-all": _social_many, "social-media-some": _social_many,
-    "unicode-test": _named_in_quotes,
+    "focus-text": lambda page: click(first(page.all("textbox"))),
+    "focus-text-2": lambda page: click(page.all("textbox")[ordinal(page.goal) - 1]),
+    "navigate-tree": _tree, "odd-or-even": _odd_or_even, "order-food": _food,
+    "phone-book": _phone_book, "social-media": _social, "social-media-all": _social_many,
+    "social-media-some": _social_many, "unicode-test": _named_in_quotes,
 }  # fmt: skip

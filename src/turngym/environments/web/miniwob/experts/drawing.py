@@ -57,10 +57,6 @@ def _fits(shape: Element, words: list[str]) -> bool:
     return not symbol or (len(symbol[0]) == 1 and shape.name == symbol[0])
 
 
-def _shape(page: ExpertView) -> Move:
-    return click(first(_described(page)))
-
-
 def _count(page: ExpertView) -> Move:
     return click(page.named(str(len(_described(page))), "button"))
 
@@ -97,10 +93,9 @@ def _drag_way(page: ExpertView) -> Move:
     if shape is None:
         return "wait", {}
     x, y = shape.center
-    dx, dy = {"up": (0, -25), "down": (0, 25), "left": (-25, 0), "right": (25, 0)}[
-        re.findall(r"(up|down|left|right)", page.goal)[0]
-    ]
-    return _then_submit(page, ("drag_at", {"x": x, "y": y, "to_x": x + dx, "to_y": y + dy}))
+    way = re.findall(r"(up|down|left|right)", page.goal)[0]
+    dx, dy = {"up": (0, -25), "down": (0, 25), "left": (-25, 0), "right": (25, 0)}[way]
+    return _then_submit(page, _drag((x, y), (x + dx, y + dy)))
 
 
 def _drag_box(page: ExpertView) -> Move:
@@ -154,12 +149,8 @@ def _highlight(page: ExpertView) -> Move:
     text = texts[int(number[0]) - 1 if number else 0]
     if page.past:
         return click(page.named("Submit", "button"))
-    return "drag_at", {
-        "x": text.x + 1,
-        "y": text.y + 4,
-        "to_x": min(text.x + text.width + 8, 300),
-        "to_y": text.y + text.height - 3,
-    }
+    end = min(text.x + text.width + 8, 300), text.y + text.height - 3
+    return _drag((text.x + 1, text.y + 4), end)
 
 
 def _resize(page: ExpertView) -> Move:
@@ -184,10 +175,10 @@ def _sort(page: ExpertView) -> Move:
 
 
 DRAWING: dict[str, Expert] = {
-    "ascending-numbers": _ascending, "click-shades": _shades, "click-shape": _shape,
-    "count-shape": _count, "drag-box": _drag_box, "drag-circle": _drag_way,
-    "drag-shapes": _drag_shapes, "drag-shapes-2": _drag_shapes, "drag-single-shape": _drag_way,
-    "drag-sort-numbers": _sort, "draw-line": _line, "grid-coordinate": _coordinate,
-    "highlight-text": _highlight, "highlight-text-2": _highlight, "identify-shape": _identify,
-    "resize-textarea": _resize,
+    "ascending-numbers": _ascending, "click-shades": _shades,
+    "click-shape": lambda page: click(first(_described(page))), "count-shape": _count,
+    "drag-box": _drag_box, "drag-circle": _drag_way, "drag-shapes": _drag_shapes,
+    "drag-shapes-2": _drag_shapes, "drag-single-shape": _drag_way, "drag-sort-numbers": _sort,
+    "draw-line": _line, "grid-coordinate": _coordinate, "highlight-text": _highlight,
+    "highlight-text-2": _highlight, "identify-shape": _identify, "resize-textarea": _resize,
 }  # fmt: skip

@@ -182,10 +182,6 @@ def _sum(page: ExpertView, pattern: str) -> tuple[str, ...]:
     return found
 
 
-def _addition(page: ExpertView) -> Move:
-    return _one_field(page, str(sum("addition-block" in one.hint for one in page.elements)))
-
-
 def _search(page: ExpertView) -> Move:
     """Search, turn to the page of the wanted result, and click it."""
     place = ordinal(page.goal.split("click the")[1]) - 1
@@ -210,9 +206,8 @@ def _guess(page: ExpertView) -> Move:
 
 
 def _movies(page: ExpertView) -> Move:
-    genre, name, year = re.findall(r"for (.+) movies directed by (.+) from year (\d+)", page.goal)[
-        0
-    ]
+    pattern = r"for (.+) movies directed by (.+) from year (\d+)"
+    genre, name, year = re.findall(pattern, page.goal)[0]
     wanted = {"genre": genre, "director": name, "year": year}
     lines = [one for one in page.elements if one.role == "textbox" or _told(one, wanted)]
     if lines[0].role == "textbox":  # labels stand behind their fields
@@ -291,5 +286,7 @@ TYPING: dict[str, Expert] = {
     "search-engine": _search, "sign-agreement": _agreement, "simple-algebra": _algebra,
     "simple-arithmetic": _arithmetic, "terminal": _terminal, "text-transform": _transform,
     "use-autocomplete": _complete, "use-autocomplete-nodelay": _complete,
-    "visual-addition": _addition,
+    "visual-addition": lambda page: _one_field(
+        page, str(sum("addition-block" in one.hint for one in page.elements))
+    ),
 }  # fmt: skip
