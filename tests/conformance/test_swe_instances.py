@@ -114,7 +114,7 @@ def built_image(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> str:
     from turngym.sandbox.backends.docker_engine import commit_with, prepared
 
     monkeypatch.setenv("DOCKER_HOST", engine())
-    client = docker.DockerClient(base_url=engine(), timeout=120)
+    client = docker.DockerClient(base_url=engine(), timeout=900)
     file = open_tasks("sample").files[0]
     project = sample_project()
     files = {**project.files, **broken_files(project, file.tasks[0])}

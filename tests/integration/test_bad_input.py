@@ -300,6 +300,6 @@ def test_ctrl_c_ends_at_once_with_130(tmp_path: Path, arguments: list[str]) -> N
     while "exits" not in (line := process.stdout.readline()):
         assert line, "it ended before an action was asked for"
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=240)
+    said, _ = process.communicate(timeout=900)
     assert process.returncode == 130
     assert "Traceback" not in said

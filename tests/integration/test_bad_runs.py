@@ -228,7 +228,7 @@ def test_ctrl_c_saves_the_run_and_the_same_command_finishes_it(
     )
     _wait_for(out / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=900)
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == f"{out}: interrupted and saved; the same command resumes it"
     assert "Traceback" not in said
@@ -293,7 +293,7 @@ def test_a_full_disk_pauses_the_run_until_there_is_room(
     with paused_by_a_full_disk(run, small_disk) as process:
         load_checkpoint(small_disk / "run" / "checkpoints" / before.name)
         (small_disk / "filler").unlink()
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=900)
         assert process.returncode == 0, said
         assert "there is room again" in said
     for name in ("metrics.jsonl", "trajectories/best-000002.jsonl"):
@@ -304,7 +304,7 @@ def test_a_full_disk_pauses_the_run_until_there_is_room(
 def test_ctrl_c_ends_a_run_that_waits_for_room(run: Path, finished: Path, small_disk: Path) -> None:
     with paused_by_a_full_disk(run, small_disk) as process:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=900)
         assert process.returncode == 130, said
         assert "interrupted while the disk is full; free some space" in said.splitlines()[-1]
         assert "Traceback" not in said

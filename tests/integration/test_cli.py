@@ -59,7 +59,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
     process.stdout.close()  # before anything is written
     complaint = process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=900) == 1
     assert complaint == b""
 
 
@@ -397,10 +397,9 @@ def test_train_says_of_each_phase_when_it_is_over(
     assert (result["folder"], result["algo"], result["seed"]) == ("runs/tiny", "rloo", 1)
     assert result["after"]["greedy"]["episodes"] == 4
     phases = [line.split(":")[0] for line in captured.err.splitlines()]
-    assert [p for p in phases if p in ("warm start", "reinforcement")] == [
-        "warm start",
-        "reinforcement",
-    ]
+    said = [p for p in phases if p in ("warm start", "reinforcement")]
+    assert list(dict.fromkeys(said)) == ["warm start", "reinforcement"]  # slow ones say more
+    assert said == sorted(said, reverse=True)
 
 
 def test_train_does_not_repeat_a_run_that_is_done(

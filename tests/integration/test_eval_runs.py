@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -
         assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(number)
-    said = process.communicate(timeout=240)[1]
+    said = process.communicate(timeout=900)[1]
     assert process.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said

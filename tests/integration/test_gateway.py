@@ -28,7 +28,7 @@ IDS = {"return_token_ids": True}
 def client(url: str, key: str = AGENT_KEY) -> Any:
     import openai
 
-    return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
+    return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=900)
 
 
 async def control(found: Bench, path: str, body: Any) -> Any:

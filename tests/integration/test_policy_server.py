@@ -106,7 +106,7 @@ async def test_stream_and_whole_answer_are_one_and_the_next_turn_reads_no_token_
 
     async with (
         served(max_new_tokens=12) as (url, server),
-        openai.AsyncOpenAI(base_url=url, api_key="x") as client,
+        openai.AsyncOpenAI(base_url=url, api_key="x", timeout=900) as client,
     ):
         ask: Any = client.chat.completions.create
         rows: list[Any] = [{"role": "user", "content": "key north"}]
@@ -153,7 +153,7 @@ async def test_bad_request_is_one_line(path: str, body: Any, status: int, line: 
 
     async with (
         served() as (url, _),
-        openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client,
+        openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0, timeout=900) as client,
     ):
         with pytest.raises(openai.APIStatusError) as error:
             await client.post(f"/{path}", body=body, cast_to=object)
@@ -166,7 +166,10 @@ async def test_picture_is_refused_in_one_line() -> None:
     import openai
 
     rows: Any = [{"role": "user", "content": [part]}]
-    async with served() as (url, _), openai.AsyncOpenAI(base_url=url, api_key="x") as client:
+    async with (
+        served() as (url, _),
+        openai.AsyncOpenAI(base_url=url, api_key="x", timeout=900) as client,
+    ):
         with pytest.raises(openai.BadRequestError, match="reads text only"):
             await client.chat.completions.create(model="tiny", messages=rows)
 
@@ -183,7 +186,7 @@ async def test_stop_text_ends_the_answer_and_is_not_part_of_it() -> None:
 
     async with (
         served(max_new_tokens=40) as (url, _),
-        openai.AsyncOpenAI(base_url=url, api_key="x") as client,
+        openai.AsyncOpenAI(base_url=url, api_key="x", timeout=900) as client,
     ):
         ask: Any = client.completions.create
         free = (await ask(model="tiny", prompt="key north", seed=1)).choices[0].text

@@ -42,7 +42,7 @@ def server(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str],
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
+        process.wait(timeout=900)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -50,7 +50,7 @@ def server(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str],
 def post(url: str, body: Any, key: str = "x") -> Any:
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=900) as answer:
         return json.load(answer)
 
 
@@ -91,7 +91,7 @@ def test_who_may_call_and_how_much_are_options(tmp_path: Path) -> None:
 
 def status_of(request: urllib.request.Request) -> int:
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=900) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -2,7 +2,7 @@ import json
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turngym.environments.core.actions import Action, Commands, InvalidAction, JsonTools
@@ -135,6 +135,7 @@ def test_a_wrapping_does_not_matter(wrapping, format, actions):
 
 @pytest.mark.parametrize("wrapping", [one for one in WRAPPINGS if "{}." not in one])
 @given(action=ACTIONS)
+@example(action=Action(name="say", arguments={"words": "' '"}))
 def test_any_command_may_be_wrapped(wrapping, action):
     assert WORLD.parse(wrapping.format(WORLD.render(action))) == action
 

@@ -110,7 +110,7 @@ async def test_an_episode_does_not_depend_on_how_many_are_alive():
 
 
 async def test_environments_that_wait_do_so_beside_each_other():
-    meeting = threading.Barrier(2, timeout=240)
+    meeting = threading.Barrier(2, timeout=900)
 
     class Meeting(AsyncLadderEnv):
         async def reset(self, **kwargs: Any) -> Any:

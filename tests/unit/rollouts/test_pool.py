@@ -140,7 +140,7 @@ class Meeting:
     """Two episodes that are inside a call at the same time; alone, a call waits in vain."""
 
     def __init__(self) -> None:
-        self.barrier = threading.Barrier(2, timeout=60)
+        self.barrier = threading.Barrier(2, timeout=900)
 
     def blocking(self) -> LadderEnv:
         barrier = self.barrier

@@ -64,10 +64,18 @@ def _inside(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group is not None)
 
 
+def _unwrapped(line: str) -> str:
+    """Return ``line`` without quotes around all of it; those around its words may be the same."""
+    is_wrapped = _is_quoted(line, "".join(QUOTES))
+    between = _QUOTED_WORDS.sub("", line[1:-1]) if is_wrapped else ""
+    has_same = line[:1] in between or line[-1:] in between
+    return line[1:-1] if is_wrapped and not has_same else unquoted(line)
+
+
 def _bare(line: str) -> str:
     """Return ``line`` without what stands around all of it."""
     while True:
-        inner = LEAD.sub("", unquoted(line)).strip()
+        inner = LEAD.sub("", _unwrapped(line)).strip()
         for mark in _MARKS:
             if inner.startswith(mark) and inner.endswith(mark) and len(inner) > 2 * len(mark):
                 inner = inner[len(mark) : -len(mark)].strip()

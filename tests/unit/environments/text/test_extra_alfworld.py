@@ -90,7 +90,7 @@ for index in range(4):
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=900,
         ).stdout
         for hash_seed in ("1", "2")
     }

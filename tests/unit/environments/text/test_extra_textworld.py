@@ -126,7 +126,7 @@ for index in range(3):
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=900,
         ).stdout
         for hash_seed in ("1", "2")
     }

@@ -139,7 +139,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadingHTTPSe
 def asked(
     server: ThreadingHTTPServer, path: str, **headers: str
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=240)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=900)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     content = answer.read()
