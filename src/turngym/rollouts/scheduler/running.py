@@ -221,7 +221,7 @@ class RunningEpisode:
         self._act_version = self._context.version()
 
     def sampled(self, turn: PolicyTurn) -> Awaitable[None] | None:
-        """Note what the policy drew; the turn before must be on the disk before the step begins."""
+        """Note what was sampled; the turn before must be on the disk before the step begins."""
         context = self._context
         now = context.clock()
         context.alive()
