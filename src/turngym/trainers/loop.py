@@ -18,7 +18,7 @@ from turngym.errors import Interrupted
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.trainers.beside import Uncut
 from turngym.trainers.runs.batch_source import open_batches, step_metrics
-from turngym.trainers.runs.build_run import build_run
+from turngym.trainers.runs.build_run import build_run, check_devices
 from turngym.trainers.runs.interrupt import cancelled_by_signals
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
@@ -48,6 +48,7 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
+    check_devices(config)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))

@@ -34,6 +34,13 @@ class MetricSums:
         old = self._maxima.get(name, -math.inf)
         self._maxima[name] = value if math.isnan(value) else max(old, value)
 
+    def add(self, other: MetricSums) -> None:
+        """Add what ``other`` holds."""
+        for name, count in other._counts.items():
+            self.add_mean(name, other._sums[name], count)
+        for name, value in other._maxima.items():
+            self.add_max(name, value)
+
     def result(self) -> dict[str, float]:
         """Return the mean and the maximum of everything that was added."""
         means = {name: self._sums[name] / n for name, n in self._counts.items() if n}

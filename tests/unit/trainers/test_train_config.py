@@ -159,3 +159,12 @@ def test_an_expert_is_not_imitated_in_other_words_than_its_own(setting: str) -> 
     with pytest.raises(ConfigError, match="answers with its action alone"):
         config(setting)
     assert config(setting, "warm_start.episodes=0").agent != config().agent
+
+
+@pytest.mark.parametrize("place", ["learner.dtype", "rollout.engine.dtype"])
+def test_no_ratio_is_taken_between_engine_and_learner_of_other_rounding(place: str) -> None:
+    setting, behaviour = f"{place}=bfloat16", "algo.loss.old_policy=behaviour"
+    with pytest.raises(ConfigError, match="old_policy='behaviour' takes the difference"):
+        config(setting, behaviour)
+    assert config(setting).algo.loss.old_policy == "proximal"
+    assert config(behaviour).learner.dtype == "float32"

@@ -9,6 +9,8 @@ from pydantic import Field
 from turngym.config import StrictModel
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+DtypeName = Literal["float32", "bfloat16"]
 
 
 class TinyModelConfig(StrictModel):
@@ -45,10 +47,14 @@ ModelConfig = Annotated[TinyModelConfig | PretrainedModelConfig, Field(discrimin
 
 
 class LocalEngineConfig(StrictModel):
-    """The engine of this package: in this process, exact and deterministic."""
+    """The engine of this package: in this process, exact, and on a CPU deterministic."""
 
     builder: ClassVar[str] = "turngym.agents.engine.local:build"
     type: Literal["local"] = "local"
+    device: DeviceName = "auto"
+    """Where it decodes; ``auto`` takes a GPU where there is one."""
+    dtype: DtypeName = "float32"
+    """Of weights and cache; the head is float32 always."""
 
 
 EngineConfig = LocalEngineConfig

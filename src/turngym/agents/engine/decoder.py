@@ -20,6 +20,7 @@ from turngym.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+CPU = torch.device("cpu")
 _LEAN_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _SHARE_FOR_VIEW = 0.6
 """Above this share of wanted rows, all rows up to the highest are computed, without copying."""
@@ -60,12 +61,20 @@ class Decoder(Protocol):
         ...
 
 
-def make_decoder(model: PreTrainedModel, *, context: int) -> Decoder:
+def make_decoder(
+    model: PreTrainedModel,
+    *,
+    context: int,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
     """Return the fastest decoder that can run ``model``.
 
     Args:
         model: A causal language model; its weights are copied.
         context: Longest row in tokens.
+        device: Where the copy runs.
+        dtype: Of weights and cache.
 
     Raises:
         ConfigError: ``context`` is more than the model was made for.
@@ -74,8 +83,8 @@ def make_decoder(model: PreTrainedModel, *, context: int) -> Decoder:
     if context > longest:
         raise ConfigError(f"context {context} is more than the model's {longest} positions")
     if _is_lean(model):
-        return CachedDecoder(model, context=context)
-    return ReplayDecoder(model, context=context)
+        return CachedDecoder(model, context=context, device=device, dtype=dtype)
+    return ReplayDecoder(model, context=context, device=device, dtype=dtype)
 
 
 def _is_lean(model: PreTrainedModel) -> bool:
@@ -94,10 +103,12 @@ def _is_lean(model: PreTrainedModel) -> bool:
 class _Layer:
     """One transformer layer's weights, query-key-value and gate-up fused."""
 
-    def __init__(self, state: Mapping[str, Tensor], prefix: str) -> None:
+    def __init__(
+        self, state: Mapping[str, Tensor], prefix: str, device: torch.device, dtype: torch.dtype
+    ) -> None:
         def get(name: str) -> Tensor | None:
             found = state.get(prefix + name)
-            return None if found is None else found.detach().to(torch.float32)
+            return None if found is None else found.detach().to(device, dtype)
 
         def fuse(names: Sequence[str], kind: str) -> Tensor | None:
             parts = [get(f"{name}.{kind}") for name in names]
@@ -130,9 +141,17 @@ class CachedDecoder:
     its next real tokens overwrite, and the mask hides every slot after a token's own.
     """
 
-    def __init__(self, model: PreTrainedModel, *, context: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        context: int,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         config = model.config
         self.context = context
+        self._device, self._dtype = device, dtype
         self._layers_n = int(config.num_hidden_layers)
         self._heads = int(config.num_attention_heads)
         self._kv_heads = int(config.num_key_value_heads)
@@ -141,10 +160,11 @@ class CachedDecoder:
         self._eps = float(config.rms_norm_eps)
         self._tied = bool(config.tie_word_embeddings)
         rope: Any = model.model.rotary_emb
-        angles = torch.outer(torch.arange(context, dtype=torch.float32), rope.inv_freq.float())
+        inv_freq = rope.inv_freq.float().cpu()
+        angles = torch.outer(torch.arange(context, dtype=torch.float32), inv_freq)
         angles = torch.cat((angles, angles), dim=-1)
-        self._cos = angles.cos() * rope.attention_scaling
-        self._sin = angles.sin() * rope.attention_scaling
+        self._cos = (angles.cos() * rope.attention_scaling).to(device, dtype)
+        self._sin = (angles.sin() * rope.attention_scaling).to(device, dtype)
         self._free: list[int] = []
         self._lengths: list[int] = []
         self._rows_capacity, self._slots = 0, 0
@@ -154,12 +174,20 @@ class CachedDecoder:
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
         """Copy new weights out of a state dict of the model."""
+        device, dtype = self._device, self._dtype
         with torch.no_grad():
-            self._embed = state["model.embed_tokens.weight"].detach().float().clone()
-            self._norm = state["model.norm.weight"].detach().float().clone()
+            embed = state["model.embed_tokens.weight"].detach()
+            self._embed = embed.to(device, dtype, copy=True)
+            self._norm = state["model.norm.weight"].detach().to(device, dtype, copy=True)
             head = None if self._tied else state.get("lm_head.weight")
-            self._head = self._embed if head is None else head.detach().float().clone()
-            self._layers = [_Layer(state, f"model.layers.{i}.") for i in range(self._layers_n)]
+            if head is None and dtype == torch.float32:
+                self._head = self._embed
+            else:  # fp32 where the rest is not: rounded logits are other probabilities
+                full = embed if head is None else head.detach()
+                self._head = full.to(device, torch.float32, copy=True)
+            self._layers = [
+                _Layer(state, f"model.layers.{i}.", device, dtype) for i in range(self._layers_n)
+            ]
 
     def open_row(self) -> int:
         """Return the lowest free row, so that used rows stay close together."""
@@ -177,8 +205,7 @@ class CachedDecoder:
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Append tokens to rows and return the logits after each row's last token."""
         hidden, last = self._read(rows, tokens)
-        picked = hidden[torch.arange(len(rows)), last]
-        return F.linear(self._rms(picked, self._norm), self._head)
+        return self._logits(hidden[torch.arange(len(rows), device=self._device), last])
 
     def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
@@ -190,9 +217,14 @@ class CachedDecoder:
                 self.close_row(row)
         results = []
         for index, ids in enumerate(tokens):
-            logits = F.linear(self._rms(hidden[index, : len(ids) - 1], self._norm), self._head)
-            results.append(_of_targets(logits, ids))
+            results.append(_of_targets(self._logits(hidden[index, : len(ids) - 1]), ids))
         return results
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(self._rms(hidden, self._norm).float(), self._head)
+
+    def _tensor(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, device=self._device)
 
     @torch.inference_mode()
     def _read(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -212,22 +244,22 @@ class CachedDecoder:
         ids = torch.zeros((len(lanes), width), dtype=torch.long)
         for row, new in zip(rows, tokens, strict=True):
             ids[place[row], : len(new)] = torch.tensor(new)
-        starts = torch.tensor([self._lengths[row] for row in lanes])
-        index = None if view else torch.tensor(lanes)
-        hidden = self._layers_forward(ids, starts, index)
+        starts = self._tensor([self._lengths[row] for row in lanes])
+        index = None if view else self._tensor(lanes)
+        hidden = self._layers_forward(ids.to(self._device), starts, index)
         for row, count in zip(rows, counts, strict=True):
             self._lengths[row] += count
-        wanted = torch.tensor([place[row] for row in rows])
-        return hidden[wanted], torch.tensor(counts) - 1
+        return hidden[self._tensor([place[row] for row in rows])], self._tensor(counts) - 1
 
     def _layers_forward(self, ids: Tensor, starts: Tensor, index: Tensor | None) -> Tensor:
         lanes, width = ids.shape
-        positions = starts[:, None] + torch.arange(width)  # [R, Q]
+        device = self._device
+        positions = starts[:, None] + torch.arange(width, device=device)  # [R, Q]
         slots = int(positions.max()) + 1
-        mask = torch.arange(slots) <= positions[:, None, :, None]  # [R, 1, Q, S]
+        mask = torch.arange(slots, device=device) <= positions[:, None, :, None]  # [R, 1, Q, S]
         rope_at = positions.clamp(max=self.context - 1)  # padding may stand behind the context
         cos, sin = self._cos[rope_at][:, None], self._sin[rope_at][:, None]
-        into = torch.arange(lanes) if index is None else index
+        into = torch.arange(lanes, device=device) if index is None else index
         x = self._embed[ids]
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
             q, k, v = self._project(layer, self._rms(x, layer.norm_in))
@@ -274,7 +306,7 @@ class CachedDecoder:
         for cache in (self._keys, self._values):
             cache += [torch.zeros(0)] * (self._layers_n - len(cache))
             for layer, old in enumerate(cache):  # one by one: only one is held twice
-                cache[layer] = new = torch.zeros(shape)
+                cache[layer] = new = torch.zeros(shape, device=self._device, dtype=self._dtype)
                 if old.numel():
                     new[: old.shape[0], :, : old.shape[2]] = old
         self._rows_capacity, self._slots = new_rows, new_slots
@@ -288,11 +320,20 @@ class ReplayDecoder:
     turns, and right for every architecture.
     """
 
-    def __init__(self, model: PreTrainedModel, *, context: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        context: int,
+        device: torch.device = CPU,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         import copy
 
         self.context = context
-        self._model = copy.deepcopy(model).eval()
+        self._device = device
+        copied: Any = copy.deepcopy(model)
+        self._model = copied.to(device, dtype).eval()
         self._texts: dict[int, list[int]] = {}
         self._next = 0
         self._cache: Any = None
@@ -306,7 +347,7 @@ class ReplayDecoder:
     @torch.inference_mode()
     def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
-        read = [self._model(input_ids=torch.tensor([list(ids)])).logits[0, :-1] for ids in tokens]
+        read = [self._model(input_ids=self._tensor([list(ids)])).logits[0, :-1] for ids in tokens]
         return [_of_targets(logits.float(), ids) for logits, ids in zip(read, tokens, strict=True)]
 
     def open_row(self) -> int:
@@ -337,14 +378,17 @@ class ReplayDecoder:
         texts = [self._texts[row] for row in rows]
         longest = max(len(text) for text in texts)
         # Left padding keeps the last tokens aligned, so that decoding can go on from one cache.
-        ids = torch.tensor([[0] * (longest - len(text)) + text for text in texts])
-        self._mask = torch.tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
+        ids = self._tensor([[0] * (longest - len(text)) + text for text in texts])
+        self._mask = self._tensor([[0] * (longest - len(t)) + [1] * len(t) for t in texts])
         return self._forward(ids, self._positions()[:, -longest:], cache=None)
 
     def _go_on(self, rows: Sequence[int]) -> Tensor:
-        ids = torch.tensor([[self._texts[row][-1]] for row in rows])
+        ids = self._tensor([[self._texts[row][-1]] for row in rows])
         self._mask = F.pad(self._mask, (0, 1), value=1)
         return self._forward(ids, self._positions()[:, -1:], cache=self._cache)
+
+    def _tensor(self, rows: list[list[int]]) -> Tensor:
+        return torch.tensor(rows, device=self._device)
 
     def _positions(self) -> Tensor:
         return (self._mask.cumsum(-1) - 1).clamp(min=0)
@@ -364,8 +408,9 @@ class ReplayDecoder:
 
 
 def _of_targets(logits: Tensor, ids: Sequence[int]) -> Tensor:
-    """Return the log-probs of ``ids`` after the first under ``logits`` [L - 1, V]."""
-    return logits.log_softmax(-1).gather(-1, torch.tensor(list(ids[1:]))[:, None])[:, 0]
+    """Return the log-probs of ``ids`` after the first under ``logits`` [L - 1, V], on the CPU."""
+    targets = torch.tensor(list(ids[1:]), device=logits.device)
+    return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0].cpu()
 
 
 def _clone(tensor: Tensor | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The local engine: continuous batching on the CPU, each session with its own cache and seed.
+"""The local engine: continuous batching, each session with its own cache and seed.
 
 Requests of all sessions share one decode loop. It runs inline in the event loop, one decode step at
 a time, so a run with inline environments is a pure function of its seeds. Weights change between
@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from turngym.agents.engine.config import LocalEngineConfig
 from turngym.agents.engine.decoder import Decoder, make_decoder
+from turngym.agents.engine.devices import DTYPES, device_of
 from turngym.agents.engine.protocol import EngineStats, EngineTraits, Generation, OnToken, Sampling
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
@@ -24,8 +26,6 @@ from turngym.errors import ConfigError, PolicyFault
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from turngym.agents.engine.config import LocalEngineConfig
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -46,16 +46,18 @@ class _Request:
 
 
 class LocalEngine:
-    """A ``TrainableEngine`` in this process, on the CPU.
+    """A ``TrainableEngine`` in this process.
 
     Args:
         model: A causal language model; the engine works on its own copy of the weights.
         tokenizer: Its end token ends an action; it also decodes for stop texts.
         context: Longest sequence in tokens; None for what the model was made for.
         max_sessions: Most sessions open at once; each holds cache memory.
-    """
+        config: Device and precision.
 
-    traits = EngineTraits(deterministic=True, exact_versions=True)
+    Raises:
+        ConfigError: There is no such device, or the context is too long for the model.
+    """
 
     def __init__(
         self,
@@ -64,12 +66,20 @@ class LocalEngine:
         *,
         context: int | None = None,
         max_sessions: int = 1024,
+        config: LocalEngineConfig | None = None,
     ) -> None:
+        config = config or LocalEngineConfig()
+        device = device_of(config.device, setting="rollout.engine.device")
+        # Elsewhere the rounding of a row depends on how many others are computed with it.
+        exact = device.type == "cpu" and config.dtype == "float32"
+        self.traits = EngineTraits(deterministic=exact, exact_versions=True)
         longest = int(getattr(model.config, "max_position_embeddings", 2048))
         self.context = longest if context is None else context
         self.version = 0
         self.stats = EngineStats()
-        self._decoder: Decoder = make_decoder(model, context=self.context)
+        self._decoder: Decoder = make_decoder(
+            model, context=self.context, device=device, dtype=DTYPES[config.dtype]
+        )
         self._tokenizer = tokenizer
         self._end_id = int(tokenizer.eos_token_id)
         self._max_sessions = self.free_sessions = max_sessions
@@ -313,7 +323,7 @@ def build(
     max_sessions: int,
 ) -> LocalEngine:
     """Return the engine of a run; the builder of ``LocalEngineConfig``."""
-    return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions)
+    return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions, config=config)
 
 
 def _sample(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[float]]:
@@ -323,18 +333,19 @@ def _sample(logits: Tensor, batch: Sequence[_Request]) -> tuple[list[int], list[
     session samples depends neither on who else is in the batch nor on the order of requests.
     """
     temperatures = [r.sampling.temperature for r in batch]
-    scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures])
+    device = logits.device
+    scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=device)
     logprobs = (logits / scale[:, None]).log_softmax(-1)
     top_ps = [r.sampling.top_p for r in batch]
     if min(top_ps) < 1:
-        logprobs = _truncate(logprobs, torch.tensor(top_ps))
+        logprobs = _truncate(logprobs, torch.tensor(top_ps, device=device))
     cumulative = logprobs.double().exp().cumsum(-1)
     seeds = np.array([r.session.seed for r in batch], dtype=np.uint64)
     counters = np.array([r.session.sampled for r in batch], dtype=np.uint64)
     # The last cumulative value is 1 up to rounding; scaled by it, no number falls past the end.
-    uniform = torch.from_numpy(_uniform(seeds, counters)) * cumulative[:, -1]
+    uniform = torch.from_numpy(_uniform(seeds, counters)).to(device) * cumulative[:, -1]
     found = torch.searchsorted(cumulative, uniform[:, None])[:, 0].clamp(max=logits.shape[1] - 1)
-    greedy = torch.tensor([t == 0 for t in temperatures])
+    greedy = torch.tensor([t == 0 for t in temperatures], device=device)
     sampled = torch.where(greedy, logits.argmax(-1), found)
     chosen = logprobs.gather(-1, sampled[:, None])[:, 0].clamp(max=0.0)
     chosen = torch.where(greedy, torch.zeros_like(chosen), chosen)

@@ -6,10 +6,10 @@ episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from turngym.trainers.samples import (
     per_token,
     to_samples,
 )
+from turngym.trainers.update.ranks import Scorer, scorer_of
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from turngym.trainers.settings.algo import AlgoConfig
 
 ConfigT = TypeVar("ConfigT")
+ScoredT = TypeVar("ScoredT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class CreditContext:
     """What a method may use besides the episodes. Nothing of it is changed but by its owner."""
 
     model: PreTrainedModel
-    """The policy that is trained, in evaluation mode; to score, never to step."""
+    """The policy that is trained, in evaluation mode; to copy, or for its shape. Never to step."""
     renderer: Renderer
     engine: TrainableEngine
     """Samples actions with the newest published weights, those of ``model``. It belongs to the
@@ -55,6 +57,19 @@ class CreditContext:
     """Tokens in memory at once when something is scored or trained, padding included."""
     total_updates: int = 1
     """Planned number of updates of the run."""
+    scorer: Scorer | None = None
+    """Reaches the policy where it is spread over several ranks; None where ``model`` is it."""
+
+    def score(self, function: Callable[..., ScoredT], /, *args: Any, **kwargs: Any) -> ScoredT:
+        """Return ``function(model, *args, ranks=..., **kwargs)`` of the policy as it is now.
+
+        Args:
+            function: Of a module; computes with the policy, and does its share of the work only.
+            args: Of the function.
+            kwargs: Of the function.
+        """
+        scorer = self.scorer or scorer_of(self.model)
+        return scorer(function, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -40,6 +40,11 @@ class EpisodeWeights:
             episode = samples[i].trajectory
             self._logs[episode] = self._logs.get(episode, 0.0) + float(part.sum())
 
+    def add_all(self, other: EpisodeWeights) -> None:
+        """Add the tokens that ``other`` holds."""
+        for episode, log in other._logs.items():
+            self._logs[episode] = self._logs.get(episode, 0.0) + log
+
     def effective_share(self) -> float:
         """Return how many of the episodes count, as a share of all; NaN when one is not finite."""
         return effective_share(list(self._logs.values()))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from turngym.agents.build import build_engine, with_parts
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.engine.chat import EngineModel
-from turngym.agents.engine.config import PretrainedModelConfig, TinyModelConfig
+from turngym.agents.engine.config import LocalEngineConfig, PretrainedModelConfig, TinyModelConfig
+from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora, build_tiny_model, load_model_dir
 from turngym.agents.engine.protocol import Sampling
@@ -34,6 +35,8 @@ from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_state import RunState
 from turngym.trainers.runs.settings_change import check_change
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.compute import place
+from turngym.trainers.update.forward import check_packing
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
@@ -43,6 +46,17 @@ logger = logging.getLogger(__name__)
 
 _TOKENIZER_EPISODES = 64
 """Expert episodes that a tokenizer is trained on when none are imitated."""
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Make sure that the devices are there which the settings name.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    device_of(config.learner.device, setting="learner.device")
+    if isinstance(config.rollout.engine, LocalEngineConfig):
+        device_of(config.rollout.engine.device, setting="rollout.engine.device")
 
 
 async def build_run(config: TrainConfig, folder: RunFolder) -> Run:
@@ -80,6 +94,8 @@ async def _open(config: TrainConfig, folder: RunFolder, runner: EpisodeRunner) -
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")
         model = add_lora(model, config.model.lora_rank, seed=seed)
+    place(model, config.learner)
+    check_packing(model)
     run = Run(config, folder, runner, tokenizer=tokenizer, model=model, engine=engine, state=state)
     try:
         if checkpoint is not None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from turngym.agents.engine.config import DeviceName, DtypeName
 from turngym.config import StrictModel
 
 
@@ -25,7 +26,21 @@ class OptimizerConfig(StrictModel):
     """Largest norm of the gradient over all weights; a longer one is scaled down."""
 
 
-class LearnerConfig(OptimizerConfig):
+class ComputeConfig(StrictModel):
+    """On what device and in what precision models are trained; credit's own models, too."""
+
+    device: DeviceName = "auto"
+    """``auto`` takes a GPU where there is one."""
+    dtype: DtypeName = "float32"
+    """Of what the layers compute. Weights, their moments and the head are float32 always."""
+    recompute: bool = False
+    """Compute each layer again for its gradient: less memory, about a third more time."""
+    packing: Literal["auto", "always", "never"] = "auto"
+    """Lay sequences end to end, or pad them to rectangles; ``auto`` packs where flash attention is
+    installed, on a GPU with ``dtype="bfloat16"``."""
+
+
+class LearnerConfig(OptimizerConfig, ComputeConfig):
     """How a batch of episodes changes the weights."""
 
     num_epochs: int = Field(default=1, ge=1)

@@ -303,6 +303,18 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _precision_fits(self) -> Self:
+        learner, engine = self.learner.dtype, getattr(self.rollout.engine, "dtype", None)
+        rounded = engine is not None and "bfloat16" in (learner, engine)
+        if rounded and self.algo.loss.old_policy == "behaviour":
+            raise ValueError(
+                "algo.loss.old_policy='behaviour' takes the difference between engine and learner "
+                f"for a ratio, which learner.dtype={learner!r} with rollout.engine.dtype="
+                f"{engine!r} makes as large as 0.3: use 'proximal', with algo.loss.correction"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_staleness_is_corrected(self) -> Self:
         rollout, loss = self.rollout, self.algo.loss
         if rollout.mode == "sync":

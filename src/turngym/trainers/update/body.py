@@ -9,18 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from turngym.trainers.update.forward import MicroBatch
+from turngym.trainers.update.compute import compute_of
+from turngym.trainers.update.forward import MicroBatch, hidden_states
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
-    """Return a copy of a model's body in fp32, adapters merged, to be trained; and its width."""
+    """Return a copy of a model's body in fp32, adapters merged, to be trained; and its width.
+
+    It is where models are trained, which need not be where ``model`` is.
+    """
     plain: Any = model
     if hasattr(plain, "merge_and_unload"):
         plain = copy.deepcopy(plain).merge_and_unload()
     body: nn.Module = copy.deepcopy(plain.base_model).float().requires_grad_(True).eval()
+    body.to(compute_of(body).device)
     return body, int(plain.config.get_text_config().hidden_size)
 
 
@@ -34,13 +39,14 @@ class BodyWithHead(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.body, width = body_of(model)
-        self.device: torch.device = next(self.body.parameters()).device
+        self.compute = compute_of(self.body)
+        self.device: torch.device = self.compute.device
         self.weight = nn.Parameter(torch.zeros(1, width))
         self.bias = nn.Parameter(torch.zeros(1))
         self.to(self.device).eval()
 
     def forward(self, batch: MicroBatch, *, is_behind: bool) -> Tensor:
         """Return one number [N] per chosen token, read behind it or just before it."""
-        hidden = self.body(input_ids=batch.token_ids_BT, use_cache=False).last_hidden_state
-        chosen_NH = hidden[batch.rows_N, batch.columns_N + is_behind]
+        hidden = hidden_states(self.body, batch)
+        chosen_NH = hidden[batch.rows_N, batch.columns_N + is_behind].float()
         return functional.linear(chosen_NH, self.weight, self.bias)[:, 0]

@@ -1,7 +1,7 @@
 """Log-probs of chosen tokens under a model: padding, micro-batches, and the head only where needed.
 
 Sequences are padded on the right. The models are causal, so no token sees the padding after it and
-no attention mask is needed.
+no attention mask is needed. Or they are packed end to end, and positions that begin anew say where.
 
 Axis letters: B row, T position, L position in one sequence, N chosen token, H width, V vocabulary.
 """
@@ -9,22 +9,28 @@ Axis letters: B row, T position, L position in one sequence, N chosen token, H w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from turngym.errors import ConfigError
+from turngym.trainers.update.compute import NEUTRAL_HEAD, compute_of, computing, plain_model
+from turngym.trainers.update.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHUNK_LOGITS = 2**24
 """Most logits at once, 64 MiB a copy. Where there are no more in all, nothing is computed twice."""
-_NEUTRAL = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale": 1.0}
-"""Settings by which some architectures change logits after the head, and what means no change."""
+
+MEASURE = "turngym_measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +47,13 @@ class MicroBatch:
     """The position before each chosen token, which predicts it."""
     targets_N: Tensor
     positions_BT: Tensor | None = None
-    """Place of each token in what it continues; None for its place in the row."""
+    """Place of each token in what it continues; None for its place in the row. Without
+    ``attention_B1TT`` a sequence begins where they begin anew, and sees nothing before it."""
     attention_B1TT: Tensor | None = None
     """Added to the attention scores: 0 where a token may look, very low elsewhere; None when each
     sees all before it."""
+    is_filler: bool = False
+    """Read for nothing, while other ranks read a rectangle more."""
 
     def gather(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
         """Return what the batch's per-sequence ``arrays`` [L] hold at the chosen tokens, [N]."""
@@ -62,8 +71,12 @@ def micro_batches(
     *,
     max_tokens: int,
     device: torch.device,
+    packed: bool = False,
+    ranks: Ranks = ALONE,
 ) -> list[MicroBatch]:
-    """Cut a batch into rectangles of at most ``max_tokens``, padding included.
+    """Cut this rank's share of a batch into rectangles of at most ``max_tokens``, padding included.
+
+    Every rank gets as many, filled up where its own are fewer.
 
     Sequences of like length share a rectangle. A sequence without chosen tokens is left out; one
     that is longer than ``max_tokens`` gets a rectangle of its own.
@@ -73,16 +86,38 @@ def micro_batches(
         masks: Their chosen tokens, one array [L] each; never the first token of a sequence.
         max_tokens: Budget of one rectangle, rows times width.
         device: Where the tensors go.
+        packed: Lay the sequences of a rectangle end to end in one row.
+        ranks: Who shares the batch.
     """
     wanted = [i for i, mask in enumerate(masks) if mask.any()]
     ordered = sorted(wanted, key=lambda i: (-token_ids[i].size, i))
+    sizes = [ids.size for ids in token_ids]
+    shares = [ordered[rank :: ranks.size] for rank in range(ranks.size)]
+    cuts = [_cut(share, sizes, max_tokens=max_tokens, packed=packed) for share in shares]
+    own = cuts[ranks.number]
+    lay = _row if packed else _rectangle
+    batches = [lay(members, token_ids, masks, device) for members in own]
+    fillers = max(map(len, cuts)) - len(own)
+    if fillers:
+        idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
+        batches += [idle] * fillers
+    return batches
+
+
+def _cut(
+    ordered: Sequence[int], sizes: Sequence[int], *, max_tokens: int, packed: bool
+) -> list[list[int]]:
+    """Return which sequences share a rectangle."""
     cut: list[list[int]] = []
+    area = 0
     for i in ordered:  # longest first, so the first of a rectangle gives its width
-        if cut and token_ids[cut[-1][0]].size * (len(cut[-1]) + 1) <= max_tokens:
+        area += sizes[i] if packed or not cut else sizes[cut[-1][0]]
+        if cut and area <= max_tokens:
             cut[-1].append(i)
         else:
             cut.append([i])
-    return [_rectangle(members, token_ids, masks, device) for members in cut]
+            area = sizes[i]
+    return cut
 
 
 def token_logprobs(
@@ -106,6 +141,21 @@ def token_logprobs(
     Returns:
         Log-probs [N] and entropies [N] in nats, both fp32.
     """
+    # A sharded model gathers its weights only for calls that it knows of.
+    measure = getattr(plain_model(model), MEASURE, None) or partial(_measure, model)
+    found: tuple[Tensor, Tensor] = measure(batch, temperature, entropy_gradient)
+    return found
+
+
+def shard_calls(model: PreTrainedModel) -> str:
+    """Give a model the method through which ``token_logprobs`` reads it; return its name."""
+    setattr(plain_model(model), MEASURE, partial(_measure, model))
+    return MEASURE
+
+
+def _measure(
+    model: PreTrainedModel, batch: MicroBatch, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     states_NX, head, vocabulary = _before_head(model, batch)
 
     def measured(states_CX: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,11 +184,19 @@ def score(
     *,
     max_tokens: int,
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> list[NDArray[np.float32]]:
     """Return log-probs without gradient, one array [L] per sequence, 0 where the mask is False."""
-    device = next(model.parameters()).device
-    batches = micro_batches(token_ids, masks, max_tokens=max_tokens, device=device)
-    return score_batches(model, batches, token_ids, temperature=temperature)
+    compute = compute_of(model)
+    batches = micro_batches(
+        token_ids,
+        masks,
+        max_tokens=max_tokens,
+        device=compute.device,
+        packed=compute.packed,
+        ranks=ranks,
+    )
+    return score_batches(model, batches, token_ids, temperature=temperature, ranks=ranks)
 
 
 def score_batches(
@@ -147,9 +205,11 @@ def score_batches(
     token_ids: Sequence[NDArray[np.int64]],
     *,
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> list[NDArray[np.float32]]:
     """Return what ``score`` does, for rectangles that were cut from ``token_ids`` already."""
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
+    own: dict[int, NDArray[np.float32]] = {}
     with torch.no_grad():
         for batch in batches:
             values_N = token_logprobs(model, batch, temperature=temperature)[0].cpu().numpy()
@@ -157,7 +217,40 @@ def score_batches(
             parts = np.split(values_N, np.cumsum(sizes)[:-1])
             for i, mask, part in zip(batch.members, batch.masks, parts, strict=True):
                 results[i][mask] = part
+                own[i] = results[i]
+    for share in ranks.exchanged(own):
+        for i, values in share.items():
+            results[i] = values
     return results
+
+
+def check_packing(model: PreTrainedModel) -> None:
+    """Make sure that a model reads packed sequences each on its own, by trying it.
+
+    Raises:
+        ConfigError: It does not, and ``learner.packing`` asks for it.
+    """
+    compute = compute_of(model)
+    if not compute.packed:
+        return
+    token_ids = [np.arange(1, 7), np.arange(3, 8)]
+    masks = [np.arange(ids.size) > 0 for ids in token_ids]
+    together = score(model, token_ids, masks, max_tokens=64)
+    apart = score(model, token_ids, masks, max_tokens=1)
+    tolerance = 1e-3 if compute.dtype == torch.float32 else 0.1
+    if not all(np.allclose(a, b, atol=tolerance) for a, b in zip(together, apart, strict=True)):
+        raise ConfigError(
+            f"learner.packing: {type(plain_model(model)).__name__} reads on from one packed "
+            "sequence into the next; set learner.packing=never"
+        )
+
+
+def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
+    """Return what stands behind each token after the last layer, [B, T, H], as it is computed."""
+    with computing(body):
+        output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
+    states_BTH: Tensor = output.last_hidden_state
+    return states_BTH
 
 
 def _rectangle(
@@ -167,13 +260,36 @@ def _rectangle(
     device: torch.device,
 ) -> MicroBatch:
     padded_BT = np.zeros((len(members), token_ids[members[0]].size), dtype=np.int64)
-    rows, columns, targets = [], [], []
     for row, i in enumerate(members):
         padded_BT[row, : token_ids[i].size] = token_ids[i]
-        at = np.flatnonzero(masks[i])
-        rows.append(np.full(at.shape, row))
-        columns.append(at - 1)
-        targets.append(token_ids[i][at])
+    rows = [np.full(int(masks[i].sum()), row) for row, i in enumerate(members)]
+    return _micro_batch(members, token_ids, masks, device, (padded_BT, rows, [0] * len(members)))
+
+
+def _row(
+    members: Sequence[int],
+    token_ids: Sequence[NDArray[np.int64]],
+    masks: Sequence[NDArray[np.bool_]],
+    device: torch.device,
+) -> MicroBatch:
+    ids_1T = np.concatenate([token_ids[i] for i in members])[None]
+    places_1T = np.concatenate([np.arange(token_ids[i].size) for i in members])[None]
+    rows = [np.zeros(int(masks[i].sum()), dtype=np.int64) for i in members]
+    starts = list(accumulate([token_ids[i].size for i in members[:-1]], initial=0))
+    found = _micro_batch(members, token_ids, masks, device, (ids_1T, rows, starts))
+    return replace(found, positions_BT=torch.from_numpy(places_1T).to(device))
+
+
+def _micro_batch(
+    members: Sequence[int],
+    token_ids: Sequence[NDArray[np.int64]],
+    masks: Sequence[NDArray[np.bool_]],
+    device: torch.device,
+    layout: tuple[NDArray[np.int64], Sequence[NDArray[np.int64]], Sequence[int]],
+) -> MicroBatch:
+    """Return what ``layout`` says: ids, rows of the chosen tokens, column where a member begins."""
+    ids_BT, rows, starts = layout
+    at = [np.flatnonzero(masks[i]) for i in members]
 
     def tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(device)
@@ -181,10 +297,12 @@ def _rectangle(
     return MicroBatch(
         members=tuple(members),
         masks=tuple(masks[i] for i in members),
-        token_ids_BT=tensor(padded_BT),
+        token_ids_BT=tensor(ids_BT),
         rows_N=tensor(np.concatenate(rows)),
-        columns_N=tensor(np.concatenate(columns)),
-        targets_N=tensor(np.concatenate(targets)),
+        columns_N=tensor(np.concatenate([a + s - 1 for a, s in zip(at, starts, strict=True)])),
+        targets_N=tensor(
+            np.concatenate([token_ids[i][a] for i, a in zip(members, at, strict=True)])
+        ),
     )
 
 
@@ -195,15 +313,19 @@ def _before_head(
 
     Of an architecture that changes logits after its head these are the logits themselves.
     """
-    plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = plain_model(model)
     config = plain.config.get_text_config()
-    layout = {}
-    if batch.attention_B1TT is not None:
-        layout = {"attention_mask": batch.attention_B1TT, "position_ids": batch.positions_BT}
-    if any(getattr(config, key, neutral) != neutral for key, neutral in _NEUTRAL.items()):
-        logits_BTV = plain(input_ids=batch.token_ids_BT, use_cache=False, **layout).logits
-        return logits_BTV[batch.rows_N, batch.columns_N], lambda logits: logits, config.vocab_size
-    output = plain.base_model(input_ids=batch.token_ids_BT, use_cache=False, **layout)
-    hidden_BTH = output.last_hidden_state
-    head = plain.get_output_embeddings()
-    return hidden_BTH[batch.rows_N, batch.columns_N], head, config.vocab_size
+    chosen = batch.rows_N, batch.columns_N
+    if any(getattr(config, key, none) != none for key, none in NEUTRAL_HEAD.items()):
+        with computing(plain.base_model):
+            output = plain(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
+        return output.logits[chosen], lambda logits: logits, config.vocab_size
+    # The head is outside of what may be computed in bf16: rounded logits are other probabilities.
+    states_NH = hidden_states(plain.base_model, batch)[chosen].float()
+    return states_NH, plain.get_output_embeddings(), config.vocab_size
+
+
+def _layout(batch: MicroBatch) -> dict[str, Tensor]:
+    """Return how a rectangle is read, where that is not row by row from its start."""
+    named = {"attention_mask": batch.attention_B1TT, "position_ids": batch.positions_BT}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}

@@ -16,8 +16,10 @@ from torch import Tensor
 from turngym.agents.rendering import RenderedEpisode
 from turngym.seeding import generator
 from turngym.trainers.settings.optimizer import WarmStartConfig
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import micro_batches, token_logprobs
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.ranks import ALONE, Ranks, backpropagate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +36,7 @@ class Imitator:
         episodes: What to imitate.
         config: How.
         seed: Root of the order in which episodes are taken.
+        ranks: Who else has a share of the model and of each batch.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class Imitator:
         config: WarmStartConfig,
         *,
         seed: int,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.model = model.eval()
         self.config = config
         self.optimizer = Optimizer(model, config, total_steps=config.max_steps)
@@ -63,6 +68,7 @@ class Imitator:
         token_ids = [self._token_ids[i] for i in batch]
         actions = [self._action_masks[i] for i in batch]
         weights = imitation_weights(actions, observation_weight=config.observation_weight)
+        compute = compute_of(self.model)
         self.optimizer.zero_grad()
         loss, action_loss = 0.0, 0.0
         num_actions = sum(int(mask.sum()) for mask in actions)
@@ -70,13 +76,18 @@ class Imitator:
             token_ids,
             [array > 0 for array in weights],
             max_tokens=config.microbatch_tokens,
-            device=next(self.model.parameters()).device,
+            device=compute.device,
+            packed=compute.packed,
+            ranks=self.ranks,
         ):
             losses_N = -token_logprobs(self.model, micro)[0]
-            total = (micro.gather(weights) * losses_N).sum()
-            total.backward()  # type: ignore[no-untyped-call]
-            loss += total.item()
-            action_loss += (micro.gather(actions) * losses_N.detach()).sum().item()
+            with self.ranks.agreed():
+                total = (micro.gather(weights) * losses_N).sum()
+            backpropagate(total, micro, self.ranks)
+            if not micro.is_filler:
+                loss += total.item()
+                action_loss += (micro.gather(actions) * losses_N.detach()).sum().item()
+        loss, action_loss = map(sum, zip(*self.ranks.exchanged((loss, action_loss)), strict=True))
         norm = self.optimizer.step(loss, where=f"warm start, step {number}")
         return {
             "warm_start/loss": loss,

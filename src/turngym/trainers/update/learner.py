@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,6 +31,7 @@ from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
 from turngym.trainers.update.lora import full_state
 from turngym.trainers.update.old_policy import (
@@ -42,6 +42,7 @@ from turngym.trainers.update.old_policy import (
     Scores,
 )
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.ranks import ALONE, Ranks, backpropagate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,6 +70,22 @@ class MiniBatch:
     """As in ``TokenTerms``."""
 
 
+@dataclass(slots=True)
+class _Totals:
+    """What the micro-batches of one optimizer step add up to."""
+
+    loss: float = 0.0
+    policy: float = 0.0
+    kl: float = 0.0
+    episodes: EpisodeWeights = field(default_factory=EpisodeWeights)
+
+    def add(self, other: _Totals) -> None:
+        self.loss += other.loss
+        self.policy += other.policy
+        self.kl += other.kl
+        self.episodes.add_all(other.episodes)
+
+
 class TorchLearner:
     """A ``Learner`` in this process: the policy that is trained, and its optimizer.
 
@@ -83,6 +100,7 @@ class TorchLearner:
         seed: Root of this learner's place in the seed tree; deals episodes to mini-batches.
         reference: Frozen policy; needed exactly when ``needs_reference`` says so.
         total_updates: Planned number of updates, for the learning-rate schedule.
+        ranks: Who else has a share of the model and of each batch.
     """
 
     def __init__(
@@ -96,11 +114,14 @@ class TorchLearner:
         seed: int = 0,
         reference: PreTrainedModel | None = None,
         total_updates: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self._regularizer = regularizer or RegularizerConfig()
         if needs_reference(loss, self._regularizer) and reference is None:
             raise ValueError("kl_coefficient > 0, or a loss with balance, needs a reference policy")
         self.model = model.eval()
+        self._compute = compute_of(model)
         self.config = config
         self.updates = 0
         """Updates done; the version of the weights."""
@@ -160,7 +181,10 @@ class TorchLearner:
         """
         self.updates += 1
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
-        return sums.result() | {
+        first, *others = self.ranks.exchanged(sums)
+        for other in others:
+            first.add(other)
+        return first.result() | {
             "train/samples": float(len(counted)),
             "train/tokens": float(sum(sample.num_action_tokens for sample in counted)),
             "train/learning_rate": lr,
@@ -177,6 +201,7 @@ class TorchLearner:
             [s.loss_mask for s in samples],
             max_tokens=self.config.microbatch_tokens,
             temperature=self._temperature,
+            ranks=self.ranks,
         )
 
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
@@ -266,43 +291,55 @@ class TorchLearner:
 
     def _step(self, mini: MiniBatch, sums: MetricSums, *, is_first: bool) -> None:
         """Take one optimizer step on one mini-batch, micro-batch by micro-batch."""
-        samples = mini.samples
+        samples, ranks = mini.samples, self.ranks
         self.optimizer.zero_grad()
-        loss, policy, kl, episodes = 0.0, 0.0, 0.0, EpisodeWeights()
+        totals = _Totals()
         for batch in micro_batches(
             [s.token_ids for s in samples],
             [s.loss_mask for s in samples],
             max_tokens=self.config.microbatch_tokens,
-            device=self._device,
+            device=self._compute.device,
+            packed=self._compute.packed,
+            ranks=ranks,
         ):
-            terms = self._terms(batch, mini)
-            parts = policy_loss(terms, mini.loss, self._regularizer)
-            parts.total.backward()  # type: ignore[no-untyped-call]
-            loss += parts.total.item()
-            policy += parts.policy.item()
-            kl += parts.kl.item()
+            found = self._forward(batch)
+            with ranks.agreed():
+                terms = self._terms(batch, mini, *found)
+                parts = policy_loss(terms, mini.loss, self._regularizer)
+            backpropagate(parts.total, batch, ranks)
+            if batch.is_filler:
+                continue
+            totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
+            totals.episodes.add(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
-            episodes.add(batch, samples, terms.policy_logprobs)
             self._measure(terms, batch, samples, sums, is_first=is_first)
-        scale = episodes.step_scale(self._loss.step_scale)
-        norm = self.optimizer.step(loss, where=f"update {self.updates}", scale=scale)
-        sums.add_mean("train/effective_share", episodes.effective_share(), 1)
-        sums.add_mean("train/loss", loss, 1)
-        sums.add_mean("train/policy_loss", policy, 1)
+        totals, *others = ranks.exchanged(totals)
+        for other in others:
+            totals.add(other)
+        scale = totals.episodes.step_scale(self._loss.step_scale)
+        norm = self.optimizer.step(totals.loss, where=f"update {self.updates}", scale=scale)
+        sums.add_mean("train/effective_share", totals.episodes.effective_share(), 1)
+        sums.add_mean("train/loss", totals.loss, 1)
+        sums.add_mean("train/policy_loss", totals.policy, 1)
         if mini.references is not None:
-            sums.add_mean("train/kl_ref", kl, 1)
+            sums.add_mean("train/kl_ref", totals.kl, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
-    def _terms(self, batch: MicroBatch, mini: MiniBatch) -> TokenTerms:
-        """Return what the loss reads of a micro-batch; the one forward pass with a gradient."""
-        samples = mini.samples
-        logprobs_N, entropies_N = token_logprobs(
+    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies [N]; the one forward pass with a gradient."""
+        return token_logprobs(
             self.model,
             batch,
             temperature=self._temperature,
             entropy_gradient=self._regularizer.entropy_coefficient > 0,
         )
+
+    def _terms(
+        self, batch: MicroBatch, mini: MiniBatch, logprobs_N: Tensor, entropies_N: Tensor
+    ) -> TokenTerms:
+        """Return what the loss reads of a micro-batch."""
+        samples = mini.samples
         current_N = logprobs_N.detach()
         old_N = mini.old.gather(batch, samples, current_N)
         advantages_N = batch.gather([s.advantages for s in samples])
@@ -356,11 +393,6 @@ class TorchLearner:
     def steps(self) -> int:
         """Optimizer steps done."""
         return self.optimizer.steps
-
-    @property
-    def _device(self) -> torch.device:
-        weight: Tensor = next(iter(self.model.parameters()))
-        return weight.device
 
     def weights(self) -> dict[str, Tensor]:
         """Return the state dict of the plain model, adapters merged in, to publish."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 
 import torch
@@ -36,7 +36,7 @@ class Optimizer:
             lr=config.lr,
             betas=(config.beta1, config.beta2),
             weight_decay=config.weight_decay,
-            fused=False,
+            fused=self._weights[0].is_cuda,  # on a CPU it gives other last bits
         )
 
     @property
@@ -67,7 +67,9 @@ class Optimizer:
         Raises:
             TrainingError: The loss or a gradient is not finite; no weight has changed.
         """
-        norm = float(nn.utils.clip_grad_norm_(self._weights, self.config.grad_clip))
+        found = nn.utils.clip_grad_norm_(self._weights, self.config.grad_clip)
+        whole: Callable[[], Tensor] | None = getattr(found, "full_tensor", None)
+        norm = float(found if whole is None else whole())  # of a sharded gradient, over all ranks
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TrainingError(
                 f"{where}: loss is {loss}, gradient norm is {norm}; weights were not changed. "
@@ -88,6 +90,16 @@ class Optimizer:
         }
         names = "\n".join(self._names).encode()
         return {**moments, _NAMES: torch.tensor(list(names), dtype=torch.uint8)} if moments else {}
+
+    def blank_state(self) -> dict[str, Tensor]:
+        """Return what ``state`` has after a step, with zeros for moments: to be filled."""
+        blank: dict[str, Tensor] = {}
+        for number, weight in enumerate(self._weights):
+            blank[f"{number}.step"] = torch.tensor(0.0)
+            for name in ("exp_avg", "exp_avg_sq"):
+                blank[f"{number}.{name}"] = torch.zeros_like(weight.detach())
+        names = "\n".join(self._names).encode()
+        return {**blank, _NAMES: torch.tensor(list(names), dtype=torch.uint8)}
 
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
         """Take over what ``state`` returned.

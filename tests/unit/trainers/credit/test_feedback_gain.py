@@ -121,7 +121,7 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
     turns = batch(episodes)
     given = context(sharpened(architecture, kv_heads=1), max_tokens=300)
     together = FeedbackGainSource(CONFIG, given).read(turns)["feedback_gain"]
-    monkeypatch.setattr(branches, "sees_branches", lambda model: False)
+    monkeypatch.setattr(branches, "sees_branches", lambda model, **_: False)
     monkeypatch.setattr(
         branches,
         "score_trees_apart",

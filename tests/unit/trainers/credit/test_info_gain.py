@@ -73,11 +73,11 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
     turns = batch(episodes)
     given = context(sharpened(architecture, kv_heads=1), max_tokens=300)
     together = InfoGainSource(CONFIG, given).read(turns)["info_gain"]
-    monkeypatch.setattr(branches, "sees_branches", lambda model: False)
+    monkeypatch.setattr(branches, "sees_branches", lambda model, **_: False)
     monkeypatch.setattr(
         branches,
         "score_trees_apart",
-        lambda m, t, max_tokens, temperature: score_trees_apart(m, t, max_tokens=1),
+        lambda m, t, **_: score_trees_apart(m, t, max_tokens=1),
     )
     loop = InfoGainSource(CONFIG, given).read(turns)["info_gain"]
     np.testing.assert_allclose(together.values_N, loop.values_N, atol=1e-5)

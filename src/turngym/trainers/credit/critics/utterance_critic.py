@@ -23,6 +23,7 @@ from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class ReplayedCritic:
                 max_batch=context.max_tokens,
             ),
             seed=derive_seed(context.seed, "critic"),
-            device=next(context.model.parameters()).device,
+            device=compute_of(context.model).device,
             expectile=expectile,
         )
         self._newest: list[Transition] = []

@@ -19,6 +19,7 @@ from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.samples import TokenIds
 from turngym.trainers.update.body import body_of
+from turngym.trainers.update.compute import computing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -235,8 +236,9 @@ class PolicyEncoder(Encoder[TokenIds]):
             ids_RL[row, 1 : 1 + text.size] = text
         # Causal: what pads the end is not seen by what stands before it.
         input_ids = torch.from_numpy(ids_RL).to(next(self.body.parameters()).device)
-        hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
-        return hidden[torch.arange(len(texts)), torch.from_numpy(lengths)]
+        with computing(self.body):
+            hidden: Tensor = self.body(input_ids=input_ids, use_cache=False).last_hidden_state
+        return hidden[torch.arange(len(texts)), torch.from_numpy(lengths)].float()
 
 
 def new_encoder(

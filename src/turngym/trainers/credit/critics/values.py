@@ -117,7 +117,14 @@ class ValueModel:
         return total
 
     def _rectangles(self, token_ids: Sequence[IntArray], masks: Sequence[Mask]) -> list[MicroBatch]:
-        return micro_batches(token_ids, masks, max_tokens=self._max_tokens, device=self._net.device)
+        compute = self._net.compute
+        return micro_batches(
+            token_ids,
+            masks,
+            max_tokens=self._max_tokens,
+            device=compute.device,
+            packed=compute.packed,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Return weights, moments and counters."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from torch import Tensor
 
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.samples import IntArray
+from turngym.trainers.update.compute import compute_of, plain_model
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, score_batches
+from turngym.trainers.update.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -78,10 +80,13 @@ class TreeScorer:
         """Return the log-probs of all trees with the policy as it is now, without gradient."""
         context = self._context
         if self._one_pass is None:
-            self._one_pass = sees_branches(context.model)
-        score = score_trees if self._one_pass else score_trees_apart
-        temperature = self._temperature
-        return score(context.model, trees, max_tokens=context.max_tokens, temperature=temperature)
+            self._one_pass = context.score(sees_branches)
+        return context.score(
+            score_trees if self._one_pass else score_trees_apart,
+            trees,
+            max_tokens=context.max_tokens,
+            temperature=self._temperature,
+        )
 
 
 def score_trees(
@@ -90,6 +95,7 @@ def score_trees(
     *,
     max_tokens: int,
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> list[TreeScores]:
     """Return the log-probs of all trees, each in one row, without gradient.
 
@@ -98,16 +104,19 @@ def score_trees(
         trees: What to score.
         max_tokens: Budget of one forward pass, rows times width.
         temperature: Logits are divided by it.
+        ranks: Who shares the trees.
     """
     rows = [_Row.of(tree) for tree in trees]
     token_ids = [row.token_ids_T for row in rows]
     chosen = [row.chosen_T for row in rows]
-    device = next(model.parameters()).device
+    device = compute_of(model).device
     batches = (
         _with_branches(batch, rows, model.dtype)
-        for batch in micro_batches(token_ids, chosen, max_tokens=max_tokens, device=device)
+        for batch in micro_batches(
+            token_ids, chosen, max_tokens=max_tokens, device=device, ranks=ranks
+        )
     )
-    found = score_batches(model, batches, token_ids, temperature=temperature)
+    found = score_batches(model, batches, token_ids, temperature=temperature, ranks=ranks)
     return [_cut(tree, values) for tree, values in zip(trees, found, strict=True)]
 
 
@@ -117,6 +126,7 @@ def score_trees_apart(
     *,
     max_tokens: int,
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> list[TreeScores]:
     """Return the same with a row of its own for every trunk and every branch.
 
@@ -131,7 +141,9 @@ def score_trees_apart(
             before = tree.trunk_L[: branch.start]
             token_ids.append(np.concatenate([before, branch.token_ids_M]))
             chosen.append(np.concatenate([np.zeros(before.shape, np.bool_), branch.chosen_M]))
-    found = score(model, token_ids, chosen, max_tokens=max_tokens, temperature=temperature)
+    found = score(
+        model, token_ids, chosen, max_tokens=max_tokens, temperature=temperature, ranks=ranks
+    )
     rows = iter(found)
     return [
         TreeScores(trunk_L=next(rows), branches=tuple(next(rows)[b.start :] for b in tree.branches))
@@ -139,12 +151,13 @@ def score_trees_apart(
     ]
 
 
-def sees_branches(model: PreTrainedModel) -> bool:
+def sees_branches(model: PreTrainedModel, *, ranks: Ranks = ALONE) -> bool:
     """Say whether ``model`` keeps to a mask and positions of our own, by trying it on a small tree.
 
-    Models with sliding windows or with attention kernels that take no mask do not.
+    Models with sliding windows or with attention kernels that take no mask do not. Every rank tries
+    the whole tree.
     """
-    plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = plain_model(model)
     config = plain.config.get_text_config()
     if config._attn_implementation not in ("eager", "sdpa"):
         return False
@@ -159,7 +172,7 @@ def sees_branches(model: PreTrainedModel) -> bool:
         found = score_trees(model, [probe], max_tokens=64)[0]
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # it takes no mask of four axes, or no positions
-    tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
+    tolerance = 1e-3 if compute_of(model).dtype == torch.float32 else 0.1
     pairs = zip((found.trunk_L, *found.branches), (wanted.trunk_L, *wanted.branches), strict=True)
     return all(np.allclose(a, b, atol=tolerance) for a, b in pairs)
 

@@ -38,6 +38,7 @@ from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
 from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import score, token_logprobs
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.optimizer import Optimizer
@@ -173,8 +174,9 @@ class PrivilegedCritic:
     def __init__(
         self, model: PreTrainedModel, config: Privileged, *, seed: int, max_tokens: int
     ) -> None:
-        self._model: PreTrainedModel = copy.deepcopy(model).eval()
-        self._reference: PreTrainedModel = copy.deepcopy(model).eval().requires_grad_(False)
+        device = compute_of(model).device
+        self._model: PreTrainedModel = copy.deepcopy(model).to(device).eval()
+        self._reference: PreTrainedModel = copy.deepcopy(self._model).requires_grad_(False)
         self._config = config
         self._seed = seed
         self._max_tokens = max_tokens
@@ -232,7 +234,7 @@ class PrivilegedCritic:
             np.full(row.token_ids_L.shape, p) for p, pair in enumerate(pairs) for row in pair.rows
         ]
         weights = [w for pair in pairs for w in pair_weights(pair, self._config.objective)]
-        device = next(self._model.parameters()).device
+        device = compute_of(self._model).device
         batch = rectangle(rows, [row.turn_ids_L >= 0 for row in rows], device)
         frozen_N = batch.gather([row.reference_L for row in rows])
         ratios_N = token_logprobs(self._model, batch)[0] - frozen_N
