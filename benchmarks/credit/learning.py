@@ -107,11 +107,7 @@ SPA_CITY = (
     "algo.rewards.0.warmup_updates=1",
 )
 # There, with 32 episodes an update, and half of the critic's steps in each.
-ARCHER_CITY = (
-    *ARCHER,
-    "rollout.groups_per_step=4",
-    "algo.advantage.critic.steps_per_update=50",
-)
+ARCHER_CITY = (*ARCHER, "rollout.groups_per_step=4", "algo.advantage.critic.steps_per_update=50")
 # The form in the paper; the preset is that of the authors' later code.
 IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normalization=joint")
 # In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall

@@ -62,11 +62,7 @@ class Batch:
         """Return the episodes of one update; attempts at a task share its first observation."""
         count = PROMPTS * GROUP
         episodes = make_episodes(
-            count,
-            turns=self.turns,
-            opening=self.opening,
-            observation=self.observation,
-            seed=update,
+            count, turns=self.turns, opening=self.opening, observation=self.observation, seed=update
         )
         for i, episode in enumerate(episodes):
             episode[0] = episodes[i - i % GROUP][0]

@@ -29,11 +29,7 @@ class StrictModel(BaseModel):
     """Base of every config: immutable, no guessing of types, and an unknown key is an error."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     preset_folder: ClassVar[Traversable | None] = None

@@ -69,9 +69,7 @@ def f1_terms(config: LossConfig, **changes: torch.Tensor) -> TokenTerms:
 
 
 def f1_loss(
-    config: LossConfig,
-    regularizer: RegularizerConfig = NO_REGULARIZER,
-    **changes: torch.Tensor,
+    config: LossConfig, regularizer: RegularizerConfig = NO_REGULARIZER, **changes: torch.Tensor
 ) -> tuple[LossParts, list[float]]:
     """Return the loss of F1 and its gradient with respect to the log-probs."""
     logprobs = changes.pop("policy_logprobs", LOGP).clone().requires_grad_(True)

@@ -102,10 +102,7 @@ class NoopPolicy:
 
 
 def _random_action(
-    rng: np.random.Generator,
-    info: Mapping[str, Any],
-    env_id: str,
-    commands: Collection[str] = (),
+    rng: np.random.Generator, info: Mapping[str, Any], env_id: str, commands: Collection[str] = ()
 ) -> str:
     legal = _legal(info, env_id)
     if commands:

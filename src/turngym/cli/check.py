@@ -25,10 +25,7 @@ def _group() -> None:
 
 
 @app.command("env")
-def check_environment(
-    env: Env,
-    as_json: Json = False,
-) -> None:
+def check_environment(env: Env, as_json: Json = False) -> None:
     """Check an environment and its snapshots: pass, fail or not-run for each promise.
 
     Exit code 1 when a promise is broken, or a required check could not run.

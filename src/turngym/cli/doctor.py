@@ -48,9 +48,7 @@ class Finding:
     """True for the core, without which nothing works."""
 
 
-def doctor(
-    as_json: Json = False,
-) -> None:
+def doctor(as_json: Json = False) -> None:
     """Try every part on this machine; exit code 1 only when the core is broken."""
     with redirect_stdout(sys.stderr):  # some packages greet whoever imports them
         findings = [_core(), *_optional_parts()]

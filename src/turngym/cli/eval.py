@@ -238,10 +238,7 @@ class _Evaluation:
                 if entry.id in self._chosen or not isinstance(cause, ConfigError):
                     raise
                 say(f"not run: {cause}")
-                results[entry.short_name] = {
-                    **summarize_rows([]).to_json(),
-                    "not_run": str(cause),
-                }
+                results[entry.short_name] = {**summarize_rows([]).to_json(), "not_run": str(cause)}
             else:
                 self.order += [row.key for row in rows]
                 results[entry.short_name] = summarize_rows(rows).to_json()

@@ -25,8 +25,7 @@ def export(
         Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of trajectories.")
     ],
     format: Annotated[
-        str,
-        typer.Option(help="jsonl, csv, parquet, or hf: a folder for datasets.load_dataset."),
+        str, typer.Option(help="jsonl, csv, parquet, or hf: a folder for datasets.load_dataset.")
     ] = "jsonl",
     rows: Annotated[str, typer.Option(help="What a row is: episodes or turns.")] = "episodes",
     tokens: Annotated[

@@ -34,8 +34,7 @@ from turngym.cli.train import train
 from turngym.cli.view import view
 
 app = typer.Typer(
-    help="turngym: the gym where LLM agents learn turn by turn.",
-    pretty_exceptions_enable=False,
+    help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False
 )
 _PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
     "Run an agent": {"eval": evaluate, "play": play, "view": view, "serve": serve_app},

@@ -31,10 +31,7 @@ def _columns(results: Mapping[str, Found]) -> list[tuple[str, Callable[[Found], 
     ]
     if most > 1:
         columns += [(f"PASS@{k}", _pass_cell(k)) for k in shown_k(most)]
-    columns += [
-        ("RETURN", _cell("mean_return")),
-        ("TURNS", _cell("mean_turns", 1)),
-    ]
+    columns += [("RETURN", _cell("mean_return")), ("TURNS", _cell("mean_turns", 1))]
     optional = [
         ("TOKENS IN", "mean_prompt_tokens", 0),
         ("TOKENS OUT", "mean_completion_tokens", 0),

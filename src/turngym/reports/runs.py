@@ -103,9 +103,7 @@ def read_run(folder: Path) -> FinishedRun:
         ) from error
 
 
-def learning_curve(
-    rows: Iterable[Mapping[str, Any]],
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def learning_curve(rows: Iterable[Mapping[str, Any]]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return episodes [P], sampled tokens [P] and success [P] at each validation.
 
     Args:

@@ -26,21 +26,14 @@ def figure(
 
 
 def percent(
-    share: float | None,
-    interval: Sequence[float | None] | None = None,
-    *,
-    signed: bool = False,
+    share: float | None, interval: Sequence[float | None] | None = None, *, signed: bool = False
 ) -> str:
     """Return ``"45.0 % [35.6, 54.8]"`` for a share in [0, 1]; see ``figure``."""
     return _text(share, interval, f"{'+' * signed}.1f", 100, " %")
 
 
 def _text(
-    value: float | None,
-    interval: Sequence[float | None] | None,
-    form: str,
-    scale: int,
-    unit: str,
+    value: float | None, interval: Sequence[float | None] | None, form: str, scale: int, unit: str
 ) -> str:
     if value is None:
         return "–"

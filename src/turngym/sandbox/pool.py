@@ -25,11 +25,7 @@ class SandboxPool:
     """
 
     def __init__(
-        self,
-        backend: BubblewrapBackend | UnsafeLocalBackend,
-        spec: SandboxSpec,
-        *,
-        warm: int = 2,
+        self, backend: BubblewrapBackend | UnsafeLocalBackend, spec: SandboxSpec, *, warm: int = 2
     ) -> None:
         if warm < 0:
             raise ValueError(f"SandboxPool.warm: wanted at least 0, got {warm}")

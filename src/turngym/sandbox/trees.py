@@ -269,10 +269,7 @@ async def _copy_out(
     )
 
 
-_REASONS = {
-    b"deep": "folder too deep or not readable",
-    b"gone": "gone while the tree was read",
-}
+_REASONS = {b"deep": "folder too deep or not readable", b"gone": "gone while the tree was read"}
 _NO_FILE = "not a file, folder or link"
 
 

@@ -118,10 +118,5 @@ async def evaluate(
         spec for task in tasks for spec in group_specs(env_id, task, seed=seed, group_size=attempts)
     ]
     return await collect(
-        make_env,
-        policy,
-        specs,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        failures=failures,
+        make_env, policy, specs, concurrency=concurrency, timeout_s=timeout_s, failures=failures
     )

@@ -35,13 +35,7 @@ from turngym.agents.serving.http import (
     refused,
 )
 from turngym.agents.serving.requests import parse
-from turngym.errors import (
-    ConfigError,
-    EnvironmentFault,
-    PolicyFault,
-    TurnGymError,
-    missing_extra,
-)
+from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
 from turngym.rollouts.gateway.calls import FAILED, Call
 from turngym.rollouts.gateway.chunks import only_choice, without_ours

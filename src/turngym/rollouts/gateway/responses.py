@@ -213,12 +213,7 @@ class ResponseWriter:
         }
 
     def _response(
-        self,
-        status: str,
-        output: list[Json],
-        usage: Mapping[str, Any],
-        *,
-        model: Any = None,
+        self, status: str, output: list[Json], usage: Mapping[str, Any], *, model: Any = None
     ) -> Json:
         body = self._body
         read, written = map(int, usage_of({"usage": usage}))

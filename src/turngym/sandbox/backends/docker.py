@@ -26,13 +26,7 @@ from turngym.errors import (
 )
 from turngym.sandbox.backends import docker_engine, refusals
 from turngym.sandbox.backends.channel import Channel, SocketStream
-from turngym.sandbox.backends.docker_engine import (
-    OWNER_LABEL,
-    UID,
-    Client,
-    creation,
-    held_limits,
-)
+from turngym.sandbox.backends.docker_engine import OWNER_LABEL, UID, Client, creation, held_limits
 from turngym.sandbox.backends.folder_listing import digest, manifest
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
 from turngym.sandbox.backends.quota import Quota

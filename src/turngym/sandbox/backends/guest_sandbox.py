@@ -429,9 +429,7 @@ class GuestSandbox(ABC):
         """Remove every trace. Called once."""
 
 
-def settled(
-    outcomes: Sequence[GuestSandbox | BaseException],
-) -> list[GuestSandbox | Exception]:
+def settled(outcomes: Sequence[GuestSandbox | BaseException]) -> list[GuestSandbox | Exception]:
     """Return what became of each fork; an interruption of the whole is raised."""
     forks: list[GuestSandbox | Exception] = []
     for outcome in outcomes:

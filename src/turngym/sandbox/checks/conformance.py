@@ -10,12 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turngym.check_report import NotRun
-from turngym.errors import (
-    SandboxClosed,
-    SandboxDied,
-    SandboxFileError,
-    SandboxRefused,
-)
+from turngym.errors import SandboxClosed, SandboxDied, SandboxFileError, SandboxRefused
 from turngym.sandbox.base import ReadOnlyMount
 from turngym.sandbox.checks.context import CheckContext, output, raises, said, want
 from turngym.sandbox.processes import Process

@@ -17,11 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turngym.check_report import Broken, NotRun
-from turngym.errors import (
-    SandboxDied,
-    SandboxFileError,
-    SandboxFileTooLarge,
-)
+from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
 from turngym.sandbox.backends import seccomp
 from turngym.sandbox.backends.runtime import cache_folder
 from turngym.sandbox.base import ReadOnlyMount, Sandbox

@@ -163,10 +163,7 @@ class SelfImitation:
 
     def state(self) -> dict[str, Any]:
         """Return buffer and history as JSON values."""
-        return {
-            "buffer": [one.to_json() for one in self._buffer],
-            "means": list(self._means),
-        }
+        return {"buffer": [one.to_json() for one in self._buffer], "means": list(self._means)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned."""

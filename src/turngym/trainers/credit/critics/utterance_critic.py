@@ -253,10 +253,7 @@ class ReplayedCritic:
         self._learner = CriticLearner(
             config,
             make_encoder=lambda: new_encoder(
-                config,
-                model=context.model,
-                renderer=context.renderer,
-                max_batch=context.max_tokens,
+                config, model=context.model, renderer=context.renderer, max_batch=context.max_tokens
             ),
             seed=derive_seed(context.seed, "critic"),
             device=compute_of(context.model).device,
@@ -333,10 +330,7 @@ class ReplayedCritic:
         return self.values([row.state for row in rows], [row.action for row in rows])
 
     def report(
-        self,
-        turns: TurnBatch,
-        samples: Sequence[TrainingSample],
-        metrics: Mapping[str, float],
+        self, turns: TurnBatch, samples: Sequence[TrainingSample], metrics: Mapping[str, float]
     ) -> Credit:
         """Return the credit of an update, with the worth of what was played in its batch.
 
