@@ -9,7 +9,7 @@ QUESTIONS = [(f"What is {a} times {b}?", str(a * b)) for a in range(2, 12) for b
 
 
 class Arithmetic(turngym.TextGame):
-    """Answer a question; three attempts, each wrong one is told apart from a malformed one."""
+    """Answer a question; three attempts, a wrong one and a malformed one are not the same."""
 
     rules = "Answer the question."
     commands = turngym.Commands({"answer": "answer {number:int}"})

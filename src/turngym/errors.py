@@ -142,7 +142,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
         kind: What the name stands for, for example ``"environment"``.
         name: What was asked for.
         known: What exists.
-        hint: Said instead of a list of names when nothing is near.
+        hint: Shown instead of a list of names when nothing is near.
     """
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}

@@ -1,6 +1,6 @@
 """Which files of a folder are as they were written: size and SHA-256 of each, in ``digests.json``.
 
-A file that never changes again is sealed when it is written. A file that only grows is marked: so
+A file that never changes again is entered when it is written. A file that only grows is marked: so
 many first bytes have this digest, what follows is newer. A file without an entry is not compared.
 An entry is withdrawn before its file is written anew, so that a killed process accuses nothing.
 """
@@ -59,7 +59,7 @@ class Manifest:
     def __contains__(self, file: Path) -> bool:
         return self._name(file) in self._files
 
-    def seal(self, *files: Path) -> None:
+    def add(self, *files: Path) -> None:
         """Enter files that never change again, as they are on the disk."""
         found = {self._name(file): file_digest(file) for file in files}
         self._change(lambda entries: entries.update(found))
@@ -77,10 +77,10 @@ class Manifest:
 
     @contextmanager
     def writing(self, *files: Path) -> Iterator[None]:
-        """Seal files that the block writes anew."""
+        """Enter files that the block writes anew."""
         self.forget(*files)
         yield
-        self.seal(*files)
+        self.add(*files)
 
     def damage(self, file: Path) -> str | None:
         """Return what is wrong with a file, by name; None where nothing is known."""

@@ -95,11 +95,11 @@ class TokenSpan:
                 f"TokenSpan(sampled={self.sampled}) has policy_version={self.policy_version}; "
                 "sampled tokens carry a version, others carry None"
             )
-        if self.logprobs and not _are_drawn(self.logprobs):
+        if self.logprobs and not _are_logprobs(self.logprobs):
             raise ValueError("TokenSpan.logprobs must be finite and at most 0: these were sampled")
 
 
-def _are_drawn(logprobs: tuple[float, ...]) -> bool:
+def _are_logprobs(logprobs: tuple[float, ...]) -> bool:
     """Return whether all of ``logprobs`` are finite and at most 0, up to rounding."""
     if max(logprobs) <= 1e-4 and math.isfinite(sum(logprobs)):  # the fast way, nearly always
         return True

@@ -144,7 +144,7 @@ def check(found: Outcome, kinds: Sequence[str], points: Sequence[str], place: Pl
     report = found.report
     assert report.problems == []
     assert report.is_clean
-    assert set(report.episodes) <= {"sealed", "applied", "dropped"}, report.episodes
+    assert set(report.episodes) <= {"checkpointed", "applied", "dropped"}, report.episodes
     assert report.episodes.total() == found.episodes
     assert all(report.drops), report.drops
     assert report.tokens["open"] == 0

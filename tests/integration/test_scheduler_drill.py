@@ -100,7 +100,7 @@ def test_a_trainer_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) 
     steps = 12 * KILLS
     report = drill(tmp_path, kills=KILLS, steps=steps, isolation="inline")
     assert report.problems == []
-    assert report.steps["sealed"] == steps
+    assert report.steps["checkpointed"] == steps
     assert report.lineages == KILLS + 1
     assert report.tries["error_env"] + report.tries["error_policy"] > 0
     assert report.tokens["lost"] <= 16 * 16 * KILLS  # of a turn that was being played

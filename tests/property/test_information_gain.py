@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.told import batch, context, random_told, sharpened
+from helpers.rendered import batch, context, random_episode, sharpened
 from turngym.trainers.credit.sources.info_gain import InfoGainSource, information_gains
 from turngym.trainers.settings.rewards import InfoGain
 
@@ -28,7 +28,7 @@ def test_gains_follow_their_episode_whatever_the_batch(
 ) -> None:
     rng = np.random.default_rng(seed)
     episodes = [
-        random_told(rng, turns=int(rng.integers(1, 5)), truth="key", answer="go key", attempt=i)
+        random_episode(rng, turns=int(rng.integers(1, 5)), truth="key", answer="go key", attempt=i)
         for i in range(4)
     ]
     source = InfoGainSource(InfoGain(type="info_gain"), context(sharpened(), max_tokens=max_tokens))

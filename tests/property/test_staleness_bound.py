@@ -135,4 +135,4 @@ def test_the_bound_holds_for_every_trained_token_and_the_account_is_right(
     assert result.metrics["lag/violations"] == 0
     assert report.problems == []
     assert report.generated == result.sampled_tokens
-    assert report.steps["sealed"] == result.steps
+    assert report.steps["checkpointed"] == result.steps

@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "b.txt").write_text("grows")
     manifest = Manifest(tmp_path)
     assert manifest.is_new
-    manifest.seal(tmp_path / "a.jsonl")
+    manifest.add(tmp_path / "a.jsonl")
     manifest.mark(tmp_path / "b.txt", 4)
     return tmp_path
 

@@ -139,7 +139,7 @@ class CallThreads:
                 continue
             try:
                 settle = partial(future.set_result, call())
-            except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
                 settle = partial(future.set_exception, _sendable(error))
             with self._lock:  # first, so that the next call finds this thread free
                 self._idle.append(calls)

@@ -50,7 +50,7 @@ def make_policy(spec: str) -> Policy:
         return _SCRIPTED[spec]()
     if spec.split(" ")[0].endswith(".toml"):
         return _from_file(spec)
-    if spec == "oracle":
+    if spec == "oracle":  # renamed
         raise ConfigError("agent 'oracle': has a new name: expert")
     kind, colon, rest = spec.partition(":")
     if not colon:

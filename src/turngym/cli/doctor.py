@@ -50,7 +50,7 @@ class Finding:
 
 def doctor(as_json: Json = False) -> None:
     """Try every part on this machine; exit code 1 only when the core is broken."""
-    with redirect_stdout(sys.stderr):  # some packages greet whoever imports them
+    with redirect_stdout(sys.stderr):  # some packages print a greeting
         findings = [_core(), *_optional_parts()]
     machine = _machine()
     if as_json:

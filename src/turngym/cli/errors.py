@@ -1,4 +1,4 @@
-"""What an error means for whoever called the program: an exit code, and a line or more."""
+"""What an error means for the caller of the program: an exit code, and a line or more."""
 
 from __future__ import annotations
 

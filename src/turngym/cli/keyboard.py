@@ -41,7 +41,7 @@ def ask(instructions: str, info: Mapping[str, Any]) -> str:
 
 
 def person() -> InlinePolicy:
-    """Return the agent ``human``: whoever sits at the keyboard."""
+    """Return the agent ``human``: the user at the keyboard."""
 
     def act(observation: Mapping[str, Any], info: Mapping[str, Any]) -> str:
         if "instructions" in info:  # the first turn of an episode

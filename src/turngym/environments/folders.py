@@ -1,7 +1,7 @@
 """Temporary folders that do not outlive their owner for long, however it ends.
 
 The owner holds a lock on each of its folders, which the kernel opens when the owner dies. So the
-process that makes the next folder in the same place sees which ones nobody owns any more, and
+process that makes the next folder in the same place sees which ones have no owner any more, and
 removes them.
 """
 

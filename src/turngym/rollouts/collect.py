@@ -1,4 +1,4 @@
-"""Given episodes, played by the scheduler as one step that nobody trains on."""
+"""Given episodes, played by the scheduler as one step that is not trained on."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_clean_run_is_said_to_be_clean(account: Path, capsys: pytest.CaptureFi
     assert main(["audit", str(account), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["clean"]
-    assert report["steps"] == {"sealed": 3}
+    assert report["steps"] == {"checkpointed": 3}
     tokens = report["tokens"]
     assert tokens.pop("generated") == sum(tokens.values()) > 0
     assert main(["audit", str(account)]) == 0
@@ -60,7 +60,10 @@ def test_a_clean_run_is_said_to_be_clean(account: Path, capsys: pytest.CaptureFi
         (["UPDATE turns SET crc = 1 WHERE turn = 0"], "the packed turn is damaged"),
         (["DELETE FROM turns WHERE turn = 0 AND grp = 0"], "no turn before turn 1"),
         (["DELETE FROM steps WHERE step = 1"], "not numbered without a gap"),
-        (["UPDATE samples SET state = 'ready' WHERE state = 'sealed'"], "but its state is 'ready'"),
+        (
+            ["UPDATE samples SET state = 'ready' WHERE state = 'checkpointed'"],
+            "but its state is 'ready'",
+        ),
         (
             ["UPDATE tries SET outcome = 'error_env' WHERE outcome = 'terminated'"],
             "was trained on although it ended by error_env",

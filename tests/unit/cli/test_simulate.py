@@ -57,7 +57,7 @@ def test_its_ledger_can_be_audited_and_its_timeline_opened(
     assert json.loads(trace.read_text())["traceEvents"]
     capsys.readouterr()
     assert main(["audit", str(ledger), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == {"sealed": 3}
+    assert json.loads(capsys.readouterr().out)["steps"] == {"checkpointed": 3}
 
 
 def test_a_wrong_key_is_wrong_input(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_at_any_moment_ends_as_one_that_was_not(tmp_path: 
         found = play(path, run, [moment, moment + 2.0], lost=lost)
         report = audit(path)
         assert report.problems == []
-        assert report.steps["sealed"] == len(found) == 6
+        assert report.steps["checkpointed"] == len(found) == 6
         assert report.lineages == 3
         if not any(lost):
             assert found == wanted, moment
@@ -111,7 +111,7 @@ def test_an_older_checkpoint_trains_on_what_was_trained_on_since(tmp_path: Path)
     assert all(len(batch) == 3 for batch in found.batches.values())
     report = audit(tmp_path / "l")
     assert report.problems == []
-    assert report.steps == {"sealed": 2, "reserved": 4}
+    assert report.steps == {"checkpointed": 2, "reserved": 4}
 
 
 def play(path: Path, run: Any, stops: list[float], *, lost: list[int] | None = None) -> list[Any]:

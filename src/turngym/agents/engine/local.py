@@ -113,7 +113,7 @@ class LocalEngine:
             weights: State dict of the model that the engine was made from.
             version: Recorded with every token that these weights sample.
         """
-        # A decode step never waits, so whoever calls this stands between two of them.
+        # A decode step never waits, so a caller of this stands between two of them.
         self._decoder.load_weights(weights)
         self.version = version
 
@@ -229,7 +229,7 @@ class LocalEngine:
             self._drop_abandoned()
 
     def _advance(self, batch: list[_Request], tokens: list[list[int]]) -> None:
-        """Feed ``tokens``, sample the next one for each request and finish those that end."""
+        """Decode ``tokens``, sample the next one for each request and finish those that end."""
         logits = self._decoder.extend([r.session.row for r in batch], tokens)
         sampled, logprobs = _sample(logits, batch)
         self.stats.decode_steps += 1

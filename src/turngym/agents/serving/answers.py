@@ -157,7 +157,7 @@ class TextStream:
         self._stops = stops
         self._hold = max((len(stop) for stop in stops), default=1) - 1
         self._ids: list[int] = []
-        self._told = 0
+        self._reported = 0
 
     def add(self, token: int) -> str:
         """Return the new text that is certain after one more token."""
@@ -174,8 +174,8 @@ class TextStream:
 
     def _up_to(self, text: str, end: int) -> str:
         end = min([end, *(at for stop in self._stops if (at := text.find(stop)) >= 0)])
-        new = text[self._told : end]
-        self._told = max(self._told, end)
+        new = text[self._reported : end]
+        self._reported = max(self._reported, end)
         return new
 
 

@@ -98,8 +98,8 @@ def _must_be_sound(env: AnyEnv, task: Task) -> None:
             break
     if info.get("score") != 1.0:
         reason = str(info.get("problem") or "").strip()
-        told = f" ({reason})" if reason else ""
-        raise Broken(f"the expert scores {info.get('score')!r}{told}")
+        detail = f" ({reason})" if reason else ""
+        raise Broken(f"the expert scores {info.get('score')!r}{detail}")
 
 
 def _idle_score(env: AnyEnv, task: Task) -> float | None:

@@ -426,7 +426,7 @@ def _interleave(env: AnyEnv, sibling: AnyEnv, seed: int, actions: list[str]) -> 
 
 
 def _problem(env: AnyEnv, observation: Any, info: Mapping[str, Any]) -> str:
-    """Return what tells the problem of this opening from others, as far as can be seen."""
+    """Return what marks the problem of this opening, as far as can be seen."""
     if env.has_wrapper_attr("instance_key"):
         return str(env.get_wrapper_attr("instance_key")())
     keys = ("anchor", "ground_truth", "legal_actions")

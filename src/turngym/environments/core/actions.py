@@ -124,7 +124,7 @@ class Commands:
         """Return the command on the last line of ``text``, or why there is none.
 
         What short texts mean is remembered: agents say the same few things again and again. So
-        two calls may return one object; nobody may change its arguments.
+        two calls may return one object; no caller may change its arguments.
         """
         parsed = self._known.get(text)
         if parsed is None:

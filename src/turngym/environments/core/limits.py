@@ -10,6 +10,7 @@ through ``snapshot``, ``restore`` and ``fork``.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ Seen = Mapping[str, Any]
 
 
 @dataclass
-class Limit:
+class Limit(ABC):
     """Counts what one episode spends; the first field of a subclass is the most it may spend."""
 
     reason: ClassVar[StopReason]
@@ -41,6 +42,7 @@ class Limit:
         """Begin to count anew; both are those of the reset, and ``info`` may be added to."""
         self.spent = 0
 
+    @abstractmethod
     def is_spent(self, action: str, parsed: Parsed | None, seen: Seen, info: Info) -> bool:
         """Count one step and return True when the limit is reached.
 
@@ -50,7 +52,6 @@ class Limit:
             seen: The observation that it brought.
             info: Of the same step.
         """
-        raise NotImplementedError
 
     def get_state(self) -> Any:
         """Return what was counted, for a snapshot."""

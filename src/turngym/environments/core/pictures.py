@@ -1,4 +1,4 @@
-"""Screens as arrays, with the marks drawn in where that is wanted, and what stands on them."""
+"""Screens as arrays, with the marks on them where that is wanted, and what stands on them."""
 
 from __future__ import annotations
 

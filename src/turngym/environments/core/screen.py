@@ -23,7 +23,7 @@ class ScreenEnv(AsyncTurnEnv):
 
     Args:
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
-        screenshot: ``"plain"`` adds a picture to observations, ``"marks"`` one with marks drawn in.
+        screenshot: ``"plain"`` adds a picture to observations, ``"marks"`` one with marks on it.
         image_hw: Height and width of the picture, in pixels.
         keep: Folder in which every turn leaves its text, and its picture when there is one.
         render_mode: ``"ansi"`` or None.

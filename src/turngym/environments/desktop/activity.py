@@ -1,6 +1,6 @@
 """Whether the programs of a desktop have finished what they do, as the kernel reports.
 
-A screen is read when nobody runs, nobody waits for a processor, and nobody sleeps with an alarm set
+A screen is read when no process runs, none waits for a processor, and none sleeps with an alarm set
 for soon. That is a fact about the programs, not a guess from the clock: data that one of them sends
 wakes the receiver at once, and a timer of a toolkit is the time limit of the call it sleeps in.
 """

@@ -292,7 +292,7 @@ def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
 
 
 _SHELL = "/run/sh"
-"""The first process: a shell whose file nobody may read, only run. So the kernel lets no program
+"""The first process: a shell whose file may not be read, only run. So the kernel lets no program
 of the same user into it, and what it reports is written by none but itself."""
 _BUS = "unix:path=/run/user/bus"
 VARIABLES = {

@@ -40,7 +40,7 @@ _ENTRIES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenCapture:
-    """What a screen showed at one moment. Shared by episodes: nobody writes to ``pixels``."""
+    """What a screen showed at one moment. Shared by episodes: no one writes to ``pixels``."""
 
     view: View
     pixels: Image
@@ -117,7 +117,7 @@ def folder_names(split: Split, folder: int) -> list[str]:
 
 
 PointReward = Literal["hit", "box_size", "distance"]
-_DRAWS = 200
+_MAX_SAMPLES = 200
 REWARDS: tuple[PointReward, ...] = ("hit", "box_size", "distance")
 
 
@@ -198,22 +198,22 @@ class GroundingEnv(DeviceEnv):
                 raise EnvironmentFault(f"{self.name}: no element of split {task.split!r}")
             self._target = rng.choice(own)
         else:
-            shown, self._target = self._drawn(rng, elements, task.split)
+            shown, self._target = self._sampled(rng, elements, task.split)
             self._shown = replace(self._shown, elements=shown)
         self.goal = f'Click the {self._target.role} "{self._target.name}".'
 
-    def _drawn(
+    def _sampled(
         self, rng: Random, elements: list[Element], split: Split
     ) -> tuple[tuple[Element, ...], Element]:
         """Return a short list of the split, which its content decides, and the wanted element."""
         assert self._choices is not None
-        for _ in range(_DRAWS):
+        for _ in range(_MAX_SAMPLES):
             sampled = rng.sample(elements, min(len(elements), self._choices))
             shown = tuple(sorted(sampled, key=lambda one: one.mark))
             target = rng.choice(shown)
             if split_of(" ".join([*(one.name for one in shown), target.name])) == split:
                 return shown, target
-        raise EnvironmentFault(f"{self.name}: no list of split {split!r} in {_DRAWS} draws")
+        raise EnvironmentFault(f"{self.name}: no list of split {split!r} in {_MAX_SAMPLES} samples")
 
     def look(self) -> View:
         """Return what was seen when the application had started."""

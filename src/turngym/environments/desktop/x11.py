@@ -242,7 +242,7 @@ class Screen:
         """Have the window manager raise ``window`` and give it the focus.
 
         Waits until it has, but no longer than ``timeout_s``: a window that is just closing never
-        gets it, and whoever looks next sees so.
+        gets it, and the next look sees so.
         """
         with self._boundary():
             target = self._display.create_resource_object("window", window)

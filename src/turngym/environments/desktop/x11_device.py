@@ -293,7 +293,7 @@ class X11Device(Screened):
         return self.clipboard() if query == "clipboard" else None
 
     def close(self) -> None:
-        with suppress(Exception):  # whoever is gone already
+        with suppress(Exception):  # it may be gone already
             self.screen.close()
         with suppress(Exception):
             self._accessibility.close()
@@ -337,7 +337,7 @@ class X11Device(Screened):
             time.sleep(_TICK_S)
 
     def _calm(self) -> None:
-        """Wait until nobody runs at all, whatever they intend to do later."""
+        """Wait until no process runs at all, whatever it intends to do later."""
         until, turns = self._now() + _CAP_S, -1
         while True:
             time.sleep(_TICK_S)

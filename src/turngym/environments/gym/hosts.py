@@ -16,6 +16,7 @@ import pickle
 import queue
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Self
@@ -132,20 +133,20 @@ class _First:
         return self._env
 
 
-class _Hosted:
+class _Hosted(ABC):
     """A ``gymnasium.Env`` with the coroutines of ``AsyncTurnEnv``, used by one task at a time.
 
     Its other attributes (``score``, ``expert_action``, ``episode_limits`` ...) are those of the
     environment and its wrappers; they answer at once.
     """
 
+    @abstractmethod
     async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Carry out a call, see ``dispatch``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _again(self) -> Self:
         """Return another host, of an equal environment."""
-        raise NotImplementedError
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -310,7 +311,7 @@ AsyncEnv = AsyncTurnEnv | InlineEnv | EnvHost
 
 
 def _settling(future: _Future) -> asyncio.Future[Any]:
-    """Return an awaitable end of ``future`` whose result nobody needs to look at."""
+    """Return an awaitable end of ``future`` whose result may go unread."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return waiting

@@ -179,7 +179,7 @@ _GENERATORS = (_largest_dependency, _other_package, _only_dependency)
 
 
 _SAMPLE = "sample"
-_MAX_DRAWS = 3_000
+_MAX_SAMPLES = 3_000
 
 
 _DISTINCT = 256
@@ -264,7 +264,7 @@ class CorpusEnv(SearchEnv):
             asked += [] if found is None else [found]
         if not asked:
             raise ConfigError(
-                f"search/corpus: no question in {_MAX_DRAWS} draws; the index holds "
+                f"search/corpus: no question in {_MAX_SAMPLES} samples; the index holds "
                 f"{len(_graph(self._place))} packages, which are too few"
             )
         return asked[number % _DISTINCT % len(asked)], None
@@ -278,7 +278,7 @@ class CorpusEnv(SearchEnv):
             k=self.limits.results,
             snippet_words=self.limits.snippet_words,
             accept=lambda one: one.split == task.split and one.text not in asked,
-            tries=_MAX_DRAWS,
+            tries=_MAX_SAMPLES,
         )
 
     def backend(self, source: None) -> SearchBackend:

@@ -81,7 +81,7 @@ def verdict(
     text = ""
     for step in proposal.plan:
         if not set(terms(step.query)) <= known:
-            return "a query needs words that nobody told"
+            return "a query needs words that were not given"
         document = backend.get(step.doc)
         if document is None:
             return "a document does not exist"
@@ -132,7 +132,7 @@ def self_play_questions(
 def proposer_rewards(solved: Sequence[Sequence[bool]]) -> list[float]:
     """Return what each accepted question earns its proposer: one minus the share that solved it.
 
-    The game is zero-sum between proposer and solvers. A question that nobody solved earns nothing:
+    The game is zero-sum between proposer and solvers. A question that no one solved earns nothing:
     it may be as wrong as it is hard.
 
     Args:

@@ -1,4 +1,4 @@
-"""A world of people, places, works and events that nobody knows, as facts and as linked articles.
+"""A world of people, places, works and events unknown to any model: facts and linked articles.
 
 The same ``WorldSpec`` gives the same world on every machine. Since each seed gives other names and
 other facts, nothing about one world helps in another.
@@ -192,7 +192,7 @@ class _Maker:
             return rng.choice(own or pool)
         if relation.name == "creator" and not self._spec.tiny:  # a few make much, as in life
             pool = pool[::_ONE_IN_SO_MANY_CREATES]
-        if relation.name == "teacher":  # those made before, so that nobody teaches in a circle
+        if relation.name == "teacher":  # those made before, so that no one teaches in a circle
             pool = pool[: pool.index(entity)]
         return rng.choice(pool) if pool else None
 

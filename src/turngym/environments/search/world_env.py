@@ -336,7 +336,7 @@ _TINY_KINDS = ("1hop", "2hop", "3hop")
 
 
 class WorldEnv(SearchEnv):
-    """Answer a question about people, places, works and events of a world that nobody knows.
+    """Answer a question about people, places, works and events of a world unknown to any model.
 
     Tiny: 18 articles of a few words, in every task a world of its own. Easy: 60 articles, again a
     world per task. Medium: 600 articles, in several wordings, with namesakes and idle mentions; 64

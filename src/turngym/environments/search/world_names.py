@@ -1,4 +1,4 @@
-"""Names that nobody has read before, made of syllables; and a small closed set of short ones."""
+"""Names that no one has read before, made of syllables; and a small closed set of short ones."""
 
 from __future__ import annotations
 

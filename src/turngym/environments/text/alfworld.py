@@ -127,11 +127,11 @@ class HouseholdEnv(EngineGame):
             problem = sample_problem(rng, **self.settings)
             if split_of(problem.pddl) == task.split:
                 return problem
-        raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 draws")
+        raise ConfigError(f"{self.name}: no problem of split {task.split!r} in 1000 samples")
 
 
 def borrow_library() -> Any:
-    """Return a loaded copy of Fast Downward that nobody else uses."""
+    """Return a loaded copy of Fast Downward that nothing else uses."""
     return _free_libraries.pop() if _free_libraries else _fast_downward().load_lib()
 
 

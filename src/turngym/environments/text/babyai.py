@@ -89,7 +89,7 @@ class BabyAIEnv(EngineGame):
             if split_of(_key(world)) == task.split and _is_fair(world, *self.settings["moves"]):
                 self.state = GridState(world)
                 return self.describe()
-        raise ConfigError(f"{self.name}: no level of split {task.split!r} in 1000 draws")
+        raise ConfigError(f"{self.name}: no level of split {task.split!r} in 1000 samples")
 
     def play(self, command: str) -> Outcome:
         state = self.state

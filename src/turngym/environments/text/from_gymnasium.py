@@ -88,7 +88,7 @@ class GymnasiumEnv(TurnEnv):
             self._observation, self._inner_info = self.inner.reset(seed=seed)
             if self.accepts(task):
                 return Outcome(text=self.text(), info=self.opening_info())
-        raise ConfigError(f"{self.name}: no start of split {task.split!r} in 10000 draws")
+        raise ConfigError(f"{self.name}: no start of split {task.split!r} in 10000 samples")
 
     def turn(self, action: Action) -> Outcome:
         number = list(self._names).index(action.name)

@@ -38,7 +38,7 @@ from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.tasks.splits import split_of
 
-_DRAWS = 200
+_MAX_SAMPLES = 200
 _SWAP = threading.RLock()
 _SAY = function_tool(
     "say",
@@ -174,13 +174,13 @@ class TextArenaEnv(TurnEnv):
 
     def begin(self, task: Task) -> Outcome:
         with engine_boundary(self.name, f"reset to {task.id}"):
-            for number in range(_DRAWS):
+            for number in range(_MAX_SAMPLES):
                 self._draw(derive_seed(task.seed, "game", number))
                 if not self.split_by_content or split_of(self._key()) == task.split:
                     self._note_legal()
                     return Outcome(text=self._hear())
         raise ConfigError(
-            f"{self.name}: no problem of split {task.split!r} in {_DRAWS} draws; "
+            f"{self.name}: no problem of split {task.split!r} in {_MAX_SAMPLES} samples; "
             "a game with few problems needs split_by_content=False"
         )
 
@@ -213,7 +213,7 @@ class TextArenaEnv(TurnEnv):
         return min(max(self.state.reward, 0.0), 1.0)
 
     def legal_actions(self) -> list[str] | None:
-        """Return the moves that are accepted now, or None when nobody wrote a guide."""
+        """Return the moves that are accepted now, or None where there is no guide."""
         return None if self._legal is None else [self._styled(move) for move in self._legal]
 
     def expert_action(self) -> str:

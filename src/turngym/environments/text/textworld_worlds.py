@@ -25,7 +25,7 @@ Settings = tuple[tuple[str, Any], ...]
 
 DIRECTIONS = ("north", "east", "south", "west")
 
-_DRAWS = 1000
+_MAX_SAMPLES = 1000
 _GENERATOR = threading.Lock()
 
 
@@ -44,15 +44,15 @@ def make_game(family: Family, settings: Settings, seed: int, split: Split) -> An
         split: ``"train"`` or ``"test"``.
 
     Raises:
-        ConfigError: No game of that split was found in 1000 draws.
+        ConfigError: No game of that split was found in 1000 samples.
     """
     sample = _GENERATORS[family]
     with _shortcuts():
-        for number in range(_DRAWS):
+        for number in range(_MAX_SAMPLES):
             game = sample(dict(settings), derive_seed(seed, "game", number) % (1 << 32), split)
             if game is not None:
                 return _without_tracking(game)
-    raise ConfigError(f"textworld {family}: no game of split {split!r} in {_DRAWS} draws")
+    raise ConfigError(f"textworld {family}: no game of split {split!r} in {_MAX_SAMPLES} samples")
 
 
 def _coin(settings: Mapping[str, Any], seed: int, split: Split) -> Any:
@@ -108,7 +108,7 @@ def _shortcuts() -> Iterator[None]:
     """Leave out two things that TextWorld does for every game and that cost most of the time.
 
     It parses its rules and grammars anew (0.2 to 0.7 s), and it compiles the game with Inform 7 to
-    record a walkthrough (0.4 s) that nobody here reads. One game is made at a time.
+    record a walkthrough (0.4 s) that is not read here. One game is made at a time.
     """
     from textworld import GameMaker
     from textworld.generator.data import KnowledgeBase

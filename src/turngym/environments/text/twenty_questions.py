@@ -6,6 +6,7 @@ One game over any table of facts; two tables come with it, ``cities.csv`` and ``
 from __future__ import annotations
 
 import csv
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,9 +78,9 @@ class QuestionGame(TextGame):
             self.rules += f" {self.meanings}"
 
     @classmethod
+    @abstractmethod
     def facts(cls) -> Facts:
         """Return the whole table."""
-        raise NotImplementedError
 
     def new_game(self, rng: np.random.Generator) -> QuestionState:
         """Sample candidates with different answers, and the secret."""

@@ -1,4 +1,4 @@
-"""An environment made of the tools of an MCP server (Model Context Protocol), whoever wrote it."""
+"""An environment made of the tools of an MCP server (Model Context Protocol), ours or of others."""
 
 from __future__ import annotations
 
@@ -157,13 +157,13 @@ class _Connection:
                     name, arguments, answer = wanted
                     try:
                         result = await client.call_tool(name, dict(arguments))
-                    except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+                    except Exception as error:  # noqa: BLE001 - the waiting caller must hear of it
                         if not answer.done():
                             answer.set_exception(_fault(error))
                     else:
                         if not answer.done():
                             answer.set_result(_call(name, arguments, result))
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the waiting caller must hear of it
             if not tools.done():
                 tools.set_exception(_fault(error))
 

@@ -66,7 +66,7 @@ class Requests:
         self._changed.set()
 
     def _navigated(self, event: dict[str, Any]) -> None:
-        """Forget what the frame's last document asked for: nobody waits for it any more."""
+        """Forget what the frame's last document asked for: nothing waits for it any more."""
         frame = event["frame"]
         is_top = "parentId" not in frame
         self._keep(

@@ -189,7 +189,7 @@ def as_budget(settings: Budget | Mapping[str, Any] | None, turns: int) -> Budget
     if settings is None or isinstance(settings, Budget):
         return settings or Budget(turns=turns)
     if unknown := sorted(settings.keys() - Budget.__dataclass_fields__.keys()):
-        hint = " (now 'announce')" if unknown == ["is_told"] else ""
+        hint = " (new name: 'announce')" if unknown == ["is_told"] else ""
         known = ", ".join(Budget.__dataclass_fields__)
         raise ConfigError(f"budget: unknown setting {unknown[0]!r}{hint}; known: {known}")
     return Budget(**settings)

@@ -159,7 +159,7 @@ class Library:
             content.get("score"),
             round(sum(turn.get("reward", 0.0) for turn in turns), 6),
             len(turns),
-            sum(_drawn(turn) for turn in turns),
+            sum(_sampled_tokens(turn) for turn in turns),
             sum(turn.get("invalid_action") is not None for turn in turns),
             "advantages" in metadata,
         ]
@@ -302,7 +302,7 @@ def _whole_rows(file: Path) -> Iterator[Json]:
                 yield row
 
 
-def _drawn(turn: Mapping[str, Any]) -> int:
+def _sampled_tokens(turn: Mapping[str, Any]) -> int:
     spans: Sequence[Mapping[str, Any]] = turn.get("spans") or ()
     if spans:
         return sum(len(span["token_ids"]) for span in spans if span["sampled"])

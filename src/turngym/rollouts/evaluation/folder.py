@@ -127,7 +127,7 @@ class EvalFolder:
 
         Args:
             order: All episodes of the plan that were played.
-            results: What ``evaluation.json`` tells.
+            results: Content of ``evaluation.json``.
         """
         keys = list(order)
         write_rows(self.path / FILE, [self.rows[key] for key in keys], self._plan)
@@ -138,7 +138,7 @@ class EvalFolder:
         self._content["sessions"][-1]["ended"] = _now()
         self._write()
         others = [self.path / "tokenizer.json", *(self.path / FOLDER).glob("*.png")]
-        self._manifest.seal(
+        self._manifest.add(
             self.path / FILE,
             *(trajectories_file(self.path, env) for env in envs),
             *(file for file in others if file.exists()),
@@ -212,7 +212,7 @@ class EvalFolder:
 
 
 def plan_digest(plan: Mapping[str, Any]) -> str:
-    """Return what tells an evaluation from others, however many episodes it has."""
+    """Return the identity of an evaluation, however many episodes it has."""
     same = {key: value for key, value in plan.items() if key not in _GROWS}
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -85,8 +85,8 @@ def bootstrap_ratio(sums_T: FloatArray, counts_T: FloatArray) -> Interval | None
     at_once = max(1, _CELLS // tasks)
     parts = []
     for start in range(0, RESAMPLES, at_once):
-        drawn_RT = random.integers(tasks, size=(min(at_once, RESAMPLES - start), tasks))
-        parts.append(sums_T[drawn_RT].sum(1) / counts_T[drawn_RT].sum(1))
+        sampled_RT = random.integers(tasks, size=(min(at_once, RESAMPLES - start), tasks))
+        parts.append(sums_T[sampled_RT].sum(1) / counts_T[sampled_RT].sum(1))
     low, high = np.percentile(np.concatenate(parts), [2.5, 97.5])
     return float(low), float(high)
 

@@ -47,7 +47,7 @@ class EpisodeRow:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What tells an episode of one evaluation from the others."""
+        """The identity of an episode within one evaluation."""
         return (self.env, self.task_id, self.attempt)
 
     @property

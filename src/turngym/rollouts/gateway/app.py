@@ -278,7 +278,7 @@ class Gateway:
             return False
         if "return_token_ids" not in text and "logprobs" not in text:
             return False
-        logger.warning("upstream tells no token ids; episodes are recorded without (%s)", text)
+        logger.warning("upstream gives no token ids; episodes are recorded without (%s)", text)
         self._tokens = "no"
         return True
 
@@ -301,7 +301,7 @@ class Gateway:
                 await self._episodes.end(episode, answer.stop_reason, score=answer.score)
         return answer
 
-    # For whoever runs the agent.
+    # For the user who runs the agent.
 
     async def _health(self, request: Request) -> Response:
         from starlette.responses import JSONResponse

@@ -99,7 +99,7 @@ class Call:
     def _add_turn(self, answer: Json, usage: Mapping[str, float] | None = None) -> None:
         prompt_ids, generation = prompt_ids_of(answer), generation_of(answer)
         if self._needs_tokens and (prompt_ids is None or generation is None):
-            raise ConfigError("upstream tells no token ids with log-probs, and tokens=yes asks for")
+            raise ConfigError("upstream gives no token ids with log-probs, and tokens=yes asks for")
         read, sampled = usage_of(answer)
         counted = {
             "prompt_tokens": read or float(len(prompt_ids or ())),

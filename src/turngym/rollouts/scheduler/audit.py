@@ -18,7 +18,7 @@ from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
 from turngym.rollouts.scheduler.packing import unpack_turn
 
 _MOST_PROBLEMS = 20
-_USED_STATES = ("applied", "sealed")
+_USED_STATES = ("applied", "checkpointed")
 TOKEN_PLACES = ("trained", "masked", "dropped", "retried", "lost", "open")
 
 
@@ -193,7 +193,7 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
         if count > 1:
             report.blame(f"episode {grp}.{member} was consumed by {count} updates")
     for grp, member in db.execute(
-        "SELECT grp, member FROM samples WHERE state IN ('reserved', 'applied', 'sealed')"
+        "SELECT grp, member FROM samples WHERE state IN ('reserved', 'applied', 'checkpointed')"
     ):
         if whole[grp, member] != 1:
             report.blame(f"episode {grp}.{member} counts as used, but no update has it")
@@ -202,7 +202,8 @@ def _check_uses(db: sqlite3.Connection, report: AuditReport) -> None:
 def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
     for grp, member, state in db.execute(
         "SELECT s.grp, s.member, s.state FROM samples s JOIN uses u USING (grp, member) "
-        "WHERE u.kind IN ('group', 'late') AND s.state NOT IN ('reserved', 'applied', 'sealed')"
+        "WHERE u.kind IN ('group', 'late') "
+        "AND s.state NOT IN ('reserved', 'applied', 'checkpointed')"
     ):
         report.blame(f"episode {grp}.{member} is in an update, but its state is {state!r}")
     for grp, member in db.execute(
@@ -213,7 +214,7 @@ def _check_states(db: sqlite3.Connection, report: AuditReport) -> None:
         "SELECT s.grp, s.member, u.step FROM samples s JOIN uses u USING (grp, member) "
         "JOIN steps t USING (step) WHERE u.kind IN ('group', 'late') AND "
         "((s.state = 'applied' AND t.state = 'reserved') OR "
-        "(s.state = 'sealed' AND t.state <> 'sealed'))"
+        "(s.state = 'checkpointed' AND t.state <> 'checkpointed'))"
     ):
         report.blame(f"episode {grp}.{member} is ahead of update {step}, which has it")
     for grp, member, outcome in db.execute(

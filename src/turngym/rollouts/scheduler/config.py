@@ -126,7 +126,7 @@ class DeadlineConfig(StrictModel):
 
 
 class PlayConfig(StrictModel):
-    """How episodes are played, whoever asks for them."""
+    """How episodes are played, for training, evaluation and simulation alike."""
 
     concurrency: int = Field(default=128, ge=1)
     """Episodes alive at once."""

@@ -169,7 +169,7 @@ class Dispatcher:
         return True
 
     def close_round(self) -> None:
-        """In the modes with barriers: let nobody in until all who run have ended."""
+        """In the modes with barriers: let no episode in until all that run have ended."""
         if self._config.barrier != "none" and self._running:
             self._round_open = False
 
@@ -273,7 +273,7 @@ class Dispatcher:
                 if context.ledger is not None and episode.uncommitted_tokens:
                     context.ledger.lose(job.key, episode.retry, episode.uncommitted_tokens)
                 raise
-            if episode.drop_reason is None and not episode.stop_asked:  # nobody of ours asked
+            if episode.drop_reason is None and not episode.stop_asked:  # not at our request
                 ended, broken = faulted(job.spec, SELF_CANCELLED), True
         except EnvironmentFault as fault:
             ended = faulted(job.spec, message_of(fault))
@@ -309,7 +309,7 @@ class Dispatcher:
                     waiter.set_result(None)
 
     def _conclude(self, episode: RunningEpisode, ended: Trajectory | CannotReplay | None) -> None:
-        """Account for what ended, and begin what that allows in the same breath."""
+        """Account for what ended, and begin what that allows before anything else runs."""
         context = self._context
         episode.concluded = True
         context.alive()
@@ -473,6 +473,6 @@ def _own_tokens(job: QueuedEpisode) -> int:
 
 
 def _lost(episode: RunningEpisode) -> int:
-    """Return the sampled tokens of a try that nobody trains on, those of an unfinished turn too."""
+    """Return the sampled tokens of a try that is dropped, those of an unfinished turn too."""
     own = episode.turns[episode.job.trained_to :]
     return episode.uncommitted_tokens + sum(turn.num_sampled_tokens for turn in own)

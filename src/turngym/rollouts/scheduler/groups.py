@@ -208,7 +208,7 @@ class OpenGroup:
 def closes(group: OpenGroup, config: GroupConfig, *, overdue: bool) -> bool:
     """Return whether ``group`` closes now.
 
-    It does when its members are complete, when nobody is waited for any more, and, with its quorum
+    It does when its members are complete, when none is waited for any more, and, with its quorum
     there, when it is overdue.
     """
     if group.closed:

@@ -24,7 +24,7 @@ from turngym.errors import ConfigError, RecordError, TrainingError
 from turngym.manifest import Manifest
 from turngym.rollouts.scheduler import ledger_schema as sql
 from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
-from turngym.rollouts.scheduler.ledger_files import LedgerSeal, log_damage
+from turngym.rollouts.scheduler.ledger_files import LedgerDigests, log_damage
 from turngym.tasks.base import Task
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Ledger:
 
     Args:
         path: The file; made if it is not there.
-        threaded: Write in a thread of its own, so that a slow disk holds up nobody. Without it the
+        threaded: Write in a thread of its own, so that a slow disk holds up no turn. Without it the
             event loop writes, once per turn of the loop: the same order at every run.
         durable: Flush to the disk at every commit, for machines that may lose power.
         manifest: Of the folder; keeps the digests of the files, which are compared first.
@@ -72,7 +72,7 @@ class Ledger:
         """Called in the event loop when ``trouble`` comes or goes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock_file = _locked(path)
-        self._seal = None if manifest is None else LedgerSeal(path, manifest)
+        self._digests = None if manifest is None else LedgerDigests(path, manifest)
         try:
             self._db = self._open(durable=durable)
         except BaseException:
@@ -91,16 +91,16 @@ class Ledger:
         self._failure: Exception | None = None
 
     def _open(self, *, durable: bool) -> sqlite3.Connection:
-        if self._seal is not None:
-            self._seal.check()
+        if self._digests is not None:
+            self._digests.check()
         if damage := log_damage(self.path):
             raise RecordError(
                 f"{damage}; delete it to go on from the newest checkpoint: what was played since "
                 "is played again"
             )
         db = open_database(self.path, durable=durable)
-        if self._seal is not None:
-            self._seal.begin(db)
+        if self._digests is not None:
+            self._digests.begin(db)
         return db
 
     # What happens to groups and episodes. All of it returns at once.
@@ -205,7 +205,7 @@ class Ledger:
 
     def mark_checkpointed(self, version: int) -> None:
         """Enter that the weights of ``version`` are in a checkpoint: earlier steps are for good."""
-        self._add((sql.SEAL_SAMPLES, (version,)), (sql.SEAL, (version,)))
+        self._add((sql.CHECKPOINT_SAMPLES, (version,)), (sql.CHECKPOINT, (version,)))
 
     # Waiting and closing.
 
@@ -243,10 +243,10 @@ class Ledger:
         if self._thread is not None:
             self._thread.join()
         try:
-            if self._seal is None or self._is_closed:
+            if self._digests is None or self._is_closed:
                 self._db.close()
             else:
-                self._seal.close(self._db)
+                self._digests.close(self._db)
         finally:
             self._is_closed = True
             self._lock_file.close()
@@ -324,7 +324,7 @@ class Ledger:
                     self._call(self._tell, f"{self.path}: {error}")
                     if self._closing:
                         return
-                    threading.Event().wait(_RETRY_S)  # a full disk tells nobody when it is not
+                    threading.Event().wait(_RETRY_S)  # no event says that a full disk has room
                     continue
                 self._call(self._tell, None)
                 self._call(self._settle, len(batch))
@@ -346,12 +346,14 @@ class Ledger:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
-        if self._seal is not None:
-            self._keep_digests(self._seal, batch)
+        if self._digests is not None:
+            self._keep_digests(self._digests, batch)
 
-    def _keep_digests(self, seal: LedgerSeal, batch: Sequence[Operation]) -> None:
+    def _keep_digests(self, digests: LedgerDigests, batch: Sequence[Operation]) -> None:
         try:
-            seal.committed(self._db, is_due=any(statement == sql.SEAL for statement, _ in batch))
+            digests.committed(
+                self._db, is_due=any(statement == sql.CHECKPOINT for statement, _ in batch)
+            )
         except (sqlite3.Error, OSError) as error:
             logger.warning("%s: its digest cannot be kept (%s)", self.path, error)
 

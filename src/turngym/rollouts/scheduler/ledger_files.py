@@ -1,4 +1,4 @@
-"""The files of a ledger on the disk: how they are sealed, and how damage of them is found.
+"""The files of a ledger on the disk: how their digests are kept, and how damage of them is found.
 
 The database changes only when its write-ahead log is copied into it. That is done when a checkpoint
 is written and at the end, so that the digest of the database is known in between. The log has
@@ -25,7 +25,7 @@ _MOST_LOG_BYTES = 64 << 20
 ADVICE = "restore it from a copy, or delete digests.json to go on with it as it is"
 
 
-class LedgerSeal:
+class LedgerDigests:
     """Keeps the digests of a ledger's files in a manifest.
 
     Args:
@@ -58,7 +58,7 @@ class LedgerSeal:
             self._manifest.forget(self._log)
             self._manifest.mark(self._path, 0)
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._manifest.seal(self._path)
+            self._manifest.add(self._path)
         elif self._log not in self._manifest and self._log.stat().st_size >= _HEADER.size:
             self._manifest.mark(self._log, _HEADER.size)  # which log it is, and that there is one
 
@@ -75,7 +75,7 @@ class LedgerSeal:
             reader.close()
             return
         db.close()
-        self._manifest.seal(self._path)
+        self._manifest.add(self._path)
 
 
 def log_of(path: Path) -> Path:

@@ -4,11 +4,11 @@
     samples   one row an episode: its state, its newest retry, and why it was dropped
     tries  one row a try: seeds, how it ended, tokens sampled in a turn that never ended
     turns     one row a finished turn: the packed turn, its tokens and their oldest version
-    steps     one row an update: reserved, applied, sealed by a checkpoint
+    steps     one row an update: reserved, applied, checkpointed
     uses      one row an episode (or a range of its turns) that an update trained on
 
-States of a sample: created, running, finished, ready, reserved, applied, sealed; or dropped, with a
-reason. ``retry`` is a fencing token: rows of a try that is not the newest are refused.
+States of a sample: created, running, finished, ready, reserved, applied, checkpointed; or dropped,
+with a reason. ``retry`` is a fencing token: rows of a try that is not the newest are refused.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ APPLY_SAMPLES = """
 UPDATE samples SET state = 'applied' WHERE state = 'reserved' AND (grp, member) IN (
   SELECT grp, member FROM uses WHERE step = ?1 AND kind IN ('group', 'late'))
 """
-SEAL_SAMPLES = """
-UPDATE samples SET state = 'sealed' WHERE state IN ('reserved', 'applied') AND (grp, member) IN (
+CHECKPOINT_SAMPLES = """
+UPDATE samples SET state = 'checkpointed'
+WHERE state IN ('reserved', 'applied') AND (grp, member) IN (
   SELECT u.grp, u.member FROM uses u JOIN steps s USING (step)
-  WHERE u.step < ?1 AND s.state <> 'sealed' AND u.kind IN ('group', 'late'))
+  WHERE u.step < ?1 AND s.state <> 'checkpointed' AND u.kind IN ('group', 'late'))
 """
-SEAL = "UPDATE steps SET state = 'sealed' WHERE step < ?1 AND state <> 'sealed'"
+CHECKPOINT = "UPDATE steps SET state = 'checkpointed' WHERE step < ?1 AND state <> 'checkpointed'"
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"

@@ -49,7 +49,7 @@ class Recovery:
 def recover(ledger: Ledger, version: int, *, seed: Callable[[int], int]) -> Recovery:
     """Return what ``ledger`` holds for a trainer whose weights are at ``version``.
 
-    ``seed`` gives the root of a group's seeds. Marks earlier steps as sealed.
+    ``seed`` gives the root of a group's seeds. Marks earlier steps as checkpointed.
     Tokens of versions that are lost (n > ``version``) count as sampled
     as far before it as they were after: their distance in updates goes there and back.
 
@@ -91,7 +91,7 @@ def _recover(ledger: Ledger, version: int, seed: Callable[[int], int]) -> Recove
     reader = _Reader(db, seed)
     highest = db.execute("SELECT MAX(id) FROM groups").fetchone()[0]
     found = Recovery(next_index=highest + 1)
-    for (step,) in db.execute("SELECT step FROM steps WHERE state <> 'sealed' ORDER BY step"):
+    for (step,) in db.execute("SELECT step FROM steps WHERE state <> 'checkpointed' ORDER BY step"):
         found.batches[step] = reader.batch(step)
     for index, state in db.execute("SELECT id, state FROM groups WHERE state IN ('open', 'ready')"):
         if state == "open":
@@ -116,11 +116,11 @@ def with_transaction(db: sqlite3.Connection, work: Any, *args: Any) -> None:
 
 def _roll(db: sqlite3.Connection, version: int) -> None:
     """Roll the ledger to the trainer's version and begin a new lineage."""
-    db.execute(sql.SEAL_SAMPLES, (version,))
-    db.execute(sql.SEAL, (version,))
+    db.execute(sql.CHECKPOINT_SAMPLES, (version,))
+    db.execute(sql.CHECKPOINT, (version,))
     db.execute("UPDATE steps SET state = 'reserved' WHERE step >= ?", (version,))
     db.execute(
-        "UPDATE samples SET state = 'reserved' WHERE state IN ('applied', 'sealed') AND "
+        "UPDATE samples SET state = 'reserved' WHERE state IN ('applied', 'checkpointed') AND "
         "(grp, member) IN (SELECT grp, member FROM uses "
         "WHERE step >= ? AND kind IN ('group', 'late'))",
         (version,),

@@ -1,4 +1,4 @@
-"""What is done about faults: try again, give up an episode, shut a task out, stop the run."""
+"""What is done about faults: try again, drop an episode, shut a task out, stop the run."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Allowance:
 
 
 class TurnBarrier:
-    """Lets episodes take their turns together: nobody acts before all have stepped."""
+    """Lets episodes take their turns together: none acts before all have stepped."""
 
     def __init__(self) -> None:
         self._parties = 0

@@ -128,7 +128,7 @@ class RolloutScheduler:
     # Life.
 
     async def __aenter__(self) -> Self:
-        """Make the environments, take up what an earlier process left, and begin."""
+        """Make the environments, resume what an earlier process left, and begin."""
         loop = asyncio.get_running_loop()
         self._stats = SchedulerMetrics(self.config.concurrency, loop.time())
         self._buffer = GroupBuffer(

@@ -64,7 +64,7 @@ class Slots:
         self._most = 0
 
     def take(self) -> int:
-        """Return a number that nobody has."""
+        """Return a number that is not in use."""
         if self._free:
             return heapq.heappop(self._free)
         self._most += 1

@@ -228,7 +228,7 @@ class RunningCommand:
     # Input
 
     def write(self, request: bytes, data: bytes) -> None:
-        """Feed standard input, and answer when all of ``data`` is on its way."""
+        """Write to standard input, and answer when all of ``data`` is on its way."""
         if self.stdin_fd < 0:
             self.guest.fail(request, errno.EPIPE, b"standard input is closed")
         elif self.writer:

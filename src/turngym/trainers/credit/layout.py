@@ -37,18 +37,18 @@ class Layout:
         turns = trajectory.turns
         if any(turn.starts_segment for turn in turns[1:]):
             return None
-        drawn_T = np.array([turn.num_sampled_tokens for turn in turns], dtype=np.int64)
+        sampled_T = np.array([turn.num_sampled_tokens for turn in turns], dtype=np.int64)
         all_T = np.array(
             [sum(len(span.token_ids) for span in turn.spans) for turn in turns], dtype=np.int64
         )
-        if not drawn_T.size or not drawn_T.all() or drawn_T[0] == all_T[0]:
+        if not sampled_T.size or not sampled_T.all() or sampled_T[0] == all_T[0]:
             return None
         end_T = np.cumsum(all_T)
         ids = chain.from_iterable(span.token_ids for span in trajectory.spans)
         return cls(
             token_ids_L=np.fromiter(ids, dtype=np.int64, count=int(end_T[-1])),
             prompt_T=end_T - all_T,
-            action_T=end_T - drawn_T,
+            action_T=end_T - sampled_T,
             end_T=end_T,
         )
 

@@ -182,7 +182,7 @@ def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
     return leash_N - inputs.advantages * inputs.policy_logprobs, _nowhere(inputs)
 
 
-# Any: each function takes its own settings, which the discriminator has already told apart.
+# Any: each function takes its own settings, which the discriminator has already distinguished.
 SURROGATES: Mapping[str, Callable[[SurrogateInputs, Any], tuple[Tensor, Tensor]]] = {
     "ppo_clip": ppo_clip,
     "pg": policy_gradient,

@@ -145,7 +145,7 @@ class BatchSource:
             raise TrainingError(f"update {step}: the selection has no task left to play")
         groups, extra = ((), ()) if found is None else (found.groups, found.extra)
         played = self._selection.taken()
-        if found is not None and found.replayed:  # its groups were counted for nobody
+        if found is not None and found.replayed:  # its groups were counted for no one
             played = (*played, *(group.group for group in groups))
         self._run.state.groups = self._scheduler.next_index
         faults = Counter(self._scheduler.stats.faults) - self._faults

@@ -171,7 +171,7 @@ async def _expert_episodes(
         if was_kept:
             _check_same_episodes(folder)
     if file not in folder.manifest:
-        folder.manifest.seal(file)
+        folder.manifest.add(file)
     return [t for t in read_trajectories(file) if not t.stop_reason.is_error]
 
 

@@ -3,7 +3,7 @@
 For each environment and seed one warm start is trained. Every algorithm then begins with that very
 model, meets the same training tasks in the same order and plays the same number of episodes. The
 first of these tasks are those that the expert played for the warm start; validation tasks and
-held-out tasks are nobody's.
+held-out tasks are of no split.
 
     OUT/<env>/seed-<S>/start/           the model that all begin with
     OUT/<env>/seed-<S>/warm-start/      the run that made it
@@ -169,7 +169,7 @@ def _check_keys(sources: Sequence[str], compared: Sequence[ComparedAlgo]) -> Non
         if key in _FIXED:
             raise ConfigError(
                 f"{key}: compare sets it itself, from --seeds, --budget-episodes and the rule that "
-                "nobody stops early"
+                "no run stops early"
             )
         if key.split(".")[0] == "algo":
             raise ConfigError(

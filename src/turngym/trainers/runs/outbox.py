@@ -29,7 +29,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Path, Callable[[], object]]] = deque()
-        self._is_told = False
+        self._is_reported = False
 
     @property
     def is_stuck(self) -> bool:
@@ -49,7 +49,7 @@ class Outbox:
         """Wait until everything is written. A cancellation leaves the rest unwritten."""
         await asyncio.sleep(0)
         while self._waiting:
-            await asyncio.sleep(RETRY_S)  # a full disk tells nobody when it is not
+            await asyncio.sleep(RETRY_S)  # no event says that a full disk has room
             self._try()
 
     def _try(self) -> None:
@@ -61,16 +61,16 @@ class Outbox:
                 if not is_disk_full(error):
                     self._waiting.popleft()
                     raise
-                self._tell(file)
+                self._report(file)
                 return
             self._waiting.popleft()
-        if self._is_told:
-            self._is_told = False
+        if self._is_reported:
+            self._is_reported = False
             logger.warning("there is room again; the run goes on")
 
-    def _tell(self, file: Path) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _report(self, file: Path) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             logger.error(
                 "%s: the disk is full; the run waits and loses nothing. Free some space on the "
                 "disk of %s, or stop the run with Ctrl-C and resume it later",

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it, and what it returns."""
+"""What a run reports while it goes on, and what it returns."""
 
 from __future__ import annotations
 

@@ -162,10 +162,10 @@ class RunFolder:
         self.outbox.write(next(iter(files)), write)
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json`` and seal what the run leaves behind."""
+        """Write ``summary.json`` and enter what the run leaves behind in the manifest."""
         logs = [file for file in (self.metrics, self.timings) if file.exists()]
         write_json(self.summary, summary)
-        self.manifest.seal(self.summary, *logs)
+        self.manifest.add(self.summary, *logs)
 
     def reopen(self) -> None:
         """Let a run that was done go on."""
@@ -210,7 +210,7 @@ class RunFolder:
         check_same_run(self.path, config)
         content = _read_config(self.config)
         if self.manifest.is_new:
-            self._seal_what_is_there()
+            self._enter_what_is_there()
         if content["config"] != (wanted := config.model_dump(mode="json")):
             if not has_begun(self.path):
                 self._clear()
@@ -264,7 +264,7 @@ class RunFolder:
         with self.manifest.writing(self.config):
             write_json(self.config, {**content, "config": wanted, "changes": changes})
 
-    def _seal_what_is_there(self) -> None:
+    def _enter_what_is_there(self) -> None:
         """Make the manifest of a run that has none: an earlier version began it, or it is lost."""
         if has_begun(self.path):
             logger.warning(
@@ -274,7 +274,7 @@ class RunFolder:
             )
         kept = sorted(self.trajectories.glob("*.jsonl"))
         done = [self.summary, self.metrics] if self.summary.exists() else []
-        self.manifest.seal(self.config, *kept, *done)
+        self.manifest.add(self.config, *kept, *done)
 
     def _warn_of_damage(self) -> None:
         """Name the files that are not as they were written, where the run can go on without."""

@@ -97,10 +97,10 @@ class ThompsonSampler(UniformSampler):
         """Return the best of the pool, none twice while it lasts."""
         tasks = self._tasks
         alpha_K, beta_K = tasks.difficulty.parameters(range(tasks.size), step=step)
-        drawn_K = rng.beta(alpha_K, beta_K)
-        score_K = drawn_K * (1 - drawn_K)
+        sampled_K = rng.beta(alpha_K, beta_K)
+        score_K = sampled_K * (1 - sampled_K)
         if self._config.score == "informative":
-            score_K = informative(drawn_K, tasks.group_size)
+            score_K = informative(sampled_K, tasks.group_size)
         best = np.argsort(-score_K, kind="stable").tolist()
         return [best[i % tasks.size] for i in range(count)]
 

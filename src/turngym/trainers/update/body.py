@@ -32,7 +32,7 @@ def body_of(model: PreTrainedModel) -> tuple[nn.Module, int]:
 class BodyWithHead(nn.Module):
     """A copy of a model's body, adapters merged, and one number read off its hidden states.
 
-    In fp32 and in evaluation mode, so that dropout adds no noise. The head starts at 0, and draws
+    In fp32 and in evaluation mode, so that dropout adds no noise. The head starts at 0, and uses
     no random numbers.
     """
 

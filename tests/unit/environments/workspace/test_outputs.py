@@ -58,7 +58,7 @@ def test_a_budget_counts_announces_and_extends():
 def test_a_setting_of_a_budget_that_does_not_exist_is_refused_and_an_old_one_says_the_new():
     assert as_budget({"turns": 3}, 9) == Budget(turns=3)
     assert as_budget(None, 9).turns == 9
-    with pytest.raises(ConfigError, match=r"'is_told' \(now 'announce'\)"):
+    with pytest.raises(ConfigError, match=r"'is_told' \(new name: 'announce'\)"):
         as_budget({"is_told": False}, 9)
     with pytest.raises(ConfigError, match=r"unknown setting 'turn'; known: turns, announce"):
         as_budget({"turn": 3}, 9)

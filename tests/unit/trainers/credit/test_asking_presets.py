@@ -11,7 +11,7 @@ import pytest
 
 import turngym
 from helpers import models
-from helpers.told import batch, context
+from helpers.rendered import batch, context
 from helpers.trajectories import episode, turn
 from turngym.config import load_config
 from turngym.rollouts.collect import collect

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from helpers.told import sharpened
+from helpers.rendered import sharpened
 from turngym.trainers.credit.sources.branches import (
     Branch,
     Tree,

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from helpers import models
-from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
+from helpers.rendered import (
+    batch,
+    context,
+    random_episode,
+    rendered_episode,
+    sharpened,
+    taught_to_repeat,
+)
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.layout import Layout
@@ -67,7 +74,7 @@ def test_the_placeholder_has_the_length_of_the_feedback() -> None:
 @pytest.mark.parametrize("said", ["key", "got key. door south.", "user assistant", "é 42\n", "  x"])
 @pytest.mark.parametrize("cut", [(), (0,)])
 def test_feedback_is_found_without_the_template(template: str, said: str, cut: Any) -> None:
-    episode = told([("exits", "go"), (said, "go east")], template=template, cut=cut)
+    episode = rendered_episode([("exits", "go"), (said, "go east")], template=template, cut=cut)
     renderer = Renderer(models.tokenizer(template))
     layout = Layout.of(episode)
     assert layout is not None
@@ -88,7 +95,7 @@ def test_feedback_is_found_without_the_template(template: str, said: str, cut: A
 
 def test_gains_are_those_of_plain_forward_passes() -> None:
     model, given = sharpened(), context(sharpened())
-    episode = told(SAID)
+    episode = rendered_episode(SAID)
     component = FeedbackGainSource(CONFIG, given).read(batch([episode]))["feedback_gain"]
     tokenizer = given.renderer.tokenizer
     placeholder = tokenizer.encode(CONFIG.placeholder)
@@ -117,7 +124,7 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    episodes = [random_told(rng, turns=int(rng.integers(1, 8)), attempt=i) for i in range(8)]
+    episodes = [random_episode(rng, turns=int(rng.integers(1, 8)), attempt=i) for i in range(8)]
     turns = batch(episodes)
     given = context(sharpened(architecture, kv_heads=1), max_tokens=300)
     together = FeedbackGainSource(CONFIG, given).read(turns)["feedback_gain"]
@@ -134,7 +141,7 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_temperature_of_sampling_counts() -> None:
-    turns = batch([told(SAID)])
+    turns = batch([rendered_episode(SAID)])
     given = context(sharpened())
     cold = replace(given, sampling=replace(given.sampling, temperature=0.5))
     warm_N, cold_N = (
@@ -145,8 +152,8 @@ def test_temperature_of_sampling_counts() -> None:
 
 
 def test_turns_without_usable_feedback_have_no_value() -> None:
-    good = told(SAID)
-    silent = told([SAID[0], ("", "go east"), SAID[2]])
+    good = rendered_episode(SAID)
+    silent = rendered_episode([SAID[0], ("", "go east"), SAID[2]])
     two = replace(good.turns[1], observation=good.turns[1].observation * 2)
     other = replace(good.turns[1], observation=(Message(role="user", content="got key"),))
     cases = [
@@ -174,7 +181,7 @@ def test_turns_without_usable_feedback_have_no_value() -> None:
 
 def test_feedback_that_is_used_gains_more_than_feedback_that_is_not() -> None:
     said = [("exits", "exits"), ("key", "key"), ("got", "got"), ("go", "go")]
-    turns = batch([told(said)])
+    turns = batch([rendered_episode(said)])
     config = FeedbackGain(type="feedback_gain", placeholder="got")
     found = FeedbackGainSource(config, context(taught_to_repeat())).read(turns)
     values = found["feedback_gain"].values_N
@@ -185,7 +192,7 @@ def test_feedback_that_is_used_gains_more_than_feedback_that_is_not() -> None:
 
 def test_no_gradient_reaches_the_policy() -> None:
     model = sharpened()
-    FeedbackGainSource(CONFIG, context(model)).read(batch([told(SAID)]))
+    FeedbackGainSource(CONFIG, context(model)).read(batch([rendered_episode(SAID)]))
     assert all(weight.grad is None for weight in model.parameters())
 
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from helpers import models
-from helpers.told import batch, context, random_told, sharpened, taught_to_repeat, told
+from helpers.rendered import (
+    batch,
+    context,
+    random_episode,
+    rendered_episode,
+    sharpened,
+    taught_to_repeat,
+)
 from turngym.agents.rendering import Renderer
 from turngym.errors import ConfigError
 from turngym.trainers.credit.sources import branches
@@ -43,7 +50,7 @@ def test_worked_example(form: Any, gains_a: list[float], gains_b: list[float]) -
 
 def test_gains_are_those_of_plain_forward_passes() -> None:
     model, given = sharpened(), context(sharpened())
-    episode = told(SAID, truth="key", answer="go key")
+    episode = rendered_episode(SAID, truth="key", answer="go key")
     answer = given.renderer.action("go key")
     counted = [i for i, t in enumerate(answer) if "key" in given.renderer.tokenizer.decode([t])]
     ids: list[int] = []
@@ -67,7 +74,7 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(0)
     truths = ["north", "key door", "east"]
     episodes = [
-        random_told(rng, turns=int(rng.integers(1, 8)), truth=t, answer=f"go {t} now", attempt=i)
+        random_episode(rng, turns=int(rng.integers(1, 8)), truth=t, answer=f"go {t} now", attempt=i)
         for i, t in enumerate(truths * 3)
     ]
     turns = batch(episodes)
@@ -120,7 +127,7 @@ def test_an_answer_without_the_truth_gives_nothing() -> None:
 
 
 def test_what_cannot_be_scored_is_counted_and_left_out() -> None:
-    good = told(SAID, truth="key", answer="go key", attempt=0)
+    good = rendered_episode(SAID, truth="key", answer="go key", attempt=0)
     rewritten = replace(good, turns=(*good.turns[:2], replace(good.turns[2], starts_segment=True)))
     wordless = replace(good, turns=tuple(replace(turn, spans=()) for turn in good.turns))
     cases = [
@@ -140,14 +147,16 @@ def test_what_cannot_be_scored_is_counted_and_left_out() -> None:
 
 
 def test_answers_that_do_not_fit_and_broken_weights_are_counted() -> None:
-    episode = told(SAID, truth="key", answer="go " + "key " * 300)
+    episode = rendered_episode(SAID, truth="key", answer="go " + "key " * 300)
     source = InfoGainSource(CONFIG, context())
     assert not source.read(batch([episode]))["info_gain"].has_value_N.any()
     assert source.metrics()["credit/info_gain_fallbacks"] == 1
     broken = sharpened()
     torch.nn.init.constant_(broken.get_input_embeddings().weight, float("nan"))
     source = InfoGainSource(CONFIG, context(broken))
-    component = source.read(batch([told(SAID, truth="key", answer="go key")]))["info_gain"]
+    component = source.read(batch([rendered_episode(SAID, truth="key", answer="go key")]))[
+        "info_gain"
+    ]
     assert np.isfinite(component.values_N).all()
     assert not component.has_value_N.any()
     assert source.metrics()["credit/info_gain_fallbacks"] == 1
@@ -157,7 +166,7 @@ def test_no_gradient_reaches_the_policy_and_nothing_is_random() -> None:
     model = sharpened()
     before, random_state = model.state_dict(), torch.get_rng_state()
     before = {name: tensor.clone() for name, tensor in before.items()}
-    turns = batch([told(SAID, truth="key", answer="go key")])
+    turns = batch([rendered_episode(SAID, truth="key", answer="go key")])
     InfoGainSource(PROBABILITY, context(model)).read(turns)
     assert all(weight.grad is None for weight in model.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -167,7 +176,7 @@ def test_no_gradient_reaches_the_policy_and_nothing_is_random() -> None:
 def test_a_turn_that_tells_the_answer_gains_more_than_one_that_does_not() -> None:
     """A model trained to repeat what it saw: the gain is where the truth was shown."""
     said = [(word, word) for word in ("exits", "got", "key", "exits")]
-    turns = batch([told(said, truth="key", answer="key")])
+    turns = batch([rendered_episode(said, truth="key", answer="key")])
     values = (
         InfoGainSource(PROBABILITY, context(taught_to_repeat())).read(turns)["info_gain"].values_N
     )
@@ -178,7 +187,7 @@ def test_a_turn_that_tells_the_answer_gains_more_than_one_that_does_not() -> Non
 def test_shuffled_gains_are_the_same_numbers_elsewhere() -> None:
     """And again the same in the same batch, which a resumed run needs."""
     said = [(word, word) for word in ("exits", "got", "key", "exits", "door", "north", "south")]
-    turns = batch([told(said, truth="key", answer="key")])
+    turns = batch([rendered_episode(said, truth="key", answer="key")])
     config = InfoGain(type="info_gain", shuffled=True)
     true, dealt, again = (
         InfoGainSource(one, context(sharpened())).read(turns)["info_gain"].values_N

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers import models
-from helpers.told import batch, context, sharpened, told
+from helpers.rendered import batch, context, rendered_episode, sharpened
 from turngym.agents.engine.models import add_lora
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.sources.learned import ExampleBuffer, Row, episode_rows
@@ -71,7 +71,7 @@ def games(rng: np.random.Generator, tasks: int = 12) -> TurnBatch:
         words = [[truth if turn == place else other for turn in range(2)], [other, other]]
         found.append(
             [
-                told(
+                rendered_episode(
                     [("exits", word) for word in said],
                     rewards=[0, float(attempt == 0)],
                     truth=truth,
@@ -110,7 +110,7 @@ def test_advantages_are_mean_log_ratios_behind_the_truth() -> None:
         for weight in critic._model.parameters():
             weight *= 3.0
     given = context(model)
-    episode = told([("exits", "go"), ("got", "key")], truth="key")
+    episode = rendered_episode([("exits", "go"), ("got", "key")], truth="key")
     prefix = truth_prefix(given.renderer, "key")
     rows = critic.with_reference(episode_rows(episode, prefix=prefix))
     [found] = critic.log_ratios(rows)
@@ -153,9 +153,9 @@ def test_episodes_without_a_truth_or_without_room_are_counted() -> None:
     said = [("exits", "go"), ("got", "key")]
     turns = batch(
         [
-            told(said, truth="key", rewards=[0, 1], attempt=0),
-            told(said, rewards=[0, 0], attempt=1),
-            told(said, truth="key " * 400, rewards=[0, 0], attempt=2),
+            rendered_episode(said, truth="key", rewards=[0, 1], attempt=0),
+            rendered_episode(said, rewards=[0, 0], attempt=1),
+            rendered_episode(said, truth="key " * 400, rewards=[0, 0], attempt=2),
         ]
     )
     source = PrivilegedSource(CONFIG.model_copy(update={"warmup_updates": 0}), context())
@@ -170,7 +170,8 @@ def test_episodes_without_a_truth_or_without_room_are_counted() -> None:
 def test_only_strictly_worse_attempts_make_pairs() -> None:
     said = [("exits", "go")]
     attempts = [
-        told(said, truth="key", rewards=[r], attempt=i) for i, r in enumerate([0, 1, 1, 0.5])
+        rendered_episode(said, truth="key", rewards=[r], attempt=i)
+        for i, r in enumerate([0, 1, 1, 0.5])
     ]
     turns = batch(attempts, [replace(attempts[0], policy_seed=9)])
     source = PrivilegedSource(CONFIG, context())
@@ -199,7 +200,7 @@ def test_a_resumed_run_goes_on_to_the_bit() -> None:
 
 
 def test_a_critic_that_had_nothing_to_learn_from_is_resumed_too() -> None:
-    alone = batch([told([("exits", "go")], truth="key", rewards=[1])])
+    alone = batch([rendered_episode([("exits", "go")], truth="key", rewards=[1])])
     first = PrivilegedSource(CONFIG, context())
     first.read(alone)
     resumed = PrivilegedSource(CONFIG, context(sharpened()))

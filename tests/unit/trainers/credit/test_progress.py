@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers import models
-from helpers.told import batch, context, sharpened, told
+from helpers.rendered import batch, context, rendered_episode, sharpened
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.group.terms import rewards_to_go
 from turngym.trainers.credit.sources.learned import (
@@ -41,8 +41,8 @@ def fixture() -> TurnBatch:
     said = [("exits", "go"), ("got", "key"), ("door", "go")]
     return batch(
         [
-            told(said, rewards=[0, 0, 1], attempt=0),
-            told(said, rewards=[0, 0, 0], attempt=1, invalid=[1]),
+            rendered_episode(said, rewards=[0, 0, 1], attempt=0),
+            rendered_episode(said, rewards=[0, 0, 0], attempt=1, invalid=[1]),
         ]
     )
 
@@ -77,7 +77,7 @@ def games(rng: np.random.Generator, count: int) -> list[Any]:
             words[int(rng.integers(3))] = "key"
         said = [(str(rng.choice(["exits", "door"])), str(word)) for word in words]
         stop = StopReason.TERMINATED if won else StopReason.TRUNCATED_TURNS
-        found.append(told(said, rewards=[0, 0, float(won)], attempt=attempt, stop=stop))
+        found.append(rendered_episode(said, rewards=[0, 0, float(won)], attempt=attempt, stop=stop))
     return found
 
 
@@ -183,7 +183,7 @@ def test_memory_budget_changes_nothing() -> None:
 
 
 def test_rewritten_history_is_one_row_each_but_one_episode() -> None:
-    episode = told([("exits", "go"), ("got", "key"), ("door", "go")], rewards=[0, 0, 1])
+    episode = rendered_episode([("exits", "go"), ("got", "key"), ("door", "go")], rewards=[0, 0, 1])
     turns = (*episode.turns[:2], replace(episode.turns[2], starts_segment=True))
     rewritten = replace(episode, turns=turns)
     rows = episode_rows(rewritten)
@@ -222,7 +222,7 @@ def test_packs_keep_examples_whole_and_within_the_budget() -> None:
 
 def test_the_buffer_forgets_the_oldest() -> None:
     buffer = ExampleBuffer(3)
-    rows = episode_rows(told([("exits", "go")]))
+    rows = episode_rows(rendered_episode([("exits", "go")]))
     buffer.add([TrainingExample(rows=rows, outcome=float(n)) for n in range(5)])
     drawn = buffer.sample(9, np.random.default_rng(0))
     assert sorted(example.outcome for example in drawn) == [2.0, 3.0, 4.0]

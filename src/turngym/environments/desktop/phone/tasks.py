@@ -30,7 +30,7 @@ _CHOICES = {
     "Screen timeout": ("15 seconds", "1 minute", "5 minutes", "30 minutes"),
     "Text size": ("Small", "Normal", "Large"),
 }
-_DRAWS = 1_000
+_MAX_SAMPLES = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class PhoneProblem(ScriptedProblem):
 
 def sample_problem(kind: str, rng: Random, split: Split) -> PhoneProblem:
     """Return the first problem of ``kind`` that belongs to ``split``, which its content decides."""
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_SAMPLES):
         start = _start(rng)
         wanted = copy.deepcopy(start)
         goal, script, truth = GENERATORS[kind](rng, wanted)
         if split_of(f"{goal}\n{start}") == split:
             return PhoneProblem(goal=goal, start=start, wanted=wanted, script=script, truth=truth)
-    raise ConfigError(f"{kind}: no problem of split {split!r} in {_DRAWS} draws")
+    raise ConfigError(f"{kind}: no problem of split {split!r} in {_MAX_SAMPLES} samples")
 
 
 Made = tuple[str, tuple[Step, ...], str | None]

@@ -19,7 +19,7 @@ GENERATORS: dict[str, ProblemGenerator] = {
     **NOTES, **FOLDERS, **CALCULATOR, **SHEETS, **SETTINGS, **ACROSS,
 }  # fmt: skip
 """Kind to what makes its problems."""
-_DRAWS = 1_000
+_MAX_SAMPLES = 1_000
 
 
 def sample_problem(kind: str, rng: Random, split: Split) -> Problem:
@@ -28,8 +28,8 @@ def sample_problem(kind: str, rng: Random, split: Split) -> Problem:
     A problem belongs to a split by its own content, so none is ever in both.
     """
     generator = GENERATORS[kind]
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_SAMPLES):
         problem = generator(rng)
         if split_of(f"{problem.goal}\n{sorted(problem.files.items(), key=str)}") == split:
             return problem
-    raise ConfigError(f"{kind}: no problem of split {split!r} in {_DRAWS} draws")
+    raise ConfigError(f"{kind}: no problem of split {split!r} in {_MAX_SAMPLES} samples")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from turngym.environments.search.documents import Document, Hit
 from turngym.errors import ConfigError
 
 
-class StoredBackend:
+class StoredBackend(ABC):
     """An engine that ranks document numbers. Write ``rank``.
 
     Args:
@@ -25,9 +26,9 @@ class StoredBackend:
         self._memory = QueryMemory()
         self.num_documents = self._store.num_documents
 
+    @abstractmethod
     def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
         """Return number and score of the ``k`` best documents, the best first."""
-        raise NotImplementedError
 
     def search(self, query: str, k: int) -> list[Hit]:
         return self._memory.get(query, k, self._search)

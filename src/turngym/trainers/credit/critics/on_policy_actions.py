@@ -80,7 +80,7 @@ def action_sample(
         advantage: Of the action.
         index: Number of the sample.
     """
-    drawn_A = np.asarray(versions, dtype=np.int64) >= 0
+    sampled_A = np.asarray(versions, dtype=np.int64) >= 0
     before = state.size
 
     def behind(values: np.ndarray, fill: float, dtype: type) -> np.ndarray:
@@ -88,10 +88,10 @@ def action_sample(
 
     return TrainingSample(
         token_ids=np.concatenate([state, np.asarray(action)]).astype(np.int64),
-        loss_mask=behind(drawn_A, 0, np.bool_),
-        turn_ids=behind(np.where(drawn_A, 0, -1), -1, np.int64),
+        loss_mask=behind(sampled_A, 0, np.bool_),
+        turn_ids=behind(np.where(sampled_A, 0, -1), -1, np.int64),
         behaviour_logprobs=behind(np.asarray(logprobs), 0, np.float32),
-        advantages=behind(np.where(drawn_A, advantage, 0), 0, np.float32),
+        advantages=behind(np.where(sampled_A, advantage, 0), 0, np.float32),
         policy_versions=behind(np.asarray(versions), -1, np.int64),
         trajectory=index,
     )

@@ -36,7 +36,7 @@ class FeedbackGainSource(StatelessSource[FeedbackGain]):
 
     ``I_t`` is the mean over the tokens of the next action of ``log pi(real feedback) - log
     pi(placeholder)``, in nats, with the policy as it is now and at its sampling temperature. The
-    last turn has no value, nor has one whose feedback is empty or cannot be told apart from the
+    last turn has no value, nor has one whose feedback is empty or cannot be distinguished from the
     chat template; ``credit/feedback_gain_fallbacks`` counts the latter, and turns of episodes with
     a rewritten history.
 
@@ -166,9 +166,9 @@ class FeedbackLocator:
         """Return the place of the feedback that ``turn`` read, in the tokens of the episode.
 
         Returns:
-            An empty slice when nothing was said; None when the feedback cannot be told apart from
-            the template: several messages, a template that looks at the content, or tokens that are
-            not the renderer's.
+            An empty slice when nothing was said; None when feedback and template cannot be
+            distinguished: several messages, a template that looks at the content, or tokens that
+            are not the renderer's.
         """
         messages = episode.turns[turn].observation
         if len(messages) != 1:

@@ -209,18 +209,18 @@ def _movies(page: ExpertView) -> Move:
     pattern = r"for (.+) movies directed by (.+) from year (\d+)"
     genre, name, year = re.findall(pattern, page.goal)[0]
     wanted = {"genre": genre, "director": name, "year": year}
-    lines = [one for one in page.elements if one.role == "textbox" or _told(one, wanted)]
+    lines = [one for one in page.elements if one.role == "textbox" or _value_for(one, wanted)]
     if lines[0].role == "textbox":  # labels stand behind their fields
         lines.reverse()
     pairs = [
-        (field, wanted[_told(label, wanted)])
+        (field, wanted[_value_for(label, wanted)])
         for label, field in pairwise(lines)
         if field.role == "textbox" and label.role != "textbox"
     ]
     return _fields(page, *pairs) or _submit(page)
 
 
-def _told(one: Element, wanted: dict[str, str]) -> str:
+def _value_for(one: Element, wanted: dict[str, str]) -> str:
     """Return the key that a label is about, or nothing."""
     is_label = one.role in ("text", "heading") and "movie" not in one.name.lower()
     return next((key for key in wanted if is_label and key in one.name.lower()), "")

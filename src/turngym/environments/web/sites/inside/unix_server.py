@@ -26,7 +26,7 @@ class Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def get_request(self) -> tuple[Any, Any]:
         connection, _ = super().get_request()
-        return connection, ("127.0.0.1", 0)  # whoever asks is one client
+        return connection, ("127.0.0.1", 0)  # all callers are one client
 
 
 class Quiet(WSGIRequestHandler):
@@ -40,7 +40,7 @@ class Quiet(WSGIRequestHandler):
 
 
 def serve(application: Callable[..., Any], socket: str) -> None:
-    """Serve until killed, or until whoever started this is gone."""
+    """Serve until killed, or until the parent is gone."""
     server = Server(socket, Quiet)  # type: ignore[arg-type]  # typeshed knows host and port only
     server.set_app(application)
     say_ready()
@@ -54,6 +54,6 @@ def say_ready() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of standard input, which comes when whoever started this is gone."""
+    """Wait for the end of standard input, which comes when the parent is gone."""
     sys.stdin.read()
     os.killpg(0, signal.SIGKILL)  # whatever else was started goes, too

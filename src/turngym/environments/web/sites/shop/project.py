@@ -96,7 +96,7 @@ def set_up(data: Path) -> Clock:
 
 
 def name_lists_by_number() -> None:
-    """Give wish lists keys that are the same each time; the program draws them."""
+    """Give wish lists keys that are the same each time; the program makes them up."""
     from oscar.apps.wishlists import abstract_models
 
     def key(length: int, **_: str) -> str:

@@ -14,12 +14,12 @@ from turngym.agents.rendering import Renderer
 from turngym.trainers.credit.base import CreditContext, TurnBatch
 from turngym.types import Message, StopReason, TokenSpan, Trajectory, TrajectoryGroup, Turn
 
-Said = tuple[str, str]
+Exchange = tuple[str, str]
 """What the environment said, and what the agent did."""
 
 
-def told(
-    said: Sequence[Said],
+def rendered_episode(
+    said: Sequence[Exchange],
     *,
     template: str = "small",
     rewards: Sequence[float] | None = None,
@@ -54,8 +54,8 @@ def told(
             )
         )
     return Trajectory(
-        env_id="told",
-        task_id=f"told/train/{task}",
+        env_id="rendered",
+        task_id=f"rendered/train/{task}",
         env_seed=task,
         policy_seed=attempt,
         attempt=attempt,
@@ -66,14 +66,14 @@ def told(
     )
 
 
-def random_told(rng: np.random.Generator, *, turns: int, **settings: Any) -> Trajectory:
+def random_episode(rng: np.random.Generator, *, turns: int, **settings: Any) -> Trajectory:
     """Return an episode of random words."""
     words = ["go", "north", "key", "door", "east", "exits", "south.", "got"]
 
     def text() -> str:
         return " ".join(rng.choice(words, int(rng.integers(1, 6))))
 
-    return told([(text(), text()) for _ in range(turns)], **settings)
+    return rendered_episode([(text(), text()) for _ in range(turns)], **settings)
 
 
 def batch(*groups: Sequence[Trajectory]) -> TurnBatch:
@@ -128,7 +128,7 @@ def taught_to_repeat() -> Any:
         rows = [
             [
                 (token, token if span.sampled else -100)
-                for span in told([(w, w) for w in rng.choice(words, 4)]).spans
+                for span in rendered_episode([(w, w) for w in rng.choice(words, 4)]).spans
                 for token in span.token_ids
             ]
             for _ in range(16)
