@@ -42,8 +42,8 @@ def test_what_retrieval_solves_passes():
         ({"text": " "}, "incomplete"),
         ({"answer": "?!"}, "incomplete"),
         ({"plan": ()}, "incomplete"),
-        ({"text": "Where was the maker born?"}, "a query needs words that nobody told"),
-        ({"plan": PLAN[::-1]}, "a query needs words that nobody told"),
+        ({"text": "Where was the maker born?"}, "a query needs words that were not given"),
+        ({"plan": PLAN[::-1]}, "a query needs words that were not given"),
         ({"plan": (*PLAN, Lookup(query="Ada", doc="bela"))}, "a document does not exist"),
         ({"answer": "Paris"}, "the last document does not hold the answer"),
         (
