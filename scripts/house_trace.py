@@ -126,7 +126,7 @@ def turn(folder: str) -> tuple[int, int]:
     TRACE.switch(True)
     TRACE.is_on = False
     sys.modules["house_trace"] = sys.modules["__main__"]
-    knows_coroutines = importlib.util.find_spec("turngym.agents.functions") is not None
+    knows_coroutines = importlib.util.find_spec("turngym.agents.scripted") is not None
     agent = f"house_trace:{'act_async' if knows_coroutines else 'act'}"
     main(["eval", "web/miniwob-login-user", "--agent", agent, "--episodes", "1"])
     TRACE.switch(False)

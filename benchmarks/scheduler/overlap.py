@@ -38,7 +38,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.trainers.loop import train
 from turngym.trainers.runs.episode_runner import EpisodeRunner
-from turngym.trainers.selection.budgets import half_width
+from turngym.trainers.selection.policy import half_width
 from turngym.trainers.settings.train import TrainConfig
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go", "blue": "turn"}

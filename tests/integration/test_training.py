@@ -16,7 +16,7 @@ import pytest
 
 import turngym
 from helpers.signals import SIGNALS, register_for_a_while
-from turngym.agents.chat.history import SummaryHistory
+from turngym.agents.chat.prompting import SummaryHistory
 from turngym.config import load_config
 from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories

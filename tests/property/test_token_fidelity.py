@@ -17,7 +17,7 @@ import pytest
 
 from helpers.models import CHATML, tokenizer
 from turngym.agents.engine.protocol import Generation
-from turngym.rollouts.gateway.recorder import EpisodeRecorder
+from turngym.rollouts.gateway.episodes import EpisodeRecorder
 from turngym.types import Message, StopReason, Trajectory
 
 CONVERSATIONS = int(os.environ.get("TURNGYM_FIDELITY", "1000"))

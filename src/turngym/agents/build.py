@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.conversation import ChatModel
-from turngym.agents.chat.history import FullHistory, History, SummaryHistory, WindowHistory
-from turngym.agents.chat.prompting import PlainPrompting, Prompting, ReActPrompting
-from turngym.agents.chat.reflection import Reflection
+from turngym.agents.chat.prompting import (
+    FullHistory,
+    History,
+    PlainPrompting,
+    Prompting,
+    ReActPrompting,
+    Reflection,
+    SummaryHistory,
+    WindowHistory,
+)
 from turngym.agents.config import (
     AgentConfig,
     CompletionsAgentConfig,

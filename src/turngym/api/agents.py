@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from turngym.agents.config import ChatAgentConfig, CompletionsAgentConfig, LocalAgentConfig
-from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import Policy
-from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
+from turngym.agents.scripted import ExpertPolicy, FunctionPolicy, NoopPolicy, RandomPolicy
 from turngym.api.needs import need_train_extra
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, unknown_name

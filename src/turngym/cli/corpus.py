@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from turngym.cli.arguments import Json
-from turngym.cli.keyboard import interruptible
 from turngym.cli.output import print_json, progress, say
+from turngym.cli.play import interruptible
 
 app = typer.Typer(help="Build and query the index of a corpus, for search environments.")
 

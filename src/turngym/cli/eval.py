@@ -19,14 +19,14 @@ from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
 from turngym.cli.arguments import Json, complete_env, key_values
 from turngym.cli.errors import first_cause
-from turngym.cli.keyboard import interruptible, person
 from turngym.cli.output import print_json, progress, say, writable_folder
+from turngym.cli.play import interruptible, person
 from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
 from turngym.faults import describe
 from turngym.registry import EnvEntry
+from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.run import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.summary import summarize_rows
 from turngym.tasks.base import SPLITS, Split, Task
 

@@ -15,10 +15,8 @@ from typing import Annotated
 import typer
 
 from turngym import __version__
-from turngym.cli.audit import audit
 from turngym.cli.check import app as check_app
 from turngym.cli.compare import compare
-from turngym.cli.config import app as config_app
 from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.envs import envs
@@ -28,8 +26,9 @@ from turngym.cli.export import export
 from turngym.cli.play import play
 from turngym.cli.report import report
 from turngym.cli.serve import app as serve_app
-from turngym.cli.simulate import simulate
+from turngym.cli.simulate import audit, simulate
 from turngym.cli.tasks import app as tasks_app
+from turngym.cli.train import app as config_app
 from turngym.cli.train import train
 from turngym.cli.view import view
 

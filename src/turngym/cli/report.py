@@ -120,7 +120,7 @@ def _print_evaluations(
 
 def _draw(runs: Sequence[EvalRun], out: Path) -> str | None:
     """Draw the plots and return the name of the PNG; None without matplotlib."""
-    from turngym.reports.evaluation_plots import draw_evaluations
+    from turngym.reports.plots import draw_evaluations
 
     if not any(run.rows for run in runs):
         return None

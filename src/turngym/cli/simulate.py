@@ -1,4 +1,4 @@
-"""``turngym simulate``: play a whole run of the scheduler from one file, without a model."""
+"""``turngym simulate``: a run of the scheduler without a model. ``turngym audit``: an account of one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym.cli.arguments import Json
+from turngym.cli.errors import FAILED
 from turngym.cli.output import print_json, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from turngym.rollouts.scheduler.audit import AuditReport
     from turngym.rollouts.scheduler.scheduler import RolloutScheduler
+
 
 _REFRESH_S = 0.25
 
@@ -132,3 +135,43 @@ def panel(metrics: Mapping[str, float]) -> Table:
         if tokens:
             grid.add_row(name, f"{tokens:.0f}", "tokens")
     return grid
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a ledger.")],
+    as_json: Json = False,
+) -> None:
+    """Account for every episode and every token of a run."""
+    from turngym.rollouts.scheduler.audit import audit as read
+
+    report = read(run)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(report)
+    if not report.is_clean:
+        raise typer.Exit(FAILED)
+
+
+def _print(report: AuditReport) -> None:
+    rows = [
+        [what, name, str(count)]
+        for what, counts in (
+            ("updates", report.steps),
+            ("groups", report.groups),
+            ("episodes", report.episodes),
+            ("dropped, why", report.drops),
+            ("tries", report.tries),
+            ("dropped tokens", report.dropped_tokens),
+        )
+        for name, count in sorted(counts.items())
+    ]
+    print(table(["WHAT", "STATE", "COUNT"], rows))
+    print(f"\ntokens: {report.equation}")
+    print(f"resumed after a stop or crash: {report.lineages - 1} times")
+    for problem in report.problems:
+        print(f"PROBLEM: {problem}")
+    if report.num_problems > len(report.problems):
+        print(f"and {report.num_problems - len(report.problems)} more")
+    if report.is_clean:
+        print("clean: every episode was used once, or dropped for a reason, or is still open")

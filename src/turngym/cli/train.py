@@ -1,4 +1,4 @@
-"""``turngym train``: train a policy, or resume a run that was stopped."""
+"""``turngym train``: train a policy or resume a run. ``turngym config``: what a run would do."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
     from turngym.trainers.runs.progress import TrainResult
+
 
 _RUNS = Path("runs")
 _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
@@ -141,3 +142,34 @@ def _print_result(result: TrainResult) -> None:
         f"{result.episodes} episodes, {result.faults} faults, {result.seconds:.0f} s"
     )
     print(f"run folder: {result.folder}")
+
+
+app = typer.Typer(help="Look at the settings of runs.")
+
+
+@app.command()
+def recipes() -> None:
+    """List the training runs that ship: 'turngym train NAME' starts one."""
+    from turngym.trainers.settings.train import recipes as shipped
+
+    print(table(["RECIPE", "WHAT IT TRAINS"], [list(row) for row in shipped().items()]))
+
+
+@app.command()
+def show(
+    sources: Annotated[list[str], typer.Argument(metavar=SOURCES, help=SOURCES_HELP)],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, which also has what is unset.")
+    ] = False,
+) -> None:
+    """Print every setting of a training run, defaults included, as TOML that can be used again."""
+    from turngym.config import load_config, to_toml
+    from turngym.trainers.runs.needs import check_needs
+    from turngym.trainers.settings.train import TrainConfig
+
+    config = load_config(TrainConfig, sources)
+    check_needs(config)
+    if as_json:
+        print_json(config.model_dump(mode="json"))
+    else:
+        print(to_toml(config), end="")

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from turngym.sandbox.processes import ExecResult, Process, Pty, Stream
-from turngym.sandbox.session import Session
+from turngym.sandbox.processes import ExecResult, Process, Pty, Session, Stream
 
 Isolation = Literal["strong", "standard", "none"]
 """Strong: own kernel. Standard: own namespaces and seccomp filter, shared kernel. None: none."""

@@ -9,6 +9,7 @@ worst give wrong contents.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from turngym.errors import SandboxDied, SandboxFileError, SandboxFileTooLarge
 from turngym.sandbox.backends.channel import Channel, to_int
-from turngym.sandbox.base import TreeReport, printable
+from turngym.sandbox.base import Change, TreeReport, printable
 from turngym.sandbox.guest import wire
 
 CHUNK = 4 << 20
@@ -308,3 +309,48 @@ def _write_new(path: bytes, data: bytes, mode: int) -> None:
     fd = os.open(path, flags, 0o600 | (mode & 0o111))
     with os.fdopen(fd, "wb") as file:
         file.write(data)
+
+
+Manifest = dict[str, tuple[int, str]]
+"""Relative path to mode and, for a file or link, a digest of its contents."""
+
+
+def manifest(folder: Path) -> Manifest:
+    """Return paths, modes and digests of all below ``folder``; special files have no digest."""
+    found: Manifest = {}
+    for parent, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            path = os.path.join(parent, name)
+            mode = os.lstat(path).st_mode
+            content = b""
+            if stat.S_ISLNK(mode):
+                content = os.fsencode(os.readlink(path))
+            elif stat.S_ISREG(mode):
+                content = Path(path).read_bytes()
+            digest = hashlib.sha256(content).hexdigest() if content else ""
+            found[os.path.relpath(path, folder)] = (mode, digest)
+    return found
+
+
+def difference(before: Manifest, now: Manifest) -> list[Change]:
+    """Return what was written and deleted; a folder counts only when something in it does."""
+    changes = [
+        Change(path=path, kind="written")
+        for path, entry in now.items()
+        if before.get(path) != entry and not stat.S_ISDIR(entry[0])
+    ]
+    changes += [
+        Change(path=path, kind="deleted")
+        for path, entry in before.items()
+        if path not in now and not stat.S_ISDIR(entry[0])
+    ]
+    return sorted(changes, key=lambda change: change.path)
+
+
+def digest(found: Manifest) -> str:
+    """Return SHA-256 over a manifest."""
+    whole = hashlib.sha256()
+    for path, (mode, content) in sorted(found.items()):
+        for part in (os.fsencode(path), b"%o" % mode, content.encode()):
+            whole.update(len(part).to_bytes(4, "big") + part)
+    return whole.hexdigest()

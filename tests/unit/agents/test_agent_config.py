@@ -10,8 +10,12 @@ import pytest
 
 import turngym
 from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.history import SummaryHistory, WindowHistory
-from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
+from turngym.agents.chat.prompting import (
+    PlainPrompting,
+    ReActPrompting,
+    SummaryHistory,
+    WindowHistory,
+)
 from turngym.agents.config import ChatAgentConfig
 from turngym.agents.remote.chat import RemoteChat
 from turngym.api.agents import make_policy

@@ -13,9 +13,14 @@ from helpers.models import policy as tiny_policy
 from helpers.models import tokenizer
 from turngym.agents.chat.agent import ChatAgent
 from turngym.agents.chat.conversation import ChatMessage, Completion
-from turngym.agents.chat.history import SUMMARIZE, SummaryHistory, WindowHistory
-from turngym.agents.chat.prompting import PlainPrompting, ReActPrompting
-from turngym.agents.chat.reflection import Reflection
+from turngym.agents.chat.prompting import (
+    SUMMARIZE,
+    PlainPrompting,
+    ReActPrompting,
+    Reflection,
+    SummaryHistory,
+    WindowHistory,
+)
 from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Sampling

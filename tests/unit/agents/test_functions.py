@@ -11,7 +11,7 @@ import pytest
 
 import turngym
 from helpers.cli import turngym as program
-from turngym.agents.functions import FunctionPolicy, is_coroutine_function
+from turngym.agents.scripted import FunctionPolicy, is_coroutine_function
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs, rollout

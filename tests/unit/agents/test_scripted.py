@@ -3,10 +3,10 @@ import asyncio
 import pytest
 
 import turngym
-from turngym.agents.functions import FunctionPolicy
 from turngym.agents.policy import EpisodeContext, Policy
 from turngym.agents.scripted import (
     ExpertPolicy,
+    FunctionPolicy,
     InlinePolicy,
     NoopPolicy,
     RandomPolicy,

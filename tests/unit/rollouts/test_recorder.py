@@ -6,8 +6,8 @@ from turngym.agents.engine.protocol import Generation
 from turngym.agents.remote.wire import generation_of
 from turngym.agents.token_trace import TokenTrace
 from turngym.errors import PolicyFault
-from turngym.rollouts.gateway.chunks import ChunkCollector
-from turngym.rollouts.gateway.recorder import EpisodeRecorder
+from turngym.rollouts.gateway.calls import ChunkCollector
+from turngym.rollouts.gateway.episodes import EpisodeRecorder
 from turngym.types import Message, StopReason
 
 

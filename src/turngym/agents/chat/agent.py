@@ -8,9 +8,14 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from turngym.agents.chat.conversation import ChatMessage, ChatModel, Completion
-from turngym.agents.chat.history import FullHistory, History, estimated_tokens
-from turngym.agents.chat.prompting import PlainPrompting, Prompting
-from turngym.agents.chat.reflection import Reflection
+from turngym.agents.chat.prompting import (
+    FullHistory,
+    History,
+    PlainPrompting,
+    Prompting,
+    Reflection,
+    estimated_tokens,
+)
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicySession, PolicyTurn
 from turngym.errors import PolicyFault
 from turngym.seeding import derive_seed

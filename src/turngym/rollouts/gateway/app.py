@@ -37,8 +37,7 @@ from turngym.agents.serving.http import (
 from turngym.agents.serving.requests import parse
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
-from turngym.rollouts.gateway.calls import FAILED, Call
-from turngym.rollouts.gateway.chunks import only_choice, without_ours
+from turngym.rollouts.gateway.calls import FAILED, Call, only_choice, without_ours
 from turngym.rollouts.gateway.episodes import Episode, Episodes
 from turngym.rollouts.gateway.hosted import ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
@@ -111,7 +110,7 @@ class Gateway:
             ]
         tools = None
         if self._serves_tools:
-            from turngym.rollouts.gateway.mcp_server import mcp_app
+            from turngym.rollouts.gateway.hosted import mcp_app
 
             tools = mcp_app(self._speaker_s, self.call_tool)
             routes.append(Mount("/", app=tools))

@@ -27,7 +27,6 @@ from turngym.errors import (
 from turngym.sandbox.backends import docker_engine, refusals
 from turngym.sandbox.backends.channel import Channel, SocketStream
 from turngym.sandbox.backends.docker_engine import OWNER_LABEL, UID, Client, creation, held_limits
-from turngym.sandbox.backends.folder_listing import digest, manifest
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
 from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
@@ -40,6 +39,7 @@ from turngym.sandbox.base import (
     SandboxSpec,
 )
 from turngym.sandbox.launcher import cgroups
+from turngym.sandbox.trees import digest, manifest
 
 MAX_PARALLEL_CALLS = 8
 """An engine saturates from a few dozen calls at once; more wait here."""

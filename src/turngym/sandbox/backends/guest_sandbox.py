@@ -30,8 +30,7 @@ from turngym.sandbox.base import (
     TreeReport,
 )
 from turngym.sandbox.guest import wire
-from turngym.sandbox.processes import ExecResult, Process, Pty, Stream, read_exit
-from turngym.sandbox.session import Session
+from turngym.sandbox.processes import ExecResult, Process, Pty, Session, Stream, read_exit
 
 STOP_GRACE_S = 10.0
 """After a time-out the guest has this long to end the command before the sandbox counts as dead."""

@@ -18,7 +18,6 @@ from typing import Literal
 
 from turngym.errors import SandboxClosed, SandboxRefused, SandboxUnavailable, SnapshotError
 from turngym.sandbox.backends.channel import Channel, SocketStream
-from turngym.sandbox.backends.folder_listing import difference, digest, manifest
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of
 from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.backends.runtime import command, runtime_folder
@@ -31,6 +30,7 @@ from turngym.sandbox.base import (
     LayerRef,
     SandboxSpec,
 )
+from turngym.sandbox.trees import difference, digest, manifest
 
 RISK = "commands can do to this machine whatever I can"
 """What `UnsafeLocalBackend` wants to be given as ``accept_risk``."""

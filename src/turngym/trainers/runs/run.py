@@ -25,8 +25,7 @@ from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.runs.run_state import Phase, RunState
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.selection.batches import Chosen, with_imitation
-from turngym.trainers.selection.filters import down_sampled
+from turngym.trainers.selection.batches import Chosen, down_sampled, with_imitation
 from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig

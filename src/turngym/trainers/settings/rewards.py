@@ -13,7 +13,7 @@ from turngym.trainers.settings.credit_parts import CustomReward, Need, RewardSet
 class EnvReward(RewardSettings):
     """What the environment paid for each turn."""
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:EnvSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:EnvSource"
     asks_model: ClassVar[bool] = False
 
     type: Literal["env"] = "env"
@@ -24,7 +24,7 @@ class EnvReward(RewardSettings):
 class OutcomeReward(RewardSettings):
     """The whole return of an episode, on its last turn alone; other turns have no value."""
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:OutcomeSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:OutcomeSource"
     asks_model: ClassVar[bool] = False
 
     type: Literal["outcome"]
@@ -33,7 +33,7 @@ class OutcomeReward(RewardSettings):
 class RewardParts(RewardSettings):
     """Each named part of the environment's reward as a component of its own, summed per episode."""
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:PartsSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:PartsSource"
     asks_model: ClassVar[bool] = False
 
     type: Literal["parts"]
@@ -42,7 +42,7 @@ class RewardParts(RewardSettings):
 class InvalidPenalty(RewardSettings):
     """Minus ``penalty`` on a turn whose action could not be carried out."""
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:InvalidSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:InvalidSource"
     asks_model: ClassVar[bool] = False
 
     type: Literal["invalid"]
@@ -59,7 +59,7 @@ class PotentialShaping(RewardSettings):
         Ng, Harada and Russell 1999, ICML.
     """
 
-    builder: ClassVar[str] = "turngym.trainers.credit.sources.environment:PotentialSource"
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:PotentialSource"
     needs: ClassVar[frozenset[Need]] = frozenset({"potential"})
     asks_model: ClassVar[bool] = False
 

@@ -67,7 +67,7 @@ SamplerConfig = Annotated[Uniform | Thompson | Bandit, Field(discriminator="type
 class FixedBudget(SelectionPart):
     """``rollout.group_size`` attempts at each task."""
 
-    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:fixed"
+    builder: ClassVar[str | None] = "turngym.trainers.selection.policy:fixed"
 
     type: Literal["fixed"] = "fixed"
 
@@ -88,7 +88,7 @@ class _SharedBudget(SelectionPart):
 class VarianceBudget(_SharedBudget):
     """Attempts in proportion to the estimated standard deviation of success (GDRO)."""
 
-    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:by_variance"
+    builder: ClassVar[str | None] = "turngym.trainers.selection.policy:by_variance"
     returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["variance"]
@@ -97,7 +97,7 @@ class VarianceBudget(_SharedBudget):
 class ConfidenceBudget(_SharedBudget):
     """Attempts one by one to the task whose success would become clearer by most (XRPO)."""
 
-    builder: ClassVar[str | None] = "turngym.trainers.selection.budgets:by_confidence"
+    builder: ClassVar[str | None] = "turngym.trainers.selection.policy:by_confidence"
     returns_to_tasks: ClassVar[bool] = True
 
     type: Literal["confidence"]

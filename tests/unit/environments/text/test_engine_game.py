@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 from turngym import registry
-from turngym.agents.functions import FunctionPolicy
+from turngym.agents.scripted import FunctionPolicy
 from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text import base

@@ -14,7 +14,7 @@ from turngym.reports.viewer.library import (
     read_about,
     read_metrics_of,
 )
-from turngym.reports.viewer.timeline import read_timeline
+from turngym.reports.viewer.page import read_timeline
 
 
 @pytest.fixture

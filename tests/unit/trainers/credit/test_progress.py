@@ -12,7 +12,7 @@ import torch
 from helpers import models
 from helpers.rendered import batch, context, rendered_episode, sharpened
 from turngym.trainers.credit.base import TurnBatch
-from turngym.trainers.credit.group.terms import rewards_to_go
+from turngym.trainers.credit.group.group_relative import rewards_to_go
 from turngym.trainers.credit.sources.learned import (
     ExampleBuffer,
     Row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_allclose
 
-from turngym.trainers.credit.group.terms import outcomes, rewards_to_go
+from turngym.trainers.credit.group.group_relative import outcomes, rewards_to_go
 
 LAST = np.array([False, False, True, False, False, True])
 

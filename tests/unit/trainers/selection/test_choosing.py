@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.trainers.selection.budgets import (
+from turngym.trainers.selection.policy import (
     attempts_for,
     half_width,
     rounded,
     variance_shares,
 )
-from turngym.trainers.selection.difficulty import Difficulty, informative
 from turngym.trainers.selection.samplers import (
     BanditSampler,
+    Difficulty,
     SampledTasks,
     ThompsonSampler,
     UniformSampler,
     advantage_size,
+    informative,
     probabilities,
 )
 from turngym.trainers.settings.selection import (

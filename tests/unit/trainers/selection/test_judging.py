@@ -14,8 +14,14 @@ from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import Task
 from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.samples import to_samples
-from turngym.trainers.selection.batches import chosen, trained_part, with_imitation
-from turngym.trainers.selection.filters import down_sampled, most_varied, reason_to_drop
+from turngym.trainers.selection.batches import (
+    chosen,
+    down_sampled,
+    most_varied,
+    reason_to_drop,
+    trained_part,
+    with_imitation,
+)
 from turngym.trainers.selection.past import (
     SelfImitation,
     SuccessReplayer,
