@@ -1,4 +1,4 @@
-"""``turngym simulate``: a run of the scheduler without a model. ``turngym audit``: an account of one."""
+"""``turngym simulate``: the scheduler without a model. ``turngym audit``: an account of a run."""
 
 from __future__ import annotations
 
