@@ -53,7 +53,7 @@ class CheckReport:
     results: list[CheckResult] = field(default_factory=list)
 
     def run(self, name: str, check: Callable[[], None], *, required: bool = True) -> bool:
-        """Carry out ``check``, note its result and return whether it passed.
+        """Carry out ``check``, ``required`` or not, note its result and return whether it passed.
 
         What it raises beyond ``Broken`` and ``NotRun`` is a failure too: an exception of what is
         being checked.

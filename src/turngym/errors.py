@@ -153,5 +153,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") 
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
-    """Return the error for an optional part that is not installed, with the install line."""
+    """Return the error, install line included, for ``what`` needs the missing ``extra``."""
     return MissingExtraError(f"{what} needs the extra {extra!r}: pip install 'turngym[{extra}]'")

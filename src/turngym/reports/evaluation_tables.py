@@ -60,7 +60,7 @@ def evaluations_json(
 def markdown(
     runs: Sequence[EvalRun], comparisons: Sequence[Comparison], *, image: str | None = None
 ) -> str:
-    """Return a page with one table for each run, and one of the differences."""
+    """Return a page with a table for each run, one of the differences, and a link to ``image``."""
     lines = ["# Evaluations", ""]
     for run in runs:
         unfinished = "" if run.is_finished else " (unfinished)"
@@ -134,12 +134,12 @@ def _difference_row(found: Comparison) -> list[str]:
 
 
 def percent(found: Measure | None, *, signed: bool = False) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"``, or a dash when there is no number."""
+    """Return ``"45.0 % [35.6, 54.8]"``, ``signed`` or not; a dash when there is no number."""
     return "–" if found is None else texts.percent(found.value, found.interval, signed=signed)
 
 
 def figure(found: Measure | None, digits: int = 2, *, signed: bool = False) -> str:
-    """Return ``"0.51 [0.45, 0.57]"``, or a dash when there is no number."""
+    """Return ``"0.51 [0.45, 0.57]"``, or a dash; ``digits`` and ``signed`` as in ``texts``."""
     if found is None:
         return "–"
     return texts.figure(found.value, found.interval, digits, signed=signed)

@@ -68,7 +68,7 @@ _TURN: Mapping[str, str] = {
 
 
 def columns(rows: Rows, *, tokens: bool) -> dict[str, str]:
-    """Return the columns of a table with their types."""
+    """Return the columns of the ``rows`` of a table with their types."""
     own = _EPISODE if rows == "episodes" else _TURN
     starts = {"token_starts": "list:int"} if rows == "episodes" else {}
     return {**_IDS, **own, **_ENDS, **({**_TOKENS, **starts} if tokens else {})}
@@ -220,7 +220,7 @@ def write_csv(rows: Iterable[Row], names: Sequence[str], file: IO[str]) -> int:
 
 
 def write_parquet(rows: Iterable[Row], kinds: Mapping[str, str], path: Path) -> int:
-    """Write one Parquet file and return how many rows there are.
+    """Write one Parquet file with columns of these ``kinds``; return how many rows there are.
 
     Raises:
         MissingExtraError: pyarrow is not installed.

@@ -96,7 +96,7 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
 
 
 def percent(found: Estimate, *, signed: bool = False) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"``."""
+    """Return ``"45.0 % [35.6, 54.8]"``, ``signed`` or not."""
     return percent_of(found.mean, (found.low, found.high), signed=signed)
 
 

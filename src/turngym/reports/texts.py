@@ -28,7 +28,7 @@ def figure(
 def percent(
     share: float | None, interval: Sequence[float | None] | None = None, *, signed: bool = False
 ) -> str:
-    """Return ``"45.0 % [35.6, 54.8]"`` for a share in [0, 1]; see ``figure``."""
+    """Return ``"45.0 % [35.6, 54.8]"`` for a share in [0, 1]; interval, sign as in ``figure``."""
     return _text(share, interval, f"{'+' * signed}.1f", 100, " %")
 
 
@@ -43,7 +43,7 @@ def _text(
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
+    """Return the lines of a Markdown table with these ``headers`` and ``rows``."""
     lines = [f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 

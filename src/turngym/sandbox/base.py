@@ -252,13 +252,13 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Pty:
-        """Start a command on a terminal of its own."""
+        """Start a command on a terminal of its own with so many ``rows`` and ``cols``."""
 
     def session(self) -> Session:
         """Return a shell that keeps directory, variables and functions from command to command."""
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file, and the folders that lead to it.
+        """Write a file with permission bits ``mode``, and the folders that lead to it.
 
         Raises:
             SandboxFileError: The path is no regular file, or cannot be written.
@@ -273,7 +273,7 @@ class Sandbox(Protocol):
         """
 
     async def put_tree(self, source: Path, target: str) -> None:
-        """Copy a folder of the host into the sandbox; links are copied as links."""
+        """Copy a folder of the host to ``target`` in the sandbox; links are copied as links."""
 
     async def get_tree(
         self, source: str, target: Path, *, max_bytes: int, max_files: int

@@ -58,7 +58,7 @@ class ExecResult:
 
 
 def read_exit(how: bytes, number: bytes) -> Exit:
-    """Return what two fields of an answer say about an end."""
+    """Return what the fields ``how`` and ``number`` of an answer say about an end."""
     value = to_int(number, 1 << 16)
     return Exit(
         exit_code=None if how == b"signal" else value, signal=value if how == b"signal" else None
@@ -152,7 +152,7 @@ class Pty(Process):
     """A command on a terminal. ``read`` is what it shows, ``write`` is what is typed."""
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Tell the command that the terminal has another size."""
+        """Tell the command that the terminal has so many ``rows`` and ``cols`` now."""
         await self._channel.call("resize", self._job, wire.number(rows), wire.number(cols))
 
 
@@ -221,7 +221,7 @@ class Session:
         idle_timeout_s: float | None = None,
         keep_background: bool = False,
     ) -> ExecResult:
-        """Run a script as the next command; the arguments are those of `Sandbox.exec`.
+        """Run a script; ``max_output``, ``keep_background`` and others as in `Sandbox.exec`.
 
         A command that is killed leaves the state as it was before it.
         """

@@ -31,7 +31,7 @@ _MAX_LINK_WORDS = 2 * MAX_DEPTH
 async def read_file(
     channel: Channel, path: bytes, max_bytes: int, *, follow: bool = True
 ) -> tuple[bytes, int]:
-    """Return contents and permission bits of a regular file.
+    """Return contents and permission bits of a regular file; ``follow`` links or not.
 
     Raises:
         SandboxFileError: It is missing or no regular file.
@@ -57,7 +57,7 @@ async def read_file(
 
 
 async def write_file(channel: Channel, path: bytes, data: bytes, mode: int) -> None:
-    """Write a file from its start, in pieces.
+    """Write a file with permission bits ``mode`` from its start, in pieces.
 
     Raises:
         SandboxFileError: It cannot be written.

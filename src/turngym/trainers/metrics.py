@@ -88,7 +88,7 @@ class JsonLinesLogger:
         return self._file.sha256
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line."""
+        """Append one line of ``metrics``."""
         row = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._file.append(json.dumps({"step": step, **row}))
 
@@ -110,7 +110,7 @@ class TensorBoardLogger:
         self._writer: Any = SummaryWriter(str(folder))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write each finite value as a scalar."""
+        """Write each finite value of ``metrics`` as a scalar."""
         for name, value in metrics.items():
             if math.isfinite(value):
                 self._writer.add_scalar(name, value, step)

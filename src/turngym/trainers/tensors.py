@@ -15,6 +15,6 @@ def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the entries under ``name/``, without it."""
+    """Return those of ``tensors`` under ``name/``, without it."""
     prefix = f"{name}/"
     return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}

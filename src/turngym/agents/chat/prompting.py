@@ -44,7 +44,7 @@ class Prompting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainPrompting:
+class PlainPrompting(Prompting):
     """The environment's instructions and observations, word for word."""
 
     system: str = ""
@@ -75,7 +75,7 @@ class PlainPrompting:
 
 
 @dataclass(frozen=True, slots=True)
-class ReActPrompting:
+class ReActPrompting(Prompting):
     """Asks for a thought before each action. Our action formats read the last line alone.
 
     Source:
@@ -132,7 +132,7 @@ class History(Protocol):
         ...
 
 
-class FullHistory:
+class FullHistory(History):
     """Everything; the episode ends when the model's context does."""
 
     async def fit(
@@ -142,7 +142,7 @@ class FullHistory:
         return None
 
 
-class WindowHistory:
+class WindowHistory(History):
     """The system message and the last turns.
 
     Args:
@@ -170,7 +170,7 @@ class WindowHistory:
         )
 
 
-class SummaryHistory:
+class SummaryHistory(History):
     """The model's own notes of what is dropped, and the last turns word for word.
 
     Args:
@@ -270,7 +270,7 @@ class Reflection:
     async def learn(
         self, context: EpisodeContext, messages: Sequence[ChatMessage], end: EpisodeEnd, *, ask: Ask
     ) -> None:
-        """Have the model say what to do better, unless the attempt succeeded."""
+        """``ask`` the model what to do better, unless the attempt succeeded."""
         if end.score is not None and end.score >= 1.0:
             return
         how = end.stop_reason.value if end.score is None else f"score {end.score:g}"

@@ -57,7 +57,7 @@ class RateLimit:
         self._next = 0.0
 
     def reserve(self, amount: float, now: float) -> float:
-        """Return for how many seconds to wait before using ``amount``."""
+        """Return for how many seconds after ``now`` to wait before using ``amount``."""
         if not self._seconds_each:
             return 0.0
         start = max(self._next, now - self._BURST_S)
@@ -173,7 +173,7 @@ class Endpoint:
         return Reply(body=answer, usage=usage)
 
     async def stream(self, path: str, body: Body) -> AsyncGenerator[dict[str, Any], None]:
-        """Send one request and yield the chunks of its answer as they come.
+        """Send ``body`` as one request and yield the chunks of its answer as they come.
 
         Only the opening is tried again; what breaks later is raised.
 

@@ -95,7 +95,7 @@ class Answer:
 
 
 def logprob_row(text: str, logprob: float) -> Json:
-    """Return one token's entry of a chat answer's log-probs."""
+    """Return the entry of one token and its ``logprob`` in a chat answer."""
     return {
         "token": text,
         "logprob": logprob,
@@ -105,7 +105,7 @@ def logprob_row(text: str, logprob: float) -> Json:
 
 
 def tool_call_rows(answer_id: str, calls: Sequence[ToolCall]) -> list[Json]:
-    """Return tool calls as OpenAI writes them; each is named by nine letters, as templates want."""
+    """Return tool calls of ``answer_id`` as OpenAI writes them, each named by nine letters."""
     return [
         {
             "id": f"{answer_id[:8]}{place}",

@@ -242,7 +242,7 @@ def _short(error: ValueError) -> str:
 
 
 def error_response(error: BadRequest, *, close: bool = False) -> Response:
-    """Return an error as OpenAI writes it."""
+    """Return an error as OpenAI writes it; ``close`` ends the connection."""
     from starlette.responses import JSONResponse
 
     content = {"message": error.message, "type": "invalid_request_error", "code": error.code}
@@ -251,7 +251,7 @@ def error_response(error: BadRequest, *, close: bool = False) -> Response:
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Handle a ``BadRequest`` of an application."""
+    """Answer ``request`` with its ``error``, a ``BadRequest``."""
     assert isinstance(error, BadRequest)
     return error_response(error)
 

@@ -62,7 +62,7 @@ class ConversationMemory:
         answer: Message,
         generation: Generation,
     ) -> None:
-        """Note the tokens of ``messages`` and the answer to them."""
+        """Note the ``prompt`` tokens of ``messages`` and the answer to them."""
         key = _key([*messages, answer])
         ids = (*prompt, *generation.token_ids)
         self._answered[key] = _Answered(ids, hit_eos=generation.finish == "end")
@@ -93,7 +93,7 @@ class PrefixCache:
         seed: int,
         on_token: OnToken | None = None,
     ) -> Generation:
-        """Sample after ``prompt``; only what no open session has read is computed."""
+        """Sample after ``prompt``, one ``on_token`` each; what a session read is not computed."""
         known, session = self._take(prompt)
         session.reseed(seed)
         try:
@@ -129,7 +129,7 @@ class PrefixCache:
 
 
 def action_json(name: str, arguments: object) -> str:
-    """Return a tool call as the text that a model writes for it."""
+    """Return a tool call and its ``arguments`` as the text that a model writes for it."""
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 

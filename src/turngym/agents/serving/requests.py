@@ -101,7 +101,7 @@ class CompletionRequest(SamplingRequest):
 
 
 def parse(cls: type[RequestT], body: bytes) -> RequestT:
-    """Return the request in ``body``.
+    """Return ``body`` as a request of ``cls``.
 
     Raises:
         BadRequest: It is none; the message names the first field that is wrong.
@@ -110,7 +110,7 @@ def parse(cls: type[RequestT], body: bytes) -> RequestT:
 
 
 def checked(cls: type[RequestT], found: Json) -> RequestT:
-    """Return ``found`` as a request, like ``parse``."""
+    """Return ``found`` as a request of ``cls``, like ``parse``."""
     try:
         return cls.model_validate(found)
     except ValidationError as error:

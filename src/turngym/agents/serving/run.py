@@ -46,7 +46,7 @@ def url_of(sock: socket.socket) -> str:
 
 
 async def serve_until_signal(app: App, sock: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM; what is being answered is finished, or cut by a second one."""
+    """Serve ``app`` at ``sock`` until Ctrl-C or SIGTERM; a second one cuts what is answered."""
     server = _server(app)
 
     def stop() -> None:
@@ -59,7 +59,7 @@ async def serve_until_signal(app: App, sock: socket.socket) -> None:
 
 @asynccontextmanager
 async def serving(app: App, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve ``app`` inside the block; yields the address, such as ``http://127.0.0.1:4242``."""
+    """Serve ``app`` at ``host:port`` inside the block; yields ``http://127.0.0.1:4242``, say."""
     sock = bind(host, port)
     server = _server(app)
     task = asyncio.create_task(_quietly(server, sock))

@@ -118,7 +118,7 @@ def play(
     seed: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Episode:
-    """Play one episode to its end, or for ``max_turns`` turns.
+    """Play one episode from reset ``options`` as ``choose`` says, for at most ``max_turns``.
 
     Args:
         env: Which is reset first.

@@ -153,7 +153,7 @@ class AsyncTurnEnv(EpisodeCore):
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, as ``TurnEnv.reset``."""
+        """Start an episode with the ``options`` of ``TurnEnv.reset``."""
         return self._opened(await self.begin(self._open(seed, options)))
 
     async def step(self, action: str) -> Step:

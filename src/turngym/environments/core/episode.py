@@ -485,7 +485,7 @@ def add_end(outcome: Outcome, end: Outcome | None) -> None:
 
 
 def joined_info(info: Mapping[str, Any], more: Mapping[str, Any], reward: float) -> Info:
-    """Return both, with parts of the reward that sum to ``reward`` where one of them has some."""
+    """Return ``info`` and ``more``, with parts that sum to ``reward`` where one of them has any."""
     joined = {**info, **more}
     if "reward_parts" in joined:
         parts = {**info.get("reward_parts", {}), **more.get("reward_parts", {})}

@@ -39,7 +39,7 @@ class Limit(ABC):
             raise ConfigError(f"{type(self).__name__}: {name} must be more than 0, got {most}")
 
     def start(self, seen: Seen, info: Info) -> None:
-        """Begin to count anew; both are those of the reset, and ``info`` may be added to."""
+        """Begin to count anew; ``seen`` and ``info`` are of the reset, ``info`` may be added to."""
         self.spent = 0
 
     @abstractmethod

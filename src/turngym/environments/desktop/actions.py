@@ -181,5 +181,5 @@ def place_of(
 
 
 def pixels_of(arguments: Mapping[str, Any], scale: float) -> tuple[int, int]:
-    """Return the pixels of the screen that ``x`` and ``y`` of a picture at ``scale`` stand for."""
+    """Return the pixels that ``x`` and ``y`` among ``arguments`` stand for at ``scale``."""
     return round(int(arguments["x"]) / scale), round(int(arguments["y"]) / scale)

@@ -37,7 +37,7 @@ class Device(Protocol):
         """Bring ``element`` to the front, so that its place on the screen is its own."""
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
-        """Click or tap; ``button`` is ``left`` or ``right`` (a long press on a phone)."""
+        """Click or tap so many ``times``; the ``right`` ``button`` is a long press on a phone."""
 
     def move(self, x: int, y: int) -> str | None:
         """Put the pointer at a place."""
@@ -46,7 +46,7 @@ class Device(Protocol):
         """Press at ``start``, move to ``end`` and release; a swipe on a phone."""
 
     def scroll(self, x: int, y: int, *, up: bool) -> str | None:
-        """Scroll what is at a place by some lines."""
+        """Scroll what is at a place some lines ``up`` or down."""
 
     def type_text(self, text: str) -> str | None:
         """Type at the focus, at most ``MAX_TYPED`` characters."""

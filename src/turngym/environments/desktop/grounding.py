@@ -59,7 +59,7 @@ class ScreenSpec:
 
     @classmethod
     def of(cls, app: str, split: Split, seed: int) -> ScreenSpec:
-        """Return the spec of a task."""
+        """Return the spec of a task in ``app`` and ``split``."""
         if app != "files":
             return cls(app=app)
         return cls(app=app, split=split, folder=seed % FOLDERS[split])
@@ -70,7 +70,7 @@ _lock = threading.Lock()
 
 
 def known_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture | None:
-    """Return the screen when it was taken already."""
+    """Return the screen of ``spec`` at ``size`` when it was taken already."""
     return _taken.get((spec, *size))
 
 
@@ -299,7 +299,7 @@ def is_hit(point: Point, target: Box) -> bool:
 
 
 def iou(a: Box, b: Box) -> float:
-    """Return the area that two boxes share over the area that they cover, in [0, 1]."""
+    """Return the area that boxes ``a`` and ``b`` share over what they cover, in [0, 1]."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     shared = max(0.0, width) * max(0.0, height)
@@ -308,7 +308,7 @@ def iou(a: Box, b: Box) -> float:
 
 
 def edge_agreement(predicted: Box, target: Box, width: int, height: int) -> float:
-    """Return how near the four edges are, as the harmonic mean of 1 - distance / screen side.
+    """Return how near the edges of ``predicted`` and ``target`` are: harmonic mean of 1 - d / side.
 
     1 for equal boxes, and 0 once an edge is a whole screen away. Of itself it favours neither
     small nor large boxes, as hits favour small ones and overlap large ones.

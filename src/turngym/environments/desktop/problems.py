@@ -114,7 +114,7 @@ def typed(text: str) -> tuple[Action, ...]:
 
 
 def click(name: str, role: str = "", *, action: str = "click", window: str = "") -> tuple[Step]:
-    """Click the element called ``name``."""
+    """Click the element of ``role`` called ``name`` in ``window``."""
 
     def step(view: View) -> Action:
         found = find(view, name, role, window)
@@ -124,7 +124,7 @@ def click(name: str, role: str = "", *, action: str = "click", window: str = "")
 
 
 def find(view: View, name: str, role: str = "", window: str = "") -> Element:
-    """Return the first element called ``name``.
+    """Return the first element of ``role`` called ``name`` in ``window``.
 
     Raises:
         LookupError: There is none on the screen.

@@ -164,7 +164,7 @@ class Screen:
             self._display.sync()
 
     def scroll(self, x: int, y: int, *, up: bool, notches: int) -> None:
-        """Turn the wheel over ``x``, ``y``."""
+        """Turn the wheel over ``x``, ``y`` by so many ``notches``, ``up`` or down."""
         with self._boundary():
             self._fake(X.MotionNotify, x=x, y=y)
             for _ in range(notches):

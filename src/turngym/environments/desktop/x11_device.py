@@ -192,7 +192,7 @@ class X11Device(Screened):
         return problem
 
     def scroll(self, x: int, y: int, *, up: bool) -> str | None:
-        """Turn the mouse wheel over a place by three notches."""
+        """Turn the mouse wheel over a place by three notches, ``up`` or down."""
         if (problem := self._outside(x, y)) is None:
             self.screen.scroll(x, y, up=up, notches=_NOTCHES)
         return problem

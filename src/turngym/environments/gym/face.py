@@ -61,7 +61,7 @@ class GymFace(gymnasium.Env[Observation, str]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, as ``TurnEnv.reset``."""
+        """Start an episode with the ``options`` of ``TurnEnv.reset``."""
         return self._run(self.inner.reset(seed=seed, options=options))
 
     def step(self, action: str) -> Step:

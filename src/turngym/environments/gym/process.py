@@ -195,7 +195,7 @@ class ChildEnv:
 
 
 def open_reply(name: str, reply: bytes) -> Any:
-    """Return or raise what the other process packed; what would end this one becomes a fault."""
+    """Return or raise the other process's ``reply``; what would end this one becomes a fault."""
     try:
         fine, value = pickle.loads(reply)
     except BaseException as error:  # a class that only the child can import, for example

@@ -46,7 +46,7 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Write what is left of the last episode and start a new one."""
+        """Write what is left of the last episode and start a new one with ``options``."""
         self._leave("reset before its end")
         observation, info = self.env.reset(seed=seed, options=options)
         self._number += 1

@@ -75,7 +75,7 @@ def register(
 
 
 def register_entry(entry: EnvEntry, *, nondeterministic: bool = False) -> None:
-    """Register what ``entry`` describes, as ``register``."""
+    """Register what ``entry`` describes, ``nondeterministic`` or not, as ``register``."""
     if not registry.add(entry):
         return
     gymnasium.registry.pop(entry.id, None)

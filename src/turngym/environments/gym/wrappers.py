@@ -74,7 +74,7 @@ class LimitedEnv(gymnasium.Wrapper[Observation, str, Observation, str], RecordCo
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Reset the environment and the counts."""
+        """Reset the environment with ``options``, and the counts."""
         observation, info = self.env.reset(seed=seed, options=options)
         for limit in self.episode_limits:
             limit.start(observation, info)
@@ -135,7 +135,7 @@ class ExpertMatch(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
         return observation, reward, terminated, truncated, info
 
     def agreement(self, action: str, expert: str) -> float:
-        """Return how well two texts agree as actions, in [0, 1]."""
+        """Return how well ``action`` agrees with the ``expert``'s, in [0, 1]."""
         parse = self.get_wrapper_attr("action_format").parse
         own, wanted = parse(action), parse(expert)
         if not isinstance(own, Action):

@@ -140,7 +140,7 @@ def maintainer(stanza: Stanza) -> str:
 
 
 def article(stanza: Stanza, links: list[str]) -> str:
-    """Return what an article says of a package."""
+    """Return the article on the package of ``stanza``, with ``links``."""
     name = stanza["Package"].strip()
     summary, _, rest = stanza.get("Description", stanza.get("Description-en", "")).partition("\n")
     sentences = [f"{name}: {summary.strip() or 'a package'}."]

@@ -37,7 +37,7 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the harmonic mean of precision and recall of words, for the best reference.
+    """Return the F1 of the words of ``answer`` (precision and recall), for the best reference.
 
     ``2 p r / (p + r)`` over bags of normalised words. "unknown" and its like have no parts: they
     match whole or not at all.

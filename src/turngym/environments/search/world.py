@@ -79,7 +79,7 @@ class Entity:
     """What the article begins with."""
 
     def set(self, relation: str, value: Entity | int | str) -> None:
-        """Note a fact, on both sides."""
+        """Note that ``relation`` holds, on both sides."""
         self.facts[relation] = value
         if isinstance(value, Entity):
             value.referrers.setdefault(relation, []).append(self)

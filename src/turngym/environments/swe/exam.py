@@ -98,7 +98,7 @@ class Exam:
 
     @classmethod
     def load(cls, path: Path, ids: list[str]) -> Exam | None:
-        """Return what ``dump`` wrote; None where there is nothing to be read."""
+        """Return what ``dump`` wrote of the tests ``ids``; None where there is nothing."""
         try:
             content: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
             rounds = [

@@ -89,7 +89,7 @@ async def measure(
     source: Mapping[str, str],
     split: Split | None = None,
 ) -> TaskFile:
-    """Run the untouched project three times; return its description and the tests to judge with.
+    """Run the untouched ``source`` of ``split`` three times; return description and tests.
 
     Those are the tests that passed every time and whose mutants fail.
 
@@ -132,7 +132,7 @@ async def measure(
 
 
 def quick_tests(seconds: Mapping[str, float], limit_s: float) -> list[str]:
-    """Return the tests, sorted, without the slowest where all together take longer than a limit."""
+    """Return the tests, sorted; the slowest are left out where all take more than ``seconds``."""
     kept: list[str] = []
     total = 0.0
     for test in sorted(seconds, key=lambda one: (seconds[one], one)):
@@ -215,7 +215,7 @@ class Factory:
     async def make(
         self, count: int, *, parallel: int = 1, on_tried: OnTried | None = None
     ) -> TaskFile:
-        """Return ``count`` tasks, or as many as there are, those of an earlier run included.
+        """Return ``count`` tasks or as many as there are; so many ``parallel`` ones are tried.
 
         Raises:
             ConfigError: The tests of the project cannot be used.
@@ -306,7 +306,7 @@ class Factory:
         self._file.with_tasks(self._kept).write(self.path)
 
     async def attempt(self, host: SandboxHost, kind: Kind, edits: list[Edit]) -> SweRecord | str:
-        """Return a task of these edits, or why it makes none."""
+        """Return a task of ``kind`` made of these edits, or why it makes none."""
         assert self._file is not None
         broken = self._broken(kind, edits)
         if isinstance(broken, str):
@@ -389,7 +389,7 @@ async def check_record(
     packages: Path,
     timeout_s: float,
 ) -> SweRecord | str:
-    """Return ``record`` when the judge gives nothing 0 and the repair 1; else what is wrong."""
+    """Return ``record`` when the judge gives ``broken`` 0 and the repair 1; else what is wrong."""
     runner = await project_runner(host, project, packages)
     again = await runner.run(broken, record.fail_to_pass, timeout_s=timeout_s)
     if again.passed(record.fail_to_pass):

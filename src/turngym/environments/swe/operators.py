@@ -256,7 +256,7 @@ def proposals(path: str, text: str) -> list[tuple[Edit, str]]:
 
 
 def apply_edits(sources: Mapping[str, str], edits: list[Edit]) -> dict[str, str]:
-    """Return the changed files.
+    """Return those of ``sources`` that change.
 
     Raises:
         ConfigError: A file is missing or holds no such place: it is another version.

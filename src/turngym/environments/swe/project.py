@@ -148,7 +148,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def find_layout(files: Iterable[str], where: str = "project") -> Layout:
-    """Return what of ``files`` is code and what is tests.
+    """Return what of ``files`` is code and what is tests; ``where`` names them in errors.
 
     Raises:
         ConfigError: There is no code, or there are no tests.

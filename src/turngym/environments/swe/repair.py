@@ -132,7 +132,7 @@ class RepairEnv(WorkspaceEnv):
 
 
 def expert_edit(path: str, found: bytes | None, wanted: bytes) -> Action:
-    """Return the call that brings a file one hunk nearer to ``wanted``.
+    """Return the call that brings the text ``found`` one hunk nearer to ``wanted``.
 
     A hunk is as in a diff: changes with at most ``2 * _CONTEXT`` equal lines in between. Lines
     around it are added until the text to replace occurs once. What cannot be edited, or only by

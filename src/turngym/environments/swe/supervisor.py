@@ -114,7 +114,7 @@ def kill_children() -> None:
 
 
 def read_lines(reading: int, deadline: float) -> tuple[list[Any], bool]:
-    """Return what a child reported, and whether it was still at it at the deadline."""
+    """Return what a child reported at ``reading``, and whether the deadline cut it off."""
     data = b""
     while len(data) < 64 << 20:
         left = deadline - time.monotonic()
@@ -138,7 +138,7 @@ def parsed(data: bytes) -> list[Any]:
 
 
 def run_child(order: dict[str, Any], writing: int) -> int:
-    """Run the tests; only here submitted code is imported."""
+    """Run the tests of ``order``, results to ``writing``; only here submitted code is imported."""
     import random
 
     import pytest

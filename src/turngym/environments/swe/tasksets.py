@@ -56,7 +56,7 @@ class TaskSet:
                 project_place(str(file.source.get("path", "")), file.name, file.version)
 
     def get(self, split: Split, index: int) -> tuple[TaskFile, SweRecord]:
-        """Return one task and its project.
+        """Return one task of ``split`` and its project.
 
         Raises:
             ConfigError: There are fewer.
@@ -110,7 +110,7 @@ def short_name(place: str) -> str:
 
 @lru_cache(maxsize=32)
 def open_project(source: str, name: str, version: str, digest: str) -> Project:
-    """Return the project of a file of tasks.
+    """Return the project at ``source``, whose files must have this ``digest``.
 
     Raises:
         ConfigError: It is not installed, or is not the one that the tasks were made of.
@@ -150,7 +150,7 @@ def broken_of(file: TaskFile, record: SweRecord, project: Project) -> dict[str, 
 
 
 def project_place(source: str, name: str, version: str) -> Path:
-    """Return where a project is: at the path that its tasks name, or where it was installed.
+    """Return where the project of ``source`` is: at the path in it, or where it was installed.
 
     Raises:
         ConfigError: It is not there.

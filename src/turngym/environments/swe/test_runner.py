@@ -182,7 +182,7 @@ async def project_runner(host: SandboxHost, project: Project, packages: Path) ->
 def read_run(
     report: Mapping[str, Any], asked: Iterable[str], *, is_traced: bool = False
 ) -> TestRun:
-    """Return what the supervisor reports for the tests that were ``asked`` for."""
+    """Return what the supervisor reports, ``is_traced`` or not, for the tests ``asked`` for."""
     phases: dict[str, dict[str, str]] = {}
     messages: dict[str, str] = {}
     seconds: dict[str, float] = {}

@@ -146,7 +146,7 @@ class GymnasiumEnv(TurnEnv):
         return {}
 
     def reward(self, inner_reward: float, terminated: bool) -> float:
-        """Return the reward of a step."""
+        """Return the reward of a step, which ``terminated`` the episode or not."""
         return inner_reward
 
     def _is_legal(self, number: int) -> bool:

@@ -287,7 +287,7 @@ class Tab:
         return here > self._begin or bool(self.earlier)
 
     async def upload(self, mark: int, paths: list[str]) -> bool:
-        """Put files into the file field ``mark``; False when it is none."""
+        """Put the files at ``paths`` into the file field ``mark``; False when it is none."""
         found = await self._evaluate(
             _call("element", (mark,)), world=await self._get_world(), by_value=False
         )

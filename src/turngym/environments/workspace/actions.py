@@ -44,7 +44,7 @@ async def bash(workspace: Workspace, command: str) -> Done:
 async def view(
     workspace: Workspace, path: str, start: int | None = None, end: int | None = None
 ) -> Done:
-    """Show lines of a file, or the entries of a folder."""
+    """Show lines ``start`` to ``end`` of a file, or the entries of a folder."""
     data, problem = await _read(workspace.sandbox, path)
     if data is None:
         listing = await workspace.sandbox.exec(

@@ -172,7 +172,7 @@ class Budget:
         return self.turns + self.extensions * self.extension_turns if self.announce else None
 
     def left(self, turns: int, extended: int) -> int:
-        """Return the turns that are left after ``turns`` and so many extensions."""
+        """Return the turns that are left after ``turns``, ``extended`` so often."""
         return self.turns + extended * self.extension_turns - turns
 
     def notice(self, left: int) -> str:

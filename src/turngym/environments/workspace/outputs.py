@@ -49,7 +49,7 @@ def normalise(text: str) -> str:
 
 
 def cut(text: str, max_chars: int = MAX_CHARS) -> str:
-    """Return the first three fifths and the last two fifths of a text that is too long."""
+    """Return the first 3/5 and the last 2/5 of a text of more than ``max_chars`` characters."""
     if len(text) <= max_chars:
         return text
     head = text[: int(max_chars * _HEAD_SHARE)]

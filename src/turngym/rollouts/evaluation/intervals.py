@@ -40,7 +40,7 @@ class Measure:
 
     @classmethod
     def share(cls, successes: int, trials: int) -> Self | None:
-        """Return a share of independent trials with its Wilson interval; None without trials."""
+        """Return the share of ``successes`` with its Wilson interval; None without trials."""
         if not trials:
             return None
         return cls(value=successes / trials, interval=wilson_interval(successes, trials))

@@ -37,7 +37,7 @@ from turngym.agents.serving.http import (
 from turngym.agents.serving.requests import parse
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
 from turngym.rollouts.gateway.bodies import EndBody, OpenBody, RewardBody, check_chat
-from turngym.rollouts.gateway.calls import FAILED, Call, only_choice, without_ours
+from turngym.rollouts.gateway.calls import FAILED, Call, mcp_app, only_choice, without_ours
 from turngym.rollouts.gateway.episodes import Episode, Episodes
 from turngym.rollouts.gateway.hosted import ToolAnswer
 from turngym.rollouts.gateway.responses import ResponseWriter, answer_row, chat_request
@@ -110,8 +110,6 @@ class Gateway:
             ]
         tools = None
         if self._serves_tools:
-            from turngym.rollouts.gateway.hosted import mcp_app
-
             tools = mcp_app(self._speaker_s, self.call_tool)
             routes.append(Mount("/", app=tools))
 
@@ -282,7 +280,7 @@ class Gateway:
         return True
 
     async def call_tool(self, episode: Episode, name: str, arguments: Json) -> ToolAnswer:
-        """Carry out a tool call in a hosted environment and record what it earned.
+        """Carry out a tool call with ``arguments`` in a hosted environment; record what it earned.
 
         Raises:
             EnvironmentFault: The environment broke; the episode is over.

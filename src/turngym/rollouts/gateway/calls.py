@@ -1,20 +1,35 @@
-"""One call of an agent, its stream put together: a turn, a turn that was cut off, or a fault."""
+"""Calls of an agent: of its model, recorded as turns, and of its tools over MCP.
+
+A streamed answer is put together. Tools are listed and called, at one address per episode.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
+from turngym.agents.remote.images import png
 from turngym.agents.remote.wire import generation_of, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
-from turngym.errors import ConfigError, PolicyFault, TurnGymError
+from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra
 from turngym.rollouts.gateway.episodes import Episode
+from turngym.rollouts.gateway.hosted import ToolAnswer
 from turngym.types import Message
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+Find = Callable[[Any], Episode | None]
+"""The HTTP request to the episode that its key opens, None when there is none."""
+CallTool = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
+
+PATH = "/episodes/{episode}/mcp"
 
 _OURS = ("prompt_token_ids", "token_ids", "policy_versions")
 """Fields that the gateway asked for and an agent did not."""
@@ -122,7 +137,7 @@ def _object(found: Any) -> Mapping[str, Any]:
 
 
 def without_ours(body: Mapping[str, Any], asked: Mapping[str, Any]) -> Json:
-    """Return an answer or a chunk without what the gateway asked for and the agent did not."""
+    """Return ``body``, an answer or chunk, without what only the gateway asked for."""
     wants_ids, wants_logprobs = bool(asked.get("return_token_ids")), bool(asked.get("logprobs"))
     kept = {key: value for key, value in body.items() if wants_ids or key not in _OURS}
     choices = []
@@ -236,3 +251,64 @@ class Call:
             generation=generation,
             usage=usage or counted,
         )
+
+
+def mcp_app(find: Find, call: CallTool) -> Starlette:
+    """Return the ASGI application that speaks MCP at ``/episodes/KEY/mcp``.
+
+    Args:
+        find: Looks an episode up.
+        call: Carries a tool call out.
+
+    Raises:
+        MissingExtraError: The extra ``mcp`` is not installed.
+    """
+    try:
+        import mcp.types as types
+        from mcp.server import Server
+        from mcp.server.transport_security import TransportSecuritySettings
+    except ImportError as error:
+        raise missing_extra("MCP", "mcp") from error
+
+    def episode_of(context: Any) -> Episode:
+        episode = find(context.request)
+        if episode is None or episode.hosted is None:
+            raise ValueError("there is no such episode, or it is over")
+        return episode
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        episode = episode_of(context)
+        assert episode.hosted is not None
+        functions = [tool["function"] for tool in episode.hosted.tools]
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=function["name"],
+                    description=function.get("description", ""),
+                    input_schema=function["parameters"],
+                )
+                for function in functions
+            ]
+        )
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        try:
+            answer = await call(episode_of(context), params.name, dict(params.arguments or {}))
+        except EnvironmentFault as fault:
+            return types.CallToolResult(
+                content=[types.TextContent(type="text", text=str(fault))], is_error=True
+            )
+        content: list[Any] = [types.TextContent(type="text", text=answer.text)]
+        if answer.image is not None:
+            data = base64.b64encode(png(answer.image)).decode()
+            content.append(types.ImageContent(type="image", data=data, mime_type="image/png"))
+        return types.CallToolResult(content=content, is_error=answer.invalid_action is not None)
+
+    server = Server("turngym", on_list_tools=list_tools, on_call_tool=call_tool)
+    return server.streamable_http_app(
+        streamable_http_path=PATH,
+        stateless_http=True,
+        json_response=True,
+        # The gateway's own guard looks at Host and Origin before this application is asked.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )

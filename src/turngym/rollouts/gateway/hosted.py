@@ -1,27 +1,24 @@
 """An environment that the gateway plays for an outside agent: its tools are all that the agent has.
 
-They are offered over HTTP and MCP (Model Context Protocol), one address per episode. The agent can
-neither reset nor step nor judge; the environment's rewards go to the trajectory alone.
+The agent can neither reset nor step nor judge; the environment's rewards go to the trajectory
+alone.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.remote.images import png
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.environments.gym.hosts import as_async
-from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.errors import ConfigError, EnvironmentFault
 from turngym.faults import Boundary
-from turngym.rollouts.gateway.episodes import Episode
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    pass
 
 
 OVER = "The episode is over; nothing more can be done."
@@ -85,7 +82,7 @@ class HostedEnv:
         self._over = False
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        """Carry out one tool call.
+        """Carry out one tool call with ``arguments``.
 
         A call that is none is carried out too: the environment says what is wrong, and counts it.
 
@@ -135,71 +132,3 @@ class HostedEnv:
         as_json = self._checker.render(Action(name=name, arguments=dict(arguments)))
         parsed = self._checker.parse(as_json)
         return as_json if isinstance(parsed, InvalidAction) else self._format.render(parsed)
-
-
-Find = Callable[[Any], Episode | None]
-"""The HTTP request to the episode that its key opens, None when there is none."""
-Call = Callable[[Episode, str, dict[str, Any]], Awaitable[ToolAnswer]]
-
-PATH = "/episodes/{episode}/mcp"
-
-
-def mcp_app(find: Find, call: Call) -> Starlette:
-    """Return the ASGI application that speaks MCP at ``/episodes/KEY/mcp``.
-
-    Args:
-        find: Looks an episode up.
-        call: Carries a tool call out.
-
-    Raises:
-        MissingExtraError: The extra ``mcp`` is not installed.
-    """
-    try:
-        import mcp.types as types
-        from mcp.server import Server
-        from mcp.server.transport_security import TransportSecuritySettings
-    except ImportError as error:
-        raise missing_extra("MCP", "mcp") from error
-
-    def episode_of(context: Any) -> Episode:
-        episode = find(context.request)
-        if episode is None or episode.hosted is None:
-            raise ValueError("there is no such episode, or it is over")
-        return episode
-
-    async def list_tools(context: Any, params: Any) -> Any:
-        episode = episode_of(context)
-        assert episode.hosted is not None
-        functions = [tool["function"] for tool in episode.hosted.tools]
-        return types.ListToolsResult(
-            tools=[
-                types.Tool(
-                    name=function["name"],
-                    description=function.get("description", ""),
-                    input_schema=function["parameters"],
-                )
-                for function in functions
-            ]
-        )
-
-    async def call_tool(context: Any, params: Any) -> Any:
-        try:
-            answer = await call(episode_of(context), params.name, dict(params.arguments or {}))
-        except EnvironmentFault as fault:
-            return types.CallToolResult(
-                content=[types.TextContent(type="text", text=str(fault))], is_error=True
-            )
-        content: list[Any] = [types.TextContent(type="text", text=answer.text)]
-        if answer.image is not None:
-            data = base64.b64encode(png(answer.image)).decode()
-            content.append(types.ImageContent(type="image", data=data, mime_type="image/png"))
-        return types.CallToolResult(content=content, is_error=answer.invalid_action is not None)
-
-    server = Server("turngym", on_list_tools=list_tools, on_call_tool=call_tool)
-    return server.streamable_http_app(
-        streamable_http_path=PATH,
-        stateless_http=True,
-        json_response=True,
-        # The gateway's own guard looks at Host and Origin before this application is asked.
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-    )

@@ -176,7 +176,7 @@ class Dispatcher:
     # Breaking off.
 
     def drop_members(self, index: int, members: Sequence[int], reason: str) -> None:
-        """Stop members of a group and report them as dropped."""
+        """Stop members of a group and report them as dropped for ``reason``."""
         wanted = set(members)
         for episode, task in list(self._running.values()):
             if episode.job.key.group == index and episode.job.key.member in wanted:
@@ -220,7 +220,7 @@ class Dispatcher:
         self._running.clear()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call ``function`` in the event loop and schedule, unless everything is closed before."""
+        """Call ``function`` in ``seconds`` and schedule, unless everything is closed before."""
 
         def ring() -> None:
             self._timers.discard(timer)

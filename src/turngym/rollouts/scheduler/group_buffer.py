@@ -43,11 +43,11 @@ class Runner(Protocol):
     """Plays the members of groups."""
 
     def drop_members(self, index: int, members: Sequence[int], reason: str) -> None:
-        """Stop members that run or wait to run; each is reported as dropped."""
+        """Stop members that run or wait to run; each is reported as dropped for ``reason``."""
         ...
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call ``function`` in the event loop, unless the scheduler ends before."""
+        """Call ``function`` in ``seconds``, in the event loop, unless the scheduler ends before."""
         ...
 
 
@@ -110,7 +110,7 @@ class GroupBuffer:
             self.targets[group.target] += 1
 
     def begin_again(self, group: OpenGroup, now: float) -> None:
-        """Take over a group of an earlier process, some of whose members still run."""
+        """Take over, ``now``, a group of an earlier process, some of whose members still run."""
         if group.closed:
             self.open[group.index] = group
             return
@@ -119,7 +119,7 @@ class GroupBuffer:
         self._forget_if_done(group)
 
     def finished(self, group: OpenGroup, member: Member, now: float) -> None:
-        """Take over a member that ended by itself."""
+        """Take over a member that ended by itself ``now``."""
         group.waiting.discard(member.number)
         if group.closed:
             self._add_late(group, member)
@@ -129,7 +129,7 @@ class GroupBuffer:
         self._forget_if_done(group)
 
     def lost(self, group: OpenGroup, number: int, now: float) -> None:
-        """Note that a member will never finish."""
+        """Note ``now`` that member ``number`` will never finish."""
         group.waiting.discard(number)
         self._close_if_complete(group, now)
         self._forget_if_done(group)

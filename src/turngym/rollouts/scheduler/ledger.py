@@ -106,7 +106,7 @@ class Ledger:
     # What happens to groups and episodes. All of it returns at once.
 
     def open_group(self, group: OpenGroup, prefix: bytes | None) -> None:
-        """Enter a new group and its members."""
+        """Enter a new group, its ``prefix`` and its members."""
         request = group.request
         ordered = (
             group.index,
@@ -124,7 +124,7 @@ class Ledger:
     def start(
         self, key: SampleKey, retry: int, *, start_version: int, seed: int, carry_from: int | None
     ) -> None:
-        """Enter a try, which shuts out all earlier ones; it may take over their turns."""
+        """Enter try ``retry``, which shuts out all others; it may ``carry_from`` one its turns."""
         place = (key.group, key.member, retry)
         operations = [(sql.START, (*place, start_version, seed)), (sql.FENCE, place)]
         if carry_from is not None:
@@ -157,7 +157,7 @@ class Ledger:
         uncommitted_tokens: int,
         tail: bytes | None,
     ) -> None:
-        """Enter how a try ended; with ``tail`` the episode is finished."""
+        """Enter how try ``retry`` ended: ``outcome``, ``error``; a ``tail`` ends the episode."""
         place = (key.group, key.member, retry)
         operations: list[Operation] = [
             (sql.END, (*place, outcome, error, uncommitted_tokens, tail))
@@ -167,22 +167,22 @@ class Ledger:
         self._add(*operations)
 
     def lose(self, key: SampleKey, retry: int, tokens: int) -> None:
-        """Enter tokens of a turn that the end of this process breaks off."""
+        """Enter tokens of a turn of try ``retry`` that the end of this process breaks off."""
         self._add((sql.LOSE, (key.group, key.member, retry, tokens)))
 
     def ready(self, index: int, members: Iterable[int], *, late: bool) -> None:
-        """Enter that finished members of a group wait to be trained on."""
+        """Enter that finished members, ``late`` or not, wait to be trained on."""
         operations: list[Operation] = [(sql.READY, (index, n, int(late))) for n in members]
         if not late:
             operations.append((sql.CLOSE_GROUP, (index, "ready", None)))
         self._add(*operations)
 
     def drop(self, index: int, members: Iterable[int], reason: str) -> None:
-        """Enter that members of a group are not trained on."""
+        """Enter the ``reason`` why members of a group are not trained on."""
         self._add(*((sql.DROP, (index, number, reason)) for number in members))
 
     def drop_group(self, index: int, reason: str) -> None:
-        """Enter that a group is not trained on; its members are dropped apart."""
+        """Enter the ``reason`` why a group is not trained on; its members are dropped apart."""
         self._add((sql.DROP_GROUP, (index, reason)))
 
     def reserve(self, step: int, groups: Sequence[ReadyGroup]) -> None:
@@ -396,7 +396,7 @@ class Ledger:
 
 
 def open_database(path: Path, *, durable: bool = False) -> sqlite3.Connection:
-    """Return a connection that writes to ``path``, which is made if it is not there.
+    """Return a connection that writes to ``path``, made if need be; ``durable`` waits for the disk.
 
     Raises:
         RecordError: The file is something else, or of a newer version.
@@ -432,7 +432,7 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
 
 
 def read_meta(db: sqlite3.Connection, key: str, default: Any) -> Any:
-    """Return the value of ``key`` in the ledger."""
+    """Return the value of ``key`` in the ledger ``db``."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return default if row is None else row[0]
 

@@ -53,7 +53,7 @@ class LedgerDigests:
             self._manifest.mark(self._path, 0)
 
     def committed(self, db: sqlite3.Connection, *, is_due: bool) -> None:
-        """Copy the log into the database if it is due, and keep the digests up to date."""
+        """Copy the log into ``db`` if it is due, and keep the digests up to date."""
         if is_due or self._log.stat().st_size > _MOST_LOG_BYTES:
             self._manifest.forget(self._log)
             self._manifest.mark(self._path, 0)

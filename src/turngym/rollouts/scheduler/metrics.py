@@ -107,7 +107,7 @@ class SchedulerMetrics:
         self.kept_turns[1] += turns
 
     def dropped(self, reason: str, *, tokens: int, turns: int, slow: bool = False) -> None:
-        """Count an episode that is not trained on."""
+        """Count an episode dropped for ``reason``, its ``turns``, and whether it was ``slow``."""
         self.drops[reason] += 1
         self.waste[reason] += tokens
         if slow:

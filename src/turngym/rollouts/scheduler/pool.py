@@ -161,7 +161,7 @@ class EnvPool:
             self._watch.close()
 
     def give_back(self, env: AsyncEnv, *, broken: bool) -> None:
-        """Take back what was lent; ``Lease.release`` calls it."""
+        """Take back what was lent, ``broken`` or not; ``Lease.release`` calls it."""
         if broken or self._closed:
             self.stats.replaced += broken
             self._start(self._close_env(env))
@@ -229,7 +229,7 @@ class EnvPool:
         self.stats.close_faults += closing.error is not None and not is_late
 
     async def within(self, phase: str, call: Awaitable[T], limit_s: float) -> T:
-        """Return what ``call`` returns; one that does not end when it is cancelled is left behind.
+        """Return what ``call`` in this ``phase`` returns; one that ignores its end is left behind.
 
         Raises:
             TooLate: There is no answer within ``limit_s``.
@@ -342,7 +342,7 @@ class Lease:
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode, within the deadline for it."""
+        """Start an episode with ``options``, within the deadline for it."""
         answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
         return await (answer if limit is None else self._pool.within("reset", answer, limit))
 

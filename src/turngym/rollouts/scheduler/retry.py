@@ -74,7 +74,7 @@ class FailureBudget:
         self._recent.append(None)
 
     def fault(self, stop: StopReason, error: str, task_id: str) -> None:
-        """Count a try that ended by a fault.
+        """Count a try at ``task_id`` that ended by the fault ``error``.
 
         Raises:
             TooManyFaults: There are more than the budget allows.

@@ -94,7 +94,7 @@ class StoredGroup:
 
 
 def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGroup:
-    """Return ``group`` as it waits, not packed yet."""
+    """Return ``group`` as it waits, not packed yet; ``closed`` or ``pinned`` as given."""
     return StoredGroup(
         index=group.index,
         request=group.request,
@@ -200,7 +200,7 @@ def read_episode(
 
 
 def read_turns(db: sqlite3.Connection, key: SampleKey, retry: int) -> tuple[bytes, ...]:
-    """Return the packed turns of one try.
+    """Return the packed turns of the try ``retry`` in ``db``.
 
     Raises:
         RecordError: One is damaged; the message names it.

@@ -23,11 +23,11 @@ class Timeline:
         self._marks: deque[tuple[str, float]] = deque(maxlen=limit)
 
     def span(self, kind: str, name: str, slot: int, start: float, end: float, note: Any) -> None:
-        """Note that something ran in ``slot`` from ``start`` to ``end``."""
+        """Note that something of ``kind`` ran in ``slot`` from ``start`` to ``end``."""
         self._spans.append((kind, name, slot, start, end, note))
 
     def mark(self, name: str, at: float) -> None:
-        """Note a moment of the whole run, such as new weights."""
+        """Note the moment ``at`` of the whole run, such as new weights."""
         self._marks.append((name, at))
 
     def to_json(self) -> dict[str, Any]:

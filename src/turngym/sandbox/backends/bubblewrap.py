@@ -156,7 +156,7 @@ class BubblewrapBackend:
         return sandbox
 
     async def start_guest(self, spec: SandboxSpec, layer: str) -> Started:
-        """Start the processes of a sandbox, and check from inside that it is as it must be.
+        """Start the processes of a sandbox on ``layer``, and check it from inside.
 
         Raises:
             SandboxRefused: It came up otherwise than it must.
@@ -262,7 +262,7 @@ class BubblewrapBackend:
         return await self.layer_ref(answer["layer"], "folder")
 
     async def layer_ref(self, layer: str, kind: Literal["folder", "snapshot"]) -> LayerRef:
-        """Return the handle of a layer that exists, with its digest."""
+        """Return the handle of a layer of this ``kind`` that exists, with its digest."""
         launcher = await self.launcher()
         try:
             digest = (await launcher.call("digest", layer=layer))["digest"]
@@ -271,7 +271,7 @@ class BubblewrapBackend:
         return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
 
     def note_layer(self, layer: str, below: str) -> None:
-        """Remember a committed layer and how many it stands on."""
+        """Remember a committed layer and how many are ``below``."""
         self._chains[layer] = self._chains.get(below, 0) + 1
 
     async def flat(self, layer: str, limits: Limits) -> str:

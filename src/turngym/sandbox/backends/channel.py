@@ -199,7 +199,7 @@ def _guest_error(status: bytes, fields: list[bytes]) -> GuestError:
 
 
 def to_int(field: bytes, most: int = (1 << 63) - 1) -> int:
-    """Return a number that a guest wrote.
+    """Return the number in ``field`` that a guest wrote, no larger than ``most``.
 
     Raises:
         SandboxDied: It is none, or larger than any true one.

@@ -89,7 +89,7 @@ def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def adopted(client: Client, name: str, folder: str) -> str:
-    """Return the id of an image whose workspace is what ``folder`` of the image ``name`` holds.
+    """Return ``client``'s id of an image whose workspace is ``folder`` of the image ``name``.
 
     The old path leads to the workspace, for packages that were installed in place. Of a git
     repository nothing is left but what led to the commit that is checked out.
@@ -172,7 +172,7 @@ def _derived(client: Client, name: str, tag: str = "") -> str:
 
 
 def commit_with(client: Client, image: str, archives: dict[str, bytes], *, tag: str = "") -> str:
-    """Return the id of ``image`` with tars unpacked into it, by path."""
+    """Return ``client``'s id of ``image`` with ``archives`` (tars) unpacked, named ``tag``."""
     container = client.containers.create(image, ["true"], network_mode="none")
     try:
         for path, data in archives.items():
@@ -263,7 +263,7 @@ def creation(
 
 
 def held_limits(pid: int, limits: Limits) -> tuple[dict[str, Enforcement], str]:
-    """Read the limits of a container's process back from its control groups.
+    """Read the limits of a container's process ``pid`` back from its control groups.
 
     Returns:
         How each limit is held, and the file that counts processes killed for want of memory.

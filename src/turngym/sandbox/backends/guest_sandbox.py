@@ -439,7 +439,7 @@ def settled(outcomes: Sequence[GuestSandbox | BaseException]) -> list[GuestSandb
 
 
 def layer_of(spec: SandboxSpec, known: Container[str]) -> str:
-    """Return the id of the layer that a sandbox shall start from, "" for none.
+    """Return the id, one of ``known``, of the layer that a sandbox starts from; "" for none.
 
     Raises:
         SnapshotError: Its back end does not have it any more.

@@ -61,7 +61,7 @@ class RootEntry:
 
 
 def root_entries(folder: Path, *, only: tuple[str, ...] = ()) -> list[RootEntry]:
-    """Return the entries of a root folder that a sandbox takes.
+    """Return the entries of a root folder that a sandbox takes, ``only`` these if given.
 
     Raises:
         SandboxRefused: It is missing or has no shell.

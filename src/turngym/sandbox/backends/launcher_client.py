@@ -112,7 +112,7 @@ class LauncherProcess:
         return not self._is_closed
 
     def ask(self, do: str, *, fds: Sequence[int] = (), **fields: Any) -> Future[Answer]:  # JSON
-        """Send a request; the future raises `LauncherError` or `SandboxUnavailable`."""
+        """Ask to ``do`` something with ``fds``; the future raises `LauncherError`."""
         number = next(self._numbers)
         future: Future[Answer] = Future()
         with self._lock:
@@ -127,7 +127,7 @@ class LauncherProcess:
         return future
 
     async def call(self, do: str, *, fds: Sequence[int] = (), **fields: Any) -> Answer:  # JSON
-        """Send a request and wait for its answer.
+        """Ask to ``do`` something with ``fds`` and wait for the answer.
 
         Raises:
             LauncherError: It could not be done.

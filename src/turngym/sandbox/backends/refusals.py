@@ -64,7 +64,7 @@ def _read(path: str) -> str:
 
 
 def of_start(message: str, spec: SandboxSpec) -> Exception:
-    """Return the error for a sandbox that did not come up."""
+    """Return the error for a sandbox that did not come up, with the ``message`` of it."""
     message = message or "bwrap ended without a word"
     lowered = message.lower()
     if "limits not held" in message:

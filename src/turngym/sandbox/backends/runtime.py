@@ -103,7 +103,7 @@ def made_once(target: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def command(settings: str, mount: str = MOUNT) -> list[str]:
-    """Return the command that starts the guest, where the runtime folder is at ``mount``."""
+    """Return the command of the guest with these ``settings``, its runtime folder at ``mount``."""
     # The mark shows in the host's list of processes whose guest this is.
     mark = f"owner={os.getpid()}"
     code = f"from turngym.sandbox.guest.main import main; main({settings!r}, {mark!r})"

@@ -162,7 +162,7 @@ def _rule(call: int, test: list[_Instruction]) -> list[_Instruction]:
 
 
 def engine_profile(*, allow_ptrace: bool = False, system_v: bool = True) -> dict[str, Any]:
-    """Return the same table as container engines read it."""
+    """Return the same table (``allow_ptrace``, ``system_v``) as container engines read it."""
     denied = DENIED if allow_ptrace else DENIED | DEBUGGING
     absent = ABSENT if system_v else ABSENT | SYSTEM_V
     rules: list[dict[str, Any]] = [

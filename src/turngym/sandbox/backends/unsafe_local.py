@@ -111,7 +111,7 @@ class UnsafeLocalBackend:
         return await self.keep(folder, "folder")
 
     async def keep(self, folder: Path, kind: Literal["folder", "snapshot"]) -> LayerRef:
-        """Copy a folder and return the handle of the copy."""
+        """Copy a folder and return the handle of the copy, a layer of this ``kind``."""
         id = f"layer-{uuid.uuid4().hex[:12]}"
         target = self._root / id
         await asyncio.to_thread(_copy, folder, target)

@@ -58,7 +58,7 @@ class CheckContext:
         return sandbox
 
     async def fork(self, sandbox: Sandbox, n: int = 1) -> list[Sandbox]:
-        """Return forks that are closed after the check."""
+        """Return ``n`` forks that are closed after the check."""
         forks: list[Sandbox] = []
         for outcome in await sandbox.fork(n):
             if isinstance(outcome, Exception):
@@ -106,7 +106,7 @@ async def output(sandbox: Sandbox, command: list[str] | str, **arguments: Any) -
 
 
 async def raises(kind: type[Exception], action: Awaitable[object], what: str) -> Exception:
-    """Return the error of ``kind`` that ``action`` must raise.
+    """Return the error of ``kind`` that ``action``, named ``what``, must raise.
 
     Raises:
         Broken: It raised none.
@@ -196,7 +196,7 @@ def program(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
 
 
 def judge(context: CheckContext, through: Iterable[str], *, control: bool = True) -> None:
-    """Raise `Broken` when an attack got through, or, where nothing isolates, when none did."""
+    """Raise `Broken` when an attack gets through, or a ``control`` did not without isolation."""
     found = [line for line in through if line]
     if context.is_isolating:
         want(not found, f"got through: {'; '.join(found)[:500]}")
@@ -205,7 +205,7 @@ def judge(context: CheckContext, through: Iterable[str], *, control: bool = True
 
 
 async def attack(sandbox: Sandbox, code: str, *arguments: object) -> list[str]:
-    """Run an attack and return the lines it printed."""
+    """Run the attack ``code`` and return the lines it printed."""
     result = await sandbox.exec(program(sandbox, code, *arguments), timeout_s=60.0)
     want(b"Traceback" not in result.stderr, f"the attack itself broke: {said(result)}")
     return result.stdout.decode("utf-8", "replace").splitlines()

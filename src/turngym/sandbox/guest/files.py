@@ -19,7 +19,7 @@ _KINDS = {stat.S_IFREG: b"file", stat.S_IFDIR: b"dir", stat.S_IFLNK: b"link"}
 
 
 def open_regular(path: bytes, flags: int, mode: int = 0) -> int:
-    """Open ``path``.
+    """Open ``path`` with these ``flags`` and ``mode``.
 
     Raises:
         OSError: It cannot be opened or is no regular file.
@@ -32,7 +32,7 @@ def open_regular(path: bytes, flags: int, mode: int = 0) -> int:
 
 
 def get(path: bytes, offset: int, length: int, follow: bool) -> "list[bytes]":
-    """Return size, mode and ``length`` bytes of a file from ``offset`` on."""
+    """Return size, mode and ``length`` bytes from ``offset`` on; ``follow`` links or not."""
     fd = open_regular(path, _READ | (0 if follow else os.O_NOFOLLOW))
     try:
         found = os.fstat(fd)
@@ -43,7 +43,7 @@ def get(path: bytes, offset: int, length: int, follow: bool) -> "list[bytes]":
 
 
 def put(path: bytes, offset: int, mode: int, data: bytes) -> "list[bytes]":
-    """Write ``data`` into a file; at offset 0 the file starts anew and its folders are made."""
+    """Write ``data``; at offset 0 the file starts anew with ``mode``, its folders are made."""
     if offset == 0:
         _make_folder(os.path.dirname(path))
     fd = open_regular(path, _WRITE | (os.O_TRUNC if offset == 0 else 0), mode)
@@ -58,7 +58,7 @@ def put(path: bytes, offset: int, mode: int, data: bytes) -> "list[bytes]":
 
 
 def put_tree(root: bytes, entries: "list[bytes]") -> "list[bytes]":
-    """Make folders, links and small files below ``root``: kind, path, mode, content, repeated."""
+    """Make ``entries`` below ``root``: kind, path, mode, content of folders, links, small files."""
     for at in range(0, len(entries), 4):
         kind, name, mode, content = entries[at : at + 4]
         path = os.path.join(root, name) if name else root

@@ -199,7 +199,7 @@ class RunningCommand:
             self.close()
 
     def read(self, request: bytes, stream: int, limit: int) -> None:
-        """Answer with the next bytes of a stream, empty at its end."""
+        """Answer ``request`` with up to ``limit`` next bytes of a stream, empty at its end."""
         if stream in self.readers:
             self.guest.fail(request, errno.EBUSY, b"somebody reads this stream already")
             return
@@ -228,7 +228,7 @@ class RunningCommand:
     # Input
 
     def write(self, request: bytes, data: bytes) -> None:
-        """Write to standard input, and answer when all of ``data`` is on its way."""
+        """Write to standard input, and answer ``request`` when all of ``data`` is on its way."""
         if self.stdin_fd < 0:
             self.guest.fail(request, errno.EPIPE, b"standard input is closed")
         elif self.writer:
@@ -238,7 +238,7 @@ class RunningCommand:
             self.on_stdin(self.stdin_fd)
 
     def on_stdin(self, fd: int, events: int = 0) -> None:
-        """Write what is pending to standard input, as far as it takes it."""
+        """Write what is pending to standard input ``fd`` after ``events``, as far as it goes."""
         try:
             while self.pending_stdin:
                 written = os.write(fd, self.pending_stdin[:65536])

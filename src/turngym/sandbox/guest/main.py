@@ -71,7 +71,7 @@ class Guest:
         self._send([request, b"ok", *fields])
 
     def fail(self, request: bytes, number: int, text: bytes) -> None:
-        """Answer a request with an error of the operating system."""
+        """Answer a request with the error ``number`` of the operating system."""
         self._send([request, wire.number(number), text])
 
     def _send(self, fields: "list[bytes]") -> None:
@@ -118,7 +118,7 @@ class Guest:
             del self.inbox[:end]
             request, method, *fields = wire.load(body)
             try:
-                getattr(self, "do_" + method.decode())(request, *fields)
+                getattr(self, "_do_" + method.decode())(request, *fields)
             except OSError as error:
                 self.fail(request, error.errno or errno.EIO, str(error.strerror).encode())
 
@@ -222,7 +222,7 @@ class Guest:
 
     # Requests about commands
 
-    def do_start(self, request: bytes, *fields: bytes) -> None:
+    def _do_start(self, request: bytes, *fields: bytes) -> None:
         """Start a command: argv, env, cwd, stdin, max_output, flags, idle_ms, state, rows, cols."""
         argv, env, cwd, stdin, max_output, flags, idle_ms, state, rows, cols = fields
         job = RunningCommand(self, request, b"s" in flags, int(max_output))
@@ -302,13 +302,13 @@ class Guest:
         command.standard = (null, null, null)
         _resize(master, rows, cols)
 
-    def do_stop(self, request: bytes, target: bytes) -> None:
+    def _do_stop(self, request: bytes, target: bytes) -> None:
         """End a job and all it started; no answer but that of the job."""
         if target in self.jobs:
             self.jobs[target].stop()
         self.reply(request)
 
-    def do_signal(self, request: bytes, target: bytes, number: bytes) -> None:
+    def _do_signal(self, request: bytes, target: bytes, number: bytes) -> None:
         """Send a signal to a job's process group."""
         job = self.jobs[target] if target in self.jobs else None
         if job is None or job.ended is not None or not job.main_pid:
@@ -316,20 +316,20 @@ class Guest:
         os.killpg(job.main_pid, int(number))
         self.reply(request)
 
-    def do_read(self, request: bytes, target: bytes, stream: bytes, limit: bytes) -> None:
+    def _do_read(self, request: bytes, target: bytes, stream: bytes, limit: bytes) -> None:
         """Read from a job's output."""
         self._job(target).read(request, int(stream), int(limit))
 
-    def do_write(self, request: bytes, target: bytes, data: bytes) -> None:
+    def _do_write(self, request: bytes, target: bytes, data: bytes) -> None:
         """Write to a job's input."""
         self._job(target).write(request, data)
 
-    def do_eof(self, request: bytes, target: bytes) -> None:
+    def _do_eof(self, request: bytes, target: bytes) -> None:
         """Close a job's input."""
         self._job(target).end_input()
         self.reply(request)
 
-    def do_wait(self, request: bytes, target: bytes) -> None:
+    def _do_wait(self, request: bytes, target: bytes) -> None:
         """Answer when a job has ended."""
         job = self._job(target)
         if job.ended is None:
@@ -337,12 +337,12 @@ class Guest:
         else:
             self.reply(request, job.ended[0], wire.number(job.ended[1]))
 
-    def do_resize(self, request: bytes, target: bytes, rows: bytes, cols: bytes) -> None:
+    def _do_resize(self, request: bytes, target: bytes, rows: bytes, cols: bytes) -> None:
         """Change the size of a job's terminal."""
         _resize(self._job(target).pty_fd, int(rows), int(cols))
         self.reply(request)
 
-    def do_drop(self, request: bytes, target: bytes) -> None:
+    def _do_drop(self, request: bytes, target: bytes) -> None:
         """End a streaming job, or a connection that is being made, and forget it."""
         if target in self.dials:
             self._end_dial(target, errno.ECANCELED)
@@ -363,7 +363,7 @@ class Guest:
 
     # Requests about the sandbox
 
-    def do_dial(self, request: bytes, port: bytes) -> None:
+    def _do_dial(self, request: bytes, port: bytes) -> None:
         """Connect to a port of the sandbox; the job that stands for it has no process.
 
         A port that is full gives no sign, so it is waited for like anything else, for a while.
@@ -403,28 +403,28 @@ class Guest:
         os.close(fd)
         self.fail(request, error, os.strerror(error).encode())
 
-    def do_get(
+    def _do_get(
         self, request: bytes, path: bytes, offset: bytes, length: bytes, follow: bytes
     ) -> None:
         """Read a part of a file."""
         self.reply(request, *files.get(path, int(offset), int(length), follow == b"1"))
 
-    def do_put(self, request: bytes, path: bytes, offset: bytes, mode: bytes, data: bytes) -> None:
+    def _do_put(self, request: bytes, path: bytes, offset: bytes, mode: bytes, data: bytes) -> None:
         """Write a part of a file."""
         self.reply(request, *files.put(path, int(offset), int(mode), data))
 
-    def do_puttree(self, request: bytes, root: bytes, *entries: bytes) -> None:
+    def _do_puttree(self, request: bytes, root: bytes, *entries: bytes) -> None:
         """Write folders, links and small files."""
         self.reply(request, *files.put_tree(root, list(entries)))
 
-    def do_walk(self, request: bytes, root: bytes, max_entries: bytes, max_depth: bytes) -> None:
+    def _do_walk(self, request: bytes, root: bytes, max_entries: bytes, max_depth: bytes) -> None:
         """List what is below a folder: the first page."""
         self.walks[request] = files.walk(root, int(max_entries), int(max_depth))
         while len(self.walks) > _MAX_WALKS:  # who asked for the oldest has gone
             del self.walks[next(iter(self.walks))]
-        self.do_walknext(request, request)
+        self._do_walknext(request, request)
 
-    def do_walknext(self, request: bytes, walk: bytes) -> None:
+    def _do_walknext(self, request: bytes, walk: bytes) -> None:
         """List the next page, which is empty when there is no more."""
         if walk not in self.walks:
             raise OSError(errno.EBUSY, "too many folders are listed at a time")
@@ -433,12 +433,12 @@ class Guest:
             del self.walks[walk]
         self.reply(request, *(page or []))
 
-    def do_killall(self, request: bytes) -> None:
+    def _do_killall(self, request: bytes) -> None:
         """Kill every process but this one."""
         self.kill_everything()
         self.reply(request)
 
-    def do_freeze(self, request: bytes, number: bytes) -> None:
+    def _do_freeze(self, request: bytes, number: bytes) -> None:
         """Stop (19) or continue (18) every process but this one."""
         if self.is_init:
             try:
@@ -450,7 +450,7 @@ class Guest:
                 system.send_signal(pid, int(number))
         self.reply(request)
 
-    def do_stats(self, request: bytes) -> None:
+    def _do_stats(self, request: bytes) -> None:
         """Count processes and memory: processes, bytes of private memory, jobs."""
         own = os.getpid()
         pids = list(system.parents()) if self.is_init else [own, *system.descendants(own)]

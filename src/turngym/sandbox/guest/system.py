@@ -40,7 +40,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """Send a signal to ``pid`` and return whether there was such a process."""
+    """Send signal ``number`` to ``pid`` and return whether there was such a process."""
     try:
         os.kill(pid, number)
     except OSError:

@@ -109,7 +109,7 @@ class Group:
                 self.folders[controller] = folder
 
     def limit(self, *, memory_bytes: int, pids: int, cpus: float) -> dict[str, str]:
-        """Set the limits and read them back; return those that hold, as ``exact``."""
+        """Limit memory, ``pids`` and ``cpus``, read back; return what holds, as ``exact``."""
         quota = max(1000, int(cpus * _CPU_PERIOD_US))
         page = os.sysconf("SC_PAGE_SIZE")
         memory_bytes -= memory_bytes % page

@@ -260,7 +260,7 @@ def die(text: str) -> None:
 
 
 def make_base(path: str, owner: int) -> None:
-    """Mount the place that holds everything of this launcher, and make its parts."""
+    """Mount the place that holds everything of this launcher, for its ``owner``."""
     Path(path).mkdir(parents=True, exist_ok=True, mode=0o755)
     mounts.mount_tmpfs(path, num_bytes=64 << 20, inodes=1 << 20, mode=0o755)
     for name in ("sandboxes", "stores", "layers", "images", "runtime"):

@@ -35,14 +35,14 @@ class TooManyChanges(ValueError):
 
 
 def make_skeleton(folder: Path, owner: int) -> None:
-    """Make the lowest layer of all: the writable places, empty, with their modes."""
+    """Make the lowest layer of all: the ``owner``'s writable places, empty, with their modes."""
     folder.mkdir(mode=0o755)
     os.chown(folder, owner, owner)
     make_areas(str(folder), owner)
 
 
 def make_areas(folder: str, owner: int) -> None:
-    """Make the writable places, for a user who finds those of another below."""
+    """Make the writable places of ``owner``, who finds those of another below."""
     for area in AREAS:
         os.mkdir(f"{folder}/{area}")
         os.chmod(f"{folder}/{area}", 0o1777 if area in ("tmp", "shm", "vartmp") else 0o755)
@@ -50,7 +50,7 @@ def make_areas(folder: str, owner: int) -> None:
 
 
 def import_folder(source: Path, layer: Path, owner: int) -> None:
-    """Copy a folder of the host into ``layer`` as its workspace, owned by the sandbox's user.
+    """Copy a folder of the host into ``layer`` as the workspace of its ``owner``.
 
     Devices, sockets and FIFOs are left out; set-uid bits are dropped.
 
@@ -123,7 +123,7 @@ def _path(folder: int, name: str) -> str:
 
 
 def copy_upper(source: str, target: str, marks: str = TRUSTED) -> None:
-    """Copy an upper folder with everything an overlay keeps there: whiteouts and opaque marks.
+    """Copy an upper from ``source`` to ``target``, with an overlay's whiteouts and opaque marks.
 
     Raises:
         OSError: Something cannot be copied.
@@ -238,7 +238,7 @@ def is_whiteout(found: os.stat_result) -> bool:
 
 
 def is_opaque(folder: str, marks: str = TRUSTED) -> bool:
-    """Say whether a folder of an upper hides what lies below it."""
+    """Say whether the ``marks`` of an upper's folder hide what lies below it."""
     try:
         return os.getxattr(folder, marks + "opaque", follow_symlinks=False) == b"y"
     except OSError:
@@ -246,7 +246,7 @@ def is_opaque(folder: str, marks: str = TRUSTED) -> bool:
 
 
 def changes(upper: str, limit: int, marks: str = TRUSTED) -> list[tuple[str, str]]:
-    """Return path and ``written`` or ``deleted`` for what an upper's workspace holds.
+    """Return path and ``written`` or ``deleted`` for an upper's workspace, read by its ``marks``.
 
     A folder counts when it is new or replaced; one that only leads to a change does not. Of one
     whose path is longer than `MAX_CHANGE_PATH` only the folder is reported.
@@ -280,7 +280,7 @@ def changes(upper: str, limit: int, marks: str = TRUSTED) -> list[tuple[str, str
 
 
 def digest(layer: str, below: str, marks: str = TRUSTED) -> str:
-    """Return SHA-256 over ``below``, the digest of what lies under it, and all of ``layer``."""
+    """Return SHA-256 over ``below``, the digest under it, and ``layer`` with its ``marks``."""
     whole = hashlib.sha256(below.encode())
     for folder, name, found in _walk(layer):
         content = b""

@@ -119,7 +119,7 @@ class Launcher:
             request = json.loads(bytes(self.inbox[4:end]))
             del self.inbox[:end]
             try:
-                answer = getattr(self, "do_" + request["do"])(request)
+                answer = getattr(self, "_do_" + request["do"])(request)
             except (OSError, KeyError) as error:
                 answer = {"error": f"{error}"}
             if answer is not None:
@@ -127,7 +127,7 @@ class Launcher:
         return True
 
     def answer(self, number: int | None, answer: Request) -> None:
-        """Send the owner an answer."""
+        """Send the owner the answer to request ``number``."""
         if number is None:
             return
         data = json.dumps({**answer, "number": number}).encode()
@@ -171,7 +171,7 @@ class Launcher:
 
     # Sandboxes
 
-    def do_start(self, request: Request) -> Request | None:
+    def _do_start(self, request: Request) -> Request | None:
         """Start a sandbox; answered when its first process is let go on."""
         guest_fd = self.fds.pop(0)
         sandbox = Instance(request["id"], f"sandboxes/{request['id']}", [])
@@ -224,7 +224,7 @@ class Launcher:
                 raise OSError(f"limits not held: {', '.join(sorted(missing))}")
 
     def make_store(self, limits: Request, user: int) -> Store:
-        """Mount memory for one more sandbox."""
+        """Mount memory of these ``limits`` for one more sandbox of ``user``."""
         self.serial += 1
         return Store(
             f"stores/{self.serial}",
@@ -286,7 +286,7 @@ class Launcher:
                 if not sandbox.keep_store:
                     self.collect_layers()
 
-    def do_kill(self, request: Request) -> Request | None:
+    def _do_kill(self, request: Request) -> Request | None:
         """End a sandbox; answered when nothing of it is left."""
         sandbox = self.find(request["id"])
         if sandbox is None:
@@ -303,18 +303,18 @@ class Launcher:
             (sandbox for sandbox in self.dying if sandbox.id == id), None
         )
 
-    def do_freeze(self, request: Request) -> Request:
+    def _do_freeze(self, request: Request) -> Request:
         """Stop or continue all processes of a sandbox."""
         group = self.sandboxes[request["id"]].group
         return {"done": group is not None and group.freeze(request["frozen"])}
 
-    def do_usage(self, request: Request) -> Request:
+    def _do_usage(self, request: Request) -> Request:
         """Tell bytes and inodes written."""
         store = self.sandboxes[request["id"]].store
         num_bytes, inodes = layers.usage(store.path) if store else (0, 0)
         return {"bytes": num_bytes, "inodes": inodes}
 
-    def do_diff(self, request: Request) -> None:
+    def _do_diff(self, request: Request) -> None:
         """Tell what a sandbox wrote and deleted in its workspace; None when it is too much."""
         sandbox = self.sandboxes[request["id"]]
         store = sandbox.store
@@ -346,7 +346,7 @@ class Launcher:
         """Return where a layer's files are."""
         return self.stores[name].upper if name in self.stores else f"layers/{name}"
 
-    def do_commit(self, request: Request) -> None:
+    def _do_commit(self, request: Request) -> None:
         """End a sandbox whose processes are idle and make a layer of what it wrote."""
         sandbox = self.sandboxes[request["id"]]
         sandbox.keep_store = True
@@ -363,7 +363,7 @@ class Launcher:
         sandbox.when_gone.append(committed)
         sandbox.kill()
 
-    def do_copy(self, request: Request) -> None:
+    def _do_copy(self, request: Request) -> None:
         """Make a layer of a copy of what a running (frozen) sandbox wrote."""
         sandbox = self.sandboxes[request["id"]]
         assert sandbox.store is not None
@@ -387,7 +387,7 @@ class Launcher:
         self.users.note(name, user)
         return name, store
 
-    def do_flatten(self, request: Request) -> None:
+    def _do_flatten(self, request: Request) -> None:
         """Make one layer of a layer and the committed ones below it; a hold passes on to it."""
         chain = self.chain(request["layer"])
         committed = [name for name in chain if name in self.stores]
@@ -407,7 +407,7 @@ class Launcher:
         work = partial(layers.merge, paths, target, self.marks)
         self.later(request, work, done, store.remove)
 
-    def do_import(self, request: Request) -> None:
+    def _do_import(self, request: Request) -> None:
         """Copy a folder of the host once, and make a layer of it."""
         source, user = Path(request["folder"]), self.users.fresh()
         limits = {"disk_bytes": request["bytes"], "inodes": request["inodes"]}
@@ -421,7 +421,7 @@ class Launcher:
 
         self.later(request, lambda: layers.import_folder(source, target, user), done, store.remove)
 
-    def do_digest(self, request: Request) -> Request | None:
+    def _do_digest(self, request: Request) -> Request | None:
         """Tell the digest of a layer and all below it."""
         missing = [name for name in self.chain(request["layer"]) if name not in self.digests]
         if not missing:
@@ -442,13 +442,13 @@ class Launcher:
         self.later(request, work, done)
         return None
 
-    def do_drop(self, request: Request) -> Request:
+    def _do_drop(self, request: Request) -> Request:
         """Forget a layer as soon as nothing stands on it."""
         self.dropped.add(request["layer"])
         self.collect_layers()
         return {}
 
-    def do_unhold(self, request: Request) -> Request:
+    def _do_unhold(self, request: Request) -> Request:
         """A committed sandbox runs again on its layer, or never will."""
         self.held.discard(request["layer"])
         self.collect_layers()
@@ -469,7 +469,7 @@ class Launcher:
                 self.collect_layers()
                 return
 
-    def do_image(self, request: Request) -> Request:
+    def _do_image(self, request: Request) -> Request:
         """Make a root folder of the host reachable for the sandboxes' user; tell where."""
         self.serial += 1
         target = f"{self.base}/images/{self.serial}"

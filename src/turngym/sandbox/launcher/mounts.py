@@ -72,7 +72,7 @@ def enter_private_ipc() -> bool:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str = "") -> None:
-    """Call ``mount``.
+    """Mount ``source`` at ``target`` by the kernel's call: its kind, flags and options.
 
     Raises:
         OSError: The kernel refuses.
@@ -85,7 +85,7 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, options: s
 
 
 def mount_tmpfs(target: str, *, num_bytes: int, inodes: int, mode: int) -> None:
-    """Mount a file system in memory that holds no more than ``num_bytes`` and ``inodes``."""
+    """Mount memory of ``mode`` at ``target``, for at most ``num_bytes`` and ``inodes``."""
     options = f"size={num_bytes},nr_inodes={inodes},mode={mode:o}"
     mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, options)
 

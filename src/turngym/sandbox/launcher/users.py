@@ -33,7 +33,7 @@ class Users:
         return self._of[layer] if layer in self._of else self.fresh()
 
     def note(self, layer: str, user: int) -> None:
-        """Remember whose files a layer holds."""
+        """Remember that a layer holds files of ``user``."""
         self._of[layer] = user
 
     def forget(self, layer: str) -> None:

@@ -90,7 +90,7 @@ def room_of(model: PreTrainedModel) -> int | None:
 
 
 def check_fast(tokenizer: PreTrainedTokenizerBase, reward: str) -> None:
-    """Raise when the tokenizer does not know which characters its tokens stand for.
+    """Raise when the tokenizer of ``reward`` does not know which characters its tokens stand for.
 
     Raises:
         ConfigError: It is not backed by the ``tokenizers`` library.

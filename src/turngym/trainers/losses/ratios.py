@@ -123,7 +123,7 @@ def flat(arrays: Sequence[NDArray[np.generic]], samples: Sequence[TrainingSample
 
 
 def unflat(values_N: Tensor, samples: Sequence[TrainingSample]) -> list[NDArray[np.float64]]:
-    """Return the arrays [L] that ``flat`` would lay out so, 0 where nothing was sampled."""
+    """Return the arrays [L] that ``flat`` lays out as ``values_N``, 0 where nothing was sampled."""
     results = [np.zeros(s.loss_mask.shape) for s in samples]
     ends = np.cumsum([s.num_action_tokens for s in samples])[:-1]
     parts = np.split(values_N.numpy(), ends)

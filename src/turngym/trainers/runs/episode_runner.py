@@ -52,7 +52,7 @@ class Playground:
         return ExpertMatch(env) if self._part.expert_match else env
 
     def task(self, split: Split, index: int) -> Task:
-        """Return a task; a finite train set comes round again after the reserved ones."""
+        """Return a task of ``split``; a finite train set repeats, without the reserved ones."""
         size, reserved = self._part.num_train_tasks, self._reserved
         if split == "train" and size is not None and index >= reserved:
             index = reserved + (index - reserved) % (size - reserved)

@@ -21,7 +21,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Report that ``done`` steps of the phase are done, and the newest numbers."""
+        """Report that ``done`` steps of the phase are done, and the newest ``metrics``."""
         ...
 
     def note(self, text: str) -> None:

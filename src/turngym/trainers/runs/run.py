@@ -102,7 +102,7 @@ class Run:
         await self._engine.publish(weights, self.state.step)
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
-        """Play the validation tasks with the newest weights; log and save what was seen."""
+        """Play the validation tasks for ``purpose``, with the newest weights; log and save it."""
         await self.publish()
         self.log.record("update_s")
         trajectories = await self.runner.validation_episodes(self.sampled, purpose, step)
@@ -151,7 +151,7 @@ class Run:
     def finish_step(
         self, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup], *, faults: int
     ) -> None:
-        """Close a step: log and count. The new weights are neither published nor saved yet."""
+        """Close a step: log ``metrics``, count ``faults``. The weights are not published yet."""
         state = self.state
         self.log.write(state.step, metrics)
         state.step += 1

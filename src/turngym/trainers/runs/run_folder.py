@@ -112,13 +112,13 @@ class RunFolder:
         return float(sum(row["seconds"] for row in read_metrics(self.timings)))
 
     def mark_logs(self, metrics_bytes: int, metrics_sha256: str) -> None:
-        """Note that the rows written so far belong to a checkpoint."""
+        """Note that rows so far belong to a checkpoint, the metrics with ``metrics_sha256``."""
         self.manifest.mark(self.metrics, metrics_bytes, metrics_sha256)
         if self._timings is not None:
             self.manifest.mark(self.timings, self._timings.size, self._timings.sha256)
 
     def check_metrics(self, size: int, sha256: str | None, checkpoint: Path | None) -> None:
-        """Make sure that ``metrics.jsonl`` is what a checkpoint was made with.
+        """Make sure that ``metrics.jsonl`` has the ``size`` and ``sha256`` of a checkpoint.
 
         Raises:
             RecordError: It is shorter, or something else.
@@ -137,7 +137,7 @@ class RunFolder:
         )
 
     def keep_trajectories(self, label: str, trajectories: Sequence[Trajectory]) -> None:
-        """Keep the best, the median and the worst of some episodes, errors aside."""
+        """Keep the best, the median and the worst of some episodes as ``label``, errors aside."""
         usable = [t for t in trajectories if not t.stop_reason.is_error]
         if not usable:
             return
@@ -146,7 +146,7 @@ class RunFolder:
         self._keep({f"{name}-{label}": [trajectory] for name, trajectory in chosen.items()})
 
     def keep_group(self, label: str, credit: Credit) -> None:
-        """Keep the group of a batch that teaches most, with its advantages; there may be none."""
+        """Keep the group of a batch that teaches most as ``label``, with its advantages."""
         members = most_instructive(credit)
         if members:
             self._keep({label: members})

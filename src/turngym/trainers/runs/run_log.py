@@ -53,7 +53,7 @@ class RunLog:
         self._since = now
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write numbers, and apart from them the seconds since the last time."""
+        """Write ``metrics``, and apart from them the seconds since the last time."""
         outbox = self._folder.outbox
         outbox.write(self._folder.metrics, lambda: self._metrics.log(step, metrics))
         for logger in self._loggers:

@@ -17,7 +17,7 @@ _LONGEST_VALUE = 60
 def check_change(
     path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
-    """Return which settings change, as ``key: [before, now]``; all of them only extend the run.
+    """Return how ``found`` differs from ``wanted``, as ``key: [before, now]``, only longer.
 
     Raises:
         ConfigError: One does more than that; the message has a line for each of the first ten.
@@ -45,12 +45,12 @@ def check_change(
 
 
 def extends(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether ``wanted`` has more updates."""
+    """Return whether ``wanted`` has more updates than ``found``."""
     return bool(wanted["run"]["steps"] > found["run"]["steps"])
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings of a tree of tables by their full names."""
+    """Return the settings of a tree of tables by their full names, after ``prefix``."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -185,7 +185,7 @@ def imitation_samples(
 def with_imitation(
     credit: Credit, trajectories: Sequence[Trajectory], *, baseline: float, weight: float
 ) -> Credit:
-    """Return the credit with the samples of attempts that are trained on apart."""
+    """Return the credit with imitation samples by ``baseline`` and ``weight``."""
     first = len(credit.trajectories)
     added = imitation_samples(trajectories, baseline=baseline, weight=weight, first=first)
     metrics: Mapping[str, float] = {

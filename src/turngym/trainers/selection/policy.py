@@ -58,14 +58,14 @@ def attempts_for(
 def fixed(
     success_K: FloatArray, seen: Sequence[int], *, mean: int, config: BudgetConfig
 ) -> list[int]:
-    """Return ``mean`` for each task."""
+    """Return ``mean`` for each task; ``success_K`` and what was ``seen`` do not matter."""
     return [mean] * len(seen)
 
 
 def by_variance(
     success_K: FloatArray, seen: Sequence[int], *, mean: int, config: VarianceBudget
 ) -> list[int]:
-    """Return attempts in proportion to the standard deviation of success; see ``attempts_for``."""
+    """Share out ``mean`` attempts a task by the deviation of success; ``seen`` is counted."""
     wanted_K = variance_shares(success_K * (1 - success_K), mean=mean)
     return rounded(wanted_K, total=len(seen) * mean, least=config.least, most=config.most)
 
@@ -122,7 +122,7 @@ def half_width(attempts: int, deviation: float) -> float:
 def by_confidence(
     success_K: FloatArray, seen: Sequence[int], *, mean: int, config: ConfidenceBudget
 ) -> list[int]:
-    """Return the attempts at each task when they are dealt out one by one, by what they promise.
+    """Deal out ``mean`` attempts a task, one by one, by what ``success_K`` and ``seen`` promise.
 
     The next attempt goes to the task with the largest ``h(n) - h(n + 1)`` plus the bonus, with n
     the attempts that this step gives it and h ``half_width``. Arguments as of ``attempts_for``.

@@ -97,7 +97,7 @@ class Difficulty:
 
 
 def informative(success_K: FloatArray, attempts: int) -> FloatArray:
-    """Return the chance that ``attempts`` attempts do not all end alike, ``1 - p^n - (1-p)^n``."""
+    """Return the chance that n ``attempts`` at p = ``success_K`` differ, 1 - p^n - (1-p)^n."""
     value_K: FloatArray = 1 - success_K**attempts - (1 - success_K) ** attempts
     return value_K
 
@@ -143,7 +143,7 @@ class SampledTasks:
     """Value of a task's parameter, by place and name."""
 
 
-class UniformSampler:
+class UniformSampler(Sampler):
     """Group number i plays task number i; the caller lets them come round again."""
 
     def __init__(self, config: SamplerConfig, tasks: SampledTasks) -> None:
@@ -191,7 +191,7 @@ class ThompsonSampler(UniformSampler):
         return [best[i % tasks.size] for i in range(count)]
 
 
-class BanditSampler:
+class BanditSampler(Sampler):
     """Draws a category, then a task in it.
 
     Args:

@@ -207,7 +207,7 @@ def score_batches(
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
 ) -> list[NDArray[np.float32]]:
-    """Return what ``score`` does, for rectangles that were cut from ``token_ids`` already."""
+    """Return the arrays [L] of ``score`` at ``temperature``, for rectangles of ``token_ids``."""
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
     own: dict[int, NDArray[np.float32]] = {}
     with torch.no_grad():

@@ -403,7 +403,7 @@ class TorchLearner:
         return self.optimizer.state()
 
     def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
-        """Take over what ``state`` returned after ``updates`` updates and ``steps`` steps."""
+        """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
 

@@ -67,7 +67,7 @@ def own_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def load_own_state(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Take over what ``own_state`` of an equal model returned.
+    """Take over the ``tensors`` that ``own_state`` of an equal model returned.
 
     Raises:
         CheckpointError: It belongs to another model.
@@ -85,7 +85,7 @@ def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def load_adapter_state(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Take over what ``adapter_state`` returned; the names of earlier versions are read, too.
+    """Take over the ``tensors`` of ``adapter_state``; names of earlier versions are read, too.
 
     Raises:
         CheckpointError: It belongs to another model.

@@ -102,7 +102,7 @@ class Optimizer:
         return {**blank, _NAMES: torch.tensor(list(names), dtype=torch.uint8)}
 
     def load_state(self, tensors: Mapping[str, Tensor], *, steps: int) -> None:
-        """Take over what ``state`` returned.
+        """Take over the ``tensors`` that ``state`` returned.
 
         Raises:
             CheckpointError: It belongs to another model: a weight has another name or shape.

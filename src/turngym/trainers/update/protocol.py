@@ -45,5 +45,5 @@ class Learner(Protocol):
         ...
 
     def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
-        """Take over what ``state`` returned after ``updates`` updates and ``steps`` steps."""
+        """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
         ...

@@ -34,12 +34,12 @@ def lines(rng: Random, n: int) -> list[str]:
 
 
 def file_name(rng: Random, ending: str = ".txt") -> str:
-    """Return the name of a file."""
+    """Return the name of a file with this ``ending``."""
     return f"{rng.choice(TOPICS)}-{rng.randint(10, 999)}{ending}"
 
 
 def file_names(rng: Random, n: int, ending: str = ".txt") -> list[str]:
-    """Return ``n`` different names of files, sorted."""
+    """Return ``n`` different names of files with this ``ending``, sorted."""
     found: set[str] = set()
     while len(found) < n:
         found.add(file_name(rng, ending))

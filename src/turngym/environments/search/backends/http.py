@@ -75,7 +75,7 @@ class Cassette:
         return found
 
     def keep(self, request: Mapping[str, str], answer: Answer) -> None:
-        """Record an answer. Several processes may record into one file."""
+        """Record the answer to ``request``. Several processes may record into one file."""
         key = _key(request)
         line = json.dumps({"request": dict(request), **asdict(answer)}, ensure_ascii=False)
         with self._lock:

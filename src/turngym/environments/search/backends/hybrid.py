@@ -33,7 +33,7 @@ class HybridBackend:
         self._backends = tuple(backends)
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """Return the ``k`` best of all engines together; ties go to the earlier engine."""
+        """Return the ``k`` best of all engines for ``query``; ties go to the earlier engine."""
         scores: dict[str, float] = {}
         hits: dict[str, Hit] = {}
         for backend in self._backends:

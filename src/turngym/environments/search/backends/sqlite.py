@@ -109,7 +109,7 @@ class SqliteBackend:
         self.num_documents = int(self._rows("SELECT count(*) FROM documents", ())[0][0])
 
     def search(self, query: str, k: int) -> list[Hit]:
-        """Return the ``k`` best documents; see the head of this module for the ranking."""
+        """Return the ``k`` best documents for ``query``; see the head of the module."""
         return self._memory.get(query, k, self._search)
 
     def get(self, doc_id: str) -> Document | None:
@@ -204,7 +204,7 @@ def _hits_query(count: int) -> str:
 
 
 def insert_documents(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
-    """Insert ``documents``, without indexing their words.
+    """Insert ``documents`` through ``connection``, without indexing their words.
 
     Raises:
         ConfigError: One has an id that is there already.

@@ -78,13 +78,13 @@ def press_above(name: str, below: str) -> Stage:
 
 
 def enter(name: str, text: str, *, after: str = "") -> Stage:
-    """Type into the field called ``name``, or whose id or class it is."""
+    """Type into the field with this name, id or class that comes ``after`` a text."""
     roles = ("textbox", "searchbox", "spinbutton", "number", "combobox")
     return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
 
 
 def choose(name: str, option: str, *, after: str = "") -> Stage:
-    """Choose from the list called ``name``, or whose id or class it is."""
+    """Choose ``option`` from the list with this name, id or class that comes ``after`` a text."""
 
     def stage(page: ExpertView) -> Move:
         found = _find(page, name, ("select",), after) or page.hinted(name)

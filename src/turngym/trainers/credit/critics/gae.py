@@ -230,7 +230,7 @@ def scale_tokens(
 
 
 def turn_means(turns: TurnBatch, advantages: Sequence[FloatArray]) -> list[FloatArray]:
-    """Return the mean over each turn's tokens, one array [T] per episode."""
+    """Return the mean of ``advantages`` over each turn's tokens, one array [T] per episode."""
     if not advantages:
         return []
     starts = np.cumsum(turns.tokens_N) - turns.tokens_N
@@ -331,7 +331,7 @@ def bilevel_gae(
 
 
 def on_last_token(values_T: FloatArray, lengths_T: IntArray) -> FloatArray:
-    """Return each turn's value on the last of its sampled tokens, 0 on the others, shape [M]."""
+    """Put each turn's value on the last of its ``lengths_T`` tokens, 0 on others, shape [M]."""
     values_M = np.zeros(int(lengths_T.sum()), dtype=np.float64)
     values_M[np.cumsum(lengths_T) - 1] = values_T
     return values_M

@@ -368,7 +368,7 @@ class ReplayedCritic:
 
 
 def correlation(a: FloatArray, b: FloatArray) -> float:
-    """Return Pearson's correlation, 0 where one of them does not vary."""
+    """Return Pearson's correlation of ``a`` and ``b``, 0 where one of them does not vary."""
     if a.size < 2 or a.std() < 1e-9 or b.std() < 1e-9:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])

@@ -128,7 +128,7 @@ def score_trees_apart(
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
 ) -> list[TreeScores]:
-    """Return the same with a row of its own for every trunk and every branch.
+    """Return the same (``temperature`` too) with a row of its own for every trunk and branch.
 
     Works with every causal model, and is what ``score_trees`` is tested against. With
     ``max_tokens=1`` each row is a forward pass of its own.

@@ -99,7 +99,7 @@ def packed(examples: Sequence[TrainingExample], *, max_tokens: int) -> Iterator[
 def rectangle(
     rows: Sequence[Row], masks: Sequence[NDArray[np.bool_]], device: torch.device
 ) -> MicroBatch:
-    """Return all ``rows`` in one rectangle, with the tokens that ``masks`` choose."""
+    """Return ``rows`` in one [R, L] rectangle on ``device``, with the tokens ``masks`` choose."""
     area = len(rows) * max(row.token_ids_L.size for row in rows)
     token_ids = [row.token_ids_L for row in rows]
     [batch] = micro_batches(token_ids, masks, max_tokens=area, device=device)

@@ -248,7 +248,7 @@ class PrivilegedCritic:
 
 
 def truth_prefix(renderer: Renderer, truth: str) -> tuple[int, ...]:
-    """Return the tokens that state the true answer, for before the first message."""
+    """Return the tokens that state ``truth``, for before the first message."""
     return renderer.action(f"The true answer: {truth}")
 
 
@@ -296,7 +296,7 @@ def pair_example(better: Sequence[Row], worse: Sequence[Row]) -> TrainingExample
 
 
 def pair_weights(pair: TrainingExample, objective: Objective) -> list[NDArray[np.float32]]:
-    """Return what each token's log-ratio counts in the margin, one array [L] per row.
+    """Return each token's weight in the margin of ``objective``, one array [L] per row.
 
     ``turn_sum``: ``1 / n`` in a turn of n tokens. ``token_mean``: one over the sampled tokens of
     the whole attempt. Negative on the worse side.

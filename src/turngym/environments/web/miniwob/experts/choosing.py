@@ -117,7 +117,7 @@ def _date(page: ExpertView) -> Move:
 
 
 def pick_day(page: ExpertView, month: int, day: int) -> Move | None:
-    """Return the next click in an open calendar; None when none is open."""
+    """Return the next click towards ``month`` and ``day`` in an open calendar; None without one."""
     shown = next((one.name for one in page.elements if one.name.split(" ")[0] in _MONTHS), None)
     if shown is None:
         return None

@@ -40,7 +40,7 @@ class Quiet(WSGIRequestHandler):
 
 
 def serve(application: Callable[..., Any], socket: str) -> None:
-    """Serve until killed, or until the parent is gone."""
+    """Serve ``application`` at ``socket`` until killed, or until the parent is gone."""
     server = Server(socket, Quiet)  # type: ignore[arg-type]  # typeshed knows host and port only
     server.set_app(application)
     say_ready()
