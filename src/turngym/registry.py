@@ -277,6 +277,9 @@ def match(pattern: str) -> list[EnvEntry]:
     """Return the environments that ``pattern`` names: one name, or ``<family>/*``.
 
     Of several names for one and the same environment, a family has the shortest only.
+
+    Raises:
+        ConfigError: There is no such family.
     """
     if not pattern.endswith("/*"):
         return [find(pattern)]

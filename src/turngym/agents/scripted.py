@@ -79,7 +79,11 @@ class ExpertPolicy:
         self._noise_commands = frozenset(noise_commands)
 
     def start(self, context: EpisodeContext) -> PolicySession:
-        """Return a session that asks the environment's expert."""
+        """Return a session that asks the environment's expert.
+
+        Raises:
+            ConfigError: The environment has none.
+        """
         expert, noise, commands = context.expert, self._noise, self._noise_commands
         if expert is None:
             raise ConfigError(f"environment {context.env_id!r} has no expert")

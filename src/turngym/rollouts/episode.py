@@ -36,7 +36,7 @@ class AnyEnv(Protocol):
     """A ``gymnasium.Env`` with turn semantics, or an ``AsyncTurnEnv``."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode."""
+        """Start an episode with ``options``, its task among them."""
         ...
 
     def step(self, action: str) -> Any:
@@ -167,7 +167,7 @@ async def rollout(
 
 
 def faulted(spec: EpisodeSpec, error: str) -> Trajectory:
-    """Return the trajectory of an episode whose environment broke before it began."""
+    """Return the trajectory of an episode whose environment broke by ``error`` before it began."""
     record = _Record(spec)
     record.error = error
     return record.trajectory()

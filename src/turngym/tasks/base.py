@@ -54,6 +54,9 @@ def procedural_task(name: str, split: Split, index: int) -> Task:
         name: Name of the task set, usually the short name of the environment.
         split: ``"train"`` or ``"test"``.
         index: 0 or more.
+
+    Raises:
+        ConfigError: ``index`` is negative.
     """
     if index < 0:
         raise ConfigError(f"task {name}/{split}/{index}: the index must be 0 or more")

@@ -204,7 +204,11 @@ class FileProblem(Problem[FileWorld]):
         return repr([self.prompt, sorted(self.files.items()), self.prepare])
 
     async def set_up(self, world: FileWorld) -> None:
-        """Write ``files`` and run ``prepare``."""
+        """Write ``files`` and run ``prepare``.
+
+        Raises:
+            RuntimeError: ``prepare`` failed.
+        """
         for path, data in self.files.items():
             await world.write(path, data.encode() if isinstance(data, str) else data)
         if self.prepare and (ran := await world.run(self.prepare)).exit_code != 0:

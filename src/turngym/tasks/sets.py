@@ -91,7 +91,11 @@ class GeneratedSet(TaskSet[P]):
         """Return None: there is no end of them."""
 
     def problem(self, task: Task) -> P:
-        """Return the first problem that the task's seed gives and that belongs to its split."""
+        """Return the first problem that the task's seed gives and that belongs to its split.
+
+        Raises:
+            ConfigError: None was found.
+        """
         rng = Random(derive_seed(task.seed, self._seed_name))
         for _ in range(_MAX_SAMPLES):
             problem = rng.choice(self.generators)(rng)

@@ -55,6 +55,10 @@ class Uncut:
         return task.result()
 
     def check(self) -> None:
-        """Raise the cancellation that came meanwhile."""
+        """Raise the cancellation that came meanwhile.
+
+        Raises:
+            CancelledError: There was one.
+        """
         if self._is_cancelled:
             raise asyncio.CancelledError

@@ -41,7 +41,7 @@ class Decoder(Protocol):
         ...
 
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Append tokens to rows and return the logits after each row's last token.
+        """Append tokens to rows and return the logits [R, V] after each row's last token.
 
         Args:
             rows: R different open rows.
@@ -203,7 +203,7 @@ class CachedDecoder:
         heapq.heappush(self._free, row)
 
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Append tokens to rows and return the logits after each row's last token."""
+        """Append tokens to rows and return the logits [R, V] after each row's last token."""
         hidden, last = self._read(rows, tokens)
         return self._logits(hidden[torch.arange(len(rows), device=self._device), last])
 
@@ -362,7 +362,7 @@ class ReplayDecoder:
 
     @torch.inference_mode()
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Append tokens to rows and return the logits after each row's last token."""
+        """Append tokens to rows and return the logits [R, V] after each row's last token."""
         before = [(row, len(self._texts[row])) for row in rows]
         for row, new in zip(rows, tokens, strict=True):
             self._texts[row] += list(new)

@@ -143,7 +143,12 @@ class LocalEngine:
         sampling: Sampling,
         on_token: OnToken | None,
     ) -> Generation:
-        """Queue a request of ``session`` and return what was sampled; see its ``generate``."""
+        """Queue ``new_ids`` of ``session`` and return what was sampled, ``on_token`` by token.
+
+        Raises:
+            ConfigError: It is asked from another event loop, or for no new token.
+            ContextOverflow: The context has no room for them.
+        """
         serving, loop = self._loop_task, asyncio.get_running_loop()
         if serving is not None and not serving.done() and serving.get_loop() is not loop:
             raise ConfigError(

@@ -149,6 +149,9 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
 
     Source:
         Hu et al. 2021, arXiv:2106.09685; through the ``peft`` library.
+
+    Raises:
+        MissingExtraError: ``peft`` is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model

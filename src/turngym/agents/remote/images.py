@@ -33,7 +33,7 @@ def png(image: NDArray[np.uint8]) -> bytes:
 
 
 def data_url(image: NDArray[np.uint8]) -> str:
-    """Return ``image`` as ``data:image/png;base64,...``."""
+    """Return ``image`` [H, W, 3] as ``data:image/png;base64,...``."""
     return "data:image/png;base64," + base64.b64encode(png(image)).decode()
 
 

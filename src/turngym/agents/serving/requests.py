@@ -89,7 +89,11 @@ class CompletionRequest(SamplingRequest):
 
     @property
     def one_prompt(self) -> str | list[int]:
-        """The prompt, which must be a single one."""
+        """The prompt, which must be a single one.
+
+        Raises:
+            BadRequest: It is empty, or there are several.
+        """
         prompt = self.prompt
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             if len(prompt) > 1:
@@ -110,7 +114,11 @@ def parse(cls: type[RequestT], body: bytes) -> RequestT:
 
 
 def checked(cls: type[RequestT], found: Json) -> RequestT:
-    """Return ``found`` as a request of ``cls``, like ``parse``."""
+    """Return ``found`` as a request of ``cls``, like ``parse``.
+
+    Raises:
+        BadRequest: It is none; the message names the field.
+    """
     try:
         return cls.model_validate(found)
     except ValidationError as error:

@@ -190,17 +190,29 @@ class EpisodeCore:
         return ""
 
     def expert_action(self) -> str:
-        """Return an expert's action for the current state. Never part of an observation."""
+        """Return an expert's action for the current state. Never part of an observation.
+
+        Raises:
+            ConfigError: It has none.
+        """
         raise ConfigError(f"environment {self.name!r} has no expert")
 
     def get_state(self) -> Any:
-        """Return a copy of the state, independent of the environment (not for ``replay``)."""
+        """Return a copy of the state, independent of the environment (not for ``replay``).
+
+        Raises:
+            SnapshotError: A subclass does not have it.
+        """
         raise SnapshotError(
             f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but get_state is missing"
         )
 
     def set_state(self, state: Any) -> None:
-        """Take over a copy of what ``get_state`` returned (not for ``replay``)."""
+        """Take over a copy of what ``get_state`` returned (not for ``replay``).
+
+        Raises:
+            SnapshotError: A subclass does not have it.
+        """
         raise SnapshotError(
             f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but set_state is missing"
         )
@@ -214,7 +226,11 @@ class EpisodeCore:
 
     @property
     def current_task(self) -> Task:
-        """The task of the running episode."""
+        """The task of the running episode.
+
+        Raises:
+            ResetNeeded: There is none.
+        """
         if self._task is None:
             raise ResetNeeded(f"{self.name}: call reset before asking for the task")
         return self._task
@@ -445,7 +461,11 @@ async def awaited(result: Any) -> Any:
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that has nothing to wait for, without an event loop."""
+    """Return the result of a coroutine that has nothing to wait for, without an event loop.
+
+    Raises:
+        TypeError: It waits.
+    """
     try:
         work.send(None)
     except StopIteration as done:

@@ -35,7 +35,11 @@ class Unicode(Space[str]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a random text of at most 40 characters; without mask and ``probability``."""
+        """Return a random text of at most 40 characters; without mask and ``probability``.
+
+        Raises:
+            ValueError: A mask or probability is given.
+        """
         if mask is not None or probability is not None:
             raise ValueError("Unicode.sample takes no mask and no probability")
         length = int(self.np_random.integers(0, min(40, self.max_chars) + 1))

@@ -104,6 +104,9 @@ class Accessibility:
         """Return what is shown of all applications, and the names of those that do not answer.
 
         Elements come in reading order; those that can be acted on have the mark 1.
+
+        Raises:
+            DisplayGone: The registry of applications is gone.
         """
         registry = _Ref(f"{_IFACE}.Registry", _ROOT)
         answer = self._ask([_call(registry, "Accessible", "GetChildren")])[0]

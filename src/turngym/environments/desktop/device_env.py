@@ -129,7 +129,11 @@ class DeviceEnv(ScreenEnv):
 
     @property
     def device(self) -> Device:
-        """The running episode's device."""
+        """The running episode's device.
+
+        Raises:
+            EnvironmentFault: No episode is open.
+        """
         if self._device is None:
             raise EnvironmentFault(f"{self.name}: no episode is open")
         return self._device

@@ -195,7 +195,11 @@ class ChildEnv:
 
 
 def open_reply(name: str, reply: bytes) -> Any:
-    """Return or raise the other process's ``reply``; what would end this one becomes a fault."""
+    """Return or raise the other process's ``reply``; what would end this one becomes a fault.
+
+    Raises:
+        EnvironmentFault: It cannot be read.
+    """
     try:
         fine, value = pickle.loads(reply)
     except BaseException as error:  # a class that only the child can import, for example

@@ -110,6 +110,9 @@ def self_play_questions(
         seed: Decides the documents and every other chance.
         attempts: Documents that are shown to the proposer.
         counts: Counts what became of each.
+
+    Raises:
+        ConfigError: ``attempts`` is less than 1.
     """
     if attempts < 1:
         raise ConfigError(f"self-play: attempts must be at least 1, got {attempts}")
@@ -137,6 +140,9 @@ def proposer_rewards(solved: Sequence[Sequence[bool]]) -> list[float]:
 
     Args:
         solved: Per question, whether each attempt solved it; one attempt or more.
+
+    Raises:
+        ConfigError: A question has no attempt.
     """
     rewards = []
     for attempts in solved:

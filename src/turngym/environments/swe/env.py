@@ -99,7 +99,11 @@ class SweEnv(RepairEnv):
 
     @property
     def record(self) -> SweRecord:
-        """The recipe of the running episode's task."""
+        """The recipe of the running episode's task.
+
+        Raises:
+            ConfigError: No episode is open.
+        """
         if self._record is None:
             raise ConfigError(f"{self.name}: no episode is open")
         return self._record

@@ -105,7 +105,7 @@ def read_instances(path: Path) -> list[Instance]:
 def as_instance(
     file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> Instance:
-    """Return one of our tasks as an instance."""
+    """Return one of our tasks as an instance in this ``style``."""
     broken = broken_of(file, record, project)
     base = {**project.files, **{path: data for path, data in broken.items() if data is not None}}
     return Instance(

@@ -26,7 +26,11 @@ PACKAGES = ("hypothesis>=6.100", "freezegun>=1.5", "text-unidecode>=1.3", "typeg
 
 
 def main(names: list[str]) -> int:
-    """Fetch the projects called ``names``; all of them without names."""
+    """Fetch the projects called ``names``; all of them without names.
+
+    Raises:
+        ConfigError: There is no such project.
+    """
     files = {file.name: file for file in open_tasks(SHIPPED).files}
     for name in names:
         if name not in files:

@@ -89,7 +89,11 @@ class InstanceEnv(RepairEnv):
 
     @property
     def instance(self) -> Instance:
-        """The instance of the running episode."""
+        """The instance of the running episode.
+
+        Raises:
+            ConfigError: No episode is open.
+        """
         if self._instance is None:
             raise ConfigError(f"{self.name}: no episode is open")
         return self._instance

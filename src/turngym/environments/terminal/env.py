@@ -74,7 +74,11 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     @property
     def problem(self) -> FileProblem:
-        """The problem of the running episode."""
+        """The problem of the running episode.
+
+        Raises:
+            ConfigError: No episode is open.
+        """
         if self._problem is None:
             raise ConfigError(f"{self.name}: no episode is open")
         return self._problem

@@ -129,6 +129,9 @@ def sample_problem(
         kinds: Kinds of task to sample from.
         places: Number of pieces of furniture, at least 5.
         things: Number of things, at least 3.
+
+    Raises:
+        ConfigError: None was found.
     """
     for _ in range(1000):
         kind: Kind = kinds[int(rng.integers(len(kinds)))]

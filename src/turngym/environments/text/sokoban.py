@@ -48,7 +48,7 @@ class Room:
 
 
 def empty_room(width: int, height: int, inner_walls: Iterable[int] = ()) -> Room:
-    """Return a room of ``width`` times ``height`` cells, edge included, without goals."""
+    """Return a room of ``width`` × ``height`` cells with edge and ``inner_walls``, no goals."""
     edge = {
         row * width + column
         for row in range(height)
@@ -73,7 +73,7 @@ def is_dead(room: Room, cell: int) -> bool:
 
 
 def walks(room: Room, boxes: Boxes, start: int) -> dict[int, int]:
-    """Return the number of moves from ``start`` to every cell that is reached without pushing."""
+    """Return the moves from ``start`` to every cell that is reached without pushing ``boxes``."""
     found, blocked, steps = {start: 0}, room.walls | boxes, tuple(room.moves.values())
     queue = deque([start])
     while queue:
@@ -122,7 +122,7 @@ def solve(
 
 @lru_cache(maxsize=65_536)
 def least_pushes(room: Room, boxes: Boxes) -> int:
-    """Return a lower bound of the pushes that are left; ``FAR`` or more when it is hopeless."""
+    """Return a lower bound of pushes left for ``boxes``; ``FAR`` or more when it is hopeless."""
     tables = push_distances(room).values()
     pushes = [[table.get(box, FAR) for table in tables] for box in boxes]
     return min(

@@ -115,7 +115,7 @@ def web_tools(names: tuple[str, ...]) -> JsonTools:
 
 
 def as_tool_call(name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the tool call that does what the command ``name`` does."""
+    """Return the tool call that does what the command ``name`` does with ``arguments``."""
     more = {"submit": {"submit": True}, "append": {"clear": False}}.get(name, {})
     return _IN_WORDS.get(name, name), {**arguments, **more}
 

@@ -142,7 +142,11 @@ class WebEnv(ScreenEnv):
 
     @property
     def session(self) -> WebSession:
-        """The running episode's browser context. In the browser's loop only."""
+        """The running episode's browser context. In the browser's loop only.
+
+        Raises:
+            EnvironmentFault: No episode is open.
+        """
         if self.episode.session is None:
             raise EnvironmentFault(f"{self.name}: no episode is open")
         return self.episode.session
@@ -158,7 +162,11 @@ class WebEnv(ScreenEnv):
         return await self._host.run(self._begin(task))
 
     async def turn(self, action: Action) -> Outcome:
-        """Act, wait until the page is quiet, judge and look."""
+        """Act, wait until the page is quiet, judge and look.
+
+        Raises:
+            EnvironmentFault: The environment is closed.
+        """
         if self._host is None:
             raise EnvironmentFault(f"{self.name}: the environment is closed")
         return await self._host.run(self._turn(action))

@@ -233,7 +233,11 @@ class WebSession:
         self._owned.remove()
 
     async def goto(self, url: str) -> None:
-        """Open an address in the tab that is looked at; a note says when it cannot be."""
+        """Open an address in the tab that is looked at; a note says when it cannot be.
+
+        Raises:
+            BrowserGone: The browser died.
+        """
         from playwright.async_api import Error
 
         try:
@@ -361,7 +365,11 @@ class WebSession:
             await self.drop_tab(tab)
 
     async def replace_tab(self, reason: str) -> None:
-        """Close the tab that is looked at; when it was the last one, open an empty one."""
+        """Close the tab that is looked at; when it was the last one, open an empty one.
+
+        Raises:
+            BrowserGone: The browser died.
+        """
         from playwright.async_api import Error
 
         self.notes.insert(0, self.tab.lost_because or reason)
@@ -371,7 +379,11 @@ class WebSession:
             raise BrowserGone(f"the browser died ({first_line(error)})") from error
 
     async def drop_tab(self, tab: Tab) -> None:
-        """Close a tab; the last one gives way to an empty one."""
+        """Close a tab; the last one gives way to an empty one.
+
+        Raises:
+            BrowserGone: The browser died.
+        """
         if tab not in self.tabs:
             return
         place = self.tabs.index(tab)

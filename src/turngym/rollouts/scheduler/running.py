@@ -202,7 +202,11 @@ class RunningEpisode:
                 ledger.commit_turn(job.key, self.retry, number, self.packed[number], facts=facts)
 
     def before_act(self, played: int) -> Awaitable[None] | None:
-        """Begin a turn: the environment answered."""
+        """Begin a turn: the environment answered.
+
+        Raises:
+            Preempted: The episode is asked to stop here.
+        """
         if self.stop_asked:
             raise Preempted(f"episode {self.job.key}: stopped after {played} turns")
         context = self._context

@@ -144,7 +144,11 @@ class SimSession:
         self._left = self._rng.randint(profile.min_turns, profile.max_turns)
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
-        """Draw an action."""
+        """Draw an action.
+
+        Raises:
+            PolicyFault: As often as the scenario says.
+        """
         profile = self._profile
         text, ids, breaks = self._decide()
         if breaks:
@@ -205,7 +209,11 @@ class SimEnv:
         self._turns = 0
 
     async def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        """Start an episode."""
+        """Start an episode; ``options`` has its task.
+
+        Raises:
+            EnvironmentFault: As often as the scenario says.
+        """
         profile = self._profile
         self._state = zlib.crc32(f"{seed} {options['task'].id}".encode())
         self._turns = 0
@@ -218,7 +226,11 @@ class SimEnv:
         return {"text": f"start {self._state:08x}"}, {}
 
     async def step(self, action: str) -> tuple[Any, float, bool, bool, Any]:
-        """Take the time that ``action`` says."""
+        """Take the time that ``action`` says.
+
+        Raises:
+            RuntimeError: As often as the scenario says.
+        """
         seconds, _, end = action.partition(" ")
         await asyncio.sleep(_FOREVER_S if end == "hang" else float(seconds))
         if end == "raise":

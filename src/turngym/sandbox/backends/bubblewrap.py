@@ -118,7 +118,11 @@ class BubblewrapBackend:
             return self._launcher
 
     async def probe(self) -> Capabilities:
-        """See `Backend.probe`. Found out once."""
+        """See `Backend.probe`. Found out once.
+
+        Raises:
+            SandboxRefused: A sandbox cannot run anything.
+        """
         if self._capabilities is None:
             sandbox = await self.start(SandboxSpec(limits=Limits(enforce="best_effort")))
             try:
@@ -262,7 +266,11 @@ class BubblewrapBackend:
         return await self.layer_ref(answer["layer"], "folder")
 
     async def layer_ref(self, layer: str, kind: Literal["folder", "snapshot"]) -> LayerRef:
-        """Return the handle of a layer of this ``kind`` that exists, with its digest."""
+        """Return the handle of a layer of this ``kind`` that exists, with its digest.
+
+        Raises:
+            SnapshotError: It cannot be read.
+        """
         launcher = await self.launcher()
         try:
             digest = (await launcher.call("digest", layer=layer))["digest"]
@@ -275,7 +283,11 @@ class BubblewrapBackend:
         self._chains[layer] = self._chains.get(below, 0) + 1
 
     async def flat(self, layer: str, limits: Limits) -> str:
-        """Return ``layer``, or one layer that stands for a stack that has grown too high."""
+        """Return ``layer``, or one layer that stands for a stack that has grown too high.
+
+        Raises:
+            SnapshotError: The stack cannot be merged.
+        """
         if self._chains[layer] < MAX_LAYERS:
             return layer  # each layer costs a path in the options of a mount, which the kernel caps
         launcher = await self.launcher()
@@ -338,7 +350,11 @@ class BubblewrapSandbox(GuestSandbox):
         self.evidence = started.evidence
 
     def running(self) -> Started:
-        """Return the processes that it has at the moment."""
+        """Return the processes that it has at the moment.
+
+        Raises:
+            SandboxDied: It was committed and could not start again.
+        """
         if self._started is None:
             raise SandboxDied(f"sandbox {self.id} died: it was committed and could not start again")
         return self._started
@@ -371,7 +387,11 @@ class BubblewrapSandbox(GuestSandbox):
         return int(answer["bytes"]), int(answer["inodes"])
 
     async def diff(self) -> list[Change]:
-        """See `Sandbox.diff`. Read from what the overlay keeps, not by comparing trees."""
+        """See `Sandbox.diff`. Read from what the overlay keeps, not by comparing trees.
+
+        Raises:
+            SandboxFileTooLarge: There are too many changes.
+        """
         async with self._lock.exclusive():
             answer = await self._diff_frozen()
         if answer["changes"] is None:

@@ -406,7 +406,11 @@ class DockerSandbox(GuestSandbox):
         await self._backend.call(act)
 
     async def diff(self) -> list[Change]:
-        """See `Sandbox.diff`."""
+        """See `Sandbox.diff`.
+
+        Raises:
+            SandboxFileTooLarge: A path is longer than an engine can tell.
+        """
         async with self._lock.exclusive():
             await self._settled()
             try:

@@ -314,7 +314,11 @@ class GuestSandbox(ABC):
             await trees.write_file(self._channel, self._path(path), data, mode)
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
-        """See `Sandbox.read_file`."""
+        """See `Sandbox.read_file`.
+
+        Raises:
+            SandboxFileError: It cannot be read; the message names it.
+        """
         async with self._using():
             try:
                 return (await trees.read_file(self._channel, self._path(path), max_bytes))[0]
@@ -370,7 +374,11 @@ class GuestSandbox(ABC):
         """See `Sandbox.snapshot`."""
 
     async def fork(self, n: int) -> list[GuestSandbox | Exception]:
-        """See `Sandbox.fork`."""
+        """See `Sandbox.fork`.
+
+        Raises:
+            ValueError: ``n`` is less than 1.
+        """
         if n < 1:
             raise ValueError(f"fork: wanted at least 1, got {n}")
         return await self._fork(n)

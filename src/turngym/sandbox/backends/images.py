@@ -97,7 +97,11 @@ def host_entries() -> list[RootEntry]:
 
 
 def host_etc() -> Path:
-    """Return a folder for /etc that holds what programs need to run, made if need be."""
+    """Return a folder for /etc that holds what programs need to run, made if need be.
+
+    Raises:
+        SandboxRefused: There is no room for it.
+    """
     target = cache_folder() / "etc"
     fresh = Path(tempfile.mkdtemp(prefix="etc-new-", dir=target.parent))
     try:

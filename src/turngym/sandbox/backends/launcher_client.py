@@ -112,7 +112,11 @@ class LauncherProcess:
         return not self._is_closed
 
     def ask(self, do: str, *, fds: Sequence[int] = (), **fields: Any) -> Future[Answer]:  # JSON
-        """Ask to ``do`` something with ``fds``; the future raises `LauncherError`."""
+        """Ask to ``do`` something with ``fds``; the future raises `LauncherError`.
+
+        Raises:
+            SandboxUnavailable: The launcher has ended.
+        """
         number = next(self._numbers)
         future: Future[Answer] = Future()
         with self._lock:

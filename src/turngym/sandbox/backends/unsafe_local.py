@@ -72,7 +72,12 @@ class UnsafeLocalBackend:
         )
 
     async def start(self, spec: SandboxSpec) -> UnsafeLocalSandbox:
-        """See `Backend.start`."""
+        """See `Backend.start`.
+
+        Raises:
+            SandboxClosed: The back end is closed.
+            SandboxRefused: Limits or an image are asked for.
+        """
         if self._is_closed:
             raise SandboxClosed("back end 'unsafe-local' is closed")
         if spec.limits.enforce == "strict":
@@ -87,7 +92,11 @@ class UnsafeLocalBackend:
         return await self.start_on(spec, self._layers[layer] if layer else None)
 
     async def start_on(self, spec: SandboxSpec, base: Path | None) -> UnsafeLocalSandbox:
-        """Start a sandbox on a copy of ``base``."""
+        """Start a sandbox on a copy of ``base``.
+
+        Raises:
+            SandboxUnavailable: The guest cannot start.
+        """
         give_back = self.quota.take(spec.limits)
         folder = self._root / uuid.uuid4().hex[:12]
         try:
@@ -105,7 +114,11 @@ class UnsafeLocalBackend:
         return sandbox
 
     async def import_folder(self, folder: Path) -> LayerRef:
-        """See `Backend.import_folder`."""
+        """See `Backend.import_folder`.
+
+        Raises:
+            SnapshotError: There is no such folder.
+        """
         if not folder.is_dir():
             raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
         return await self.keep(folder, "folder")

@@ -68,7 +68,11 @@ class CheckContext:
         return forks
 
     async def run(self, check: Check) -> None:
-        """Carry out a check and close what it started."""
+        """Carry out a check and close what it started.
+
+        Raises:
+            Broken: It was not done in time.
+        """
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 await check(self)

@@ -337,7 +337,11 @@ class Launcher:
     # Layers
 
     def chain(self, name: str) -> list[str]:
-        """Return a layer and all below it, topmost first."""
+        """Return a layer and all below it, topmost first.
+
+        Raises:
+            OSError: There is no such layer.
+        """
         if name not in self.layers:
             raise OSError(f"there is no layer {name}")
         return [name, *self.layers[name]]

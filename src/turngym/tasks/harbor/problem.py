@@ -192,7 +192,11 @@ class HarborProblem(FileProblem):
 
     @cached_property
     def tests(self) -> dict[str, bytes]:
-        """Files of ``tests/``, those of the step last, by their path in ``tests``."""
+        """Files of ``tests/``, those of the step last, by their path in ``tests``.
+
+        Raises:
+            ConfigError: ``test.sh`` is missing, or wants a network.
+        """
         places = [self.folder / "tests", self.place / "tests"]
         found = {path: data for place in places for path, data in _below(place).items()}
         if "test.sh" not in found:
@@ -279,7 +283,11 @@ class HarborProblem(FileProblem):
     # The verifier.
 
     async def judge(self, world: FileWorld) -> JudgeResult:
-        """Run ``tests/test.sh`` and read the reward file."""
+        """Run ``tests/test.sh`` and read the reward file.
+
+        Raises:
+            TimeoutError: It took too long.
+        """
         artifacts = await self._artifacts(world)
         recipe = self.verifier_recipe or self.recipe
         files = {f"{self.real('/tests')}/{path}": data for path, data in self.tests.items()}
@@ -338,7 +346,11 @@ class HarborProblem(FileProblem):
     # The expert.
 
     def expert(self) -> list[str]:
-        """Return ``solution/solve.sh`` as one command."""
+        """Return ``solution/solve.sh`` as one command.
+
+        Raises:
+            ConfigError: There is none.
+        """
         files = _below(self.place / "solution")
         if "solve.sh" not in files:
             raise ConfigError(

@@ -48,12 +48,12 @@ class SurrogateInputs:
 
     @property
     def ratios(self) -> Tensor:
-        """``exp`` of the log-ratios, finite."""
+        """``exp`` of the log-ratios, finite. Shape [N]."""
         return self.log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def ppo_clip(inputs: SurrogateInputs, config: PpoClip) -> tuple[Tensor, Tensor]:
-    """``l = -min(r·A, clip(r, 1-lo, 1+hi)·A)``, and at most ``-c·A`` for ``A < 0``.
+    """``l = -min(r·A, clip(r, 1-lo, 1+hi)·A)``, and at most ``-c·A`` for ``A < 0``. Shape [N].
 
     c is the dual clip. The gradient with respect to the log-prob is ``-r·A`` where it is not
     clipped.
@@ -76,7 +76,7 @@ def ppo_clip(inputs: SurrogateInputs, config: PpoClip) -> tuple[Tensor, Tensor]:
 
 
 def policy_gradient(inputs: SurrogateInputs, config: PolicyGradient) -> tuple[Tensor, Tensor]:
-    """``l = -A·logp / (1 + τ)``; nothing is bounded.
+    """``l = -A·logp / (1 + τ)``; nothing is bounded. Shape [N].
 
     Source:
         REINFORCE; with τ > 0 OPMD in the form of Trinity-RFT.
@@ -98,7 +98,7 @@ def tapered_weight(inputs: SurrogateInputs, config: TaperedWeight) -> tuple[Tens
 
 
 def balance(inputs: SurrogateInputs, config: Balance) -> tuple[Tensor, Tensor]:
-    """``l = -(2/β)·A·logp``, the gradient of trajectory balance.
+    """``l = -(2/β)·A·logp``, the gradient of trajectory balance. Shape [N].
 
     A holds the reference already, from ``balanced_advantages``. The value is that of the policy
     gradient, not of the square.
@@ -110,7 +110,7 @@ def balance(inputs: SurrogateInputs, config: Balance) -> tuple[Tensor, Tensor]:
 
 
 def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tensor, Tensor]:
-    """``l = -sg(clip(r, low, high))·A·logp``.
+    """``l = -sg(clip(r, low, high))·A·logp``. Shape [N].
 
     Source:
         CISPO: MiniMax-M1, arXiv:2506.13585; with the behaviour policy as old policy AIPO: LlamaRL,
@@ -123,7 +123,7 @@ def clipped_weight(inputs: SurrogateInputs, config: ClippedWeight) -> tuple[Tens
 
 
 def zeroed_weight(inputs: SurrogateInputs, config: ZeroedWeight) -> tuple[Tensor, Tensor]:
-    """``l = -sg(r)·A·logp`` where ``low <= r <= high``, else 0."""
+    """``l = -sg(r)·A·logp`` where ``low <= r <= high``, else 0. Shape [N]."""
     ratios_N = inputs.ratios.detach()
     outside_N = (ratios_N < config.low) | (ratios_N > config.high)
     weights_N = ratios_N.masked_fill(outside_N, 0.0)
@@ -157,7 +157,7 @@ def log_clip_geo(inputs: SurrogateInputs, config: LogClipGeo) -> tuple[Tensor, T
 
 
 def divergence_mask(inputs: SurrogateInputs, config: DivergenceMask) -> tuple[Tensor, Tensor]:
-    """``l = -sg(r)·A·logp``, and 0 for a token that has moved too far where A pushes it.
+    """``l = -sg(r)·A·logp``, and 0 for a token that moved too far where A pushes it. Shape [N].
 
     Too far: p has risen by more than ``high`` and A > 0, or fallen by more than ``low`` and A < 0.
 
@@ -173,7 +173,7 @@ def divergence_mask(inputs: SurrogateInputs, config: DivergenceMask) -> tuple[Te
 
 
 def squared(inputs: SurrogateInputs, config: Squared) -> tuple[Tensor, Tensor]:
-    """``l = -A·logp + τ/2·x²`` with x the log-ratio; the leash has no boundary.
+    """``l = -A·logp + τ/2·x²`` with x the log-ratio; the leash has no boundary. Shape [N].
 
     Source:
         Kimi k1.5, arXiv:2501.12599 (there over whole sequences: ``ratio_level="sequence_prod"``).

@@ -173,6 +173,9 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
     """Yield the batches of a run; what was opened for them is closed afterwards.
 
     In turns with the updates there is no ledger: nothing runs when a checkpoint is written.
+
+    Raises:
+        RecordError: The ledger is empty, but the run has a checkpoint.
     """
     config, runner = run.config, run.runner
     schedule = config.rollout.schedule()

@@ -61,7 +61,7 @@ class MicroBatch:
         return torch.from_numpy(np.concatenate(picked)).to(self.targets_N.device)
 
     def gather_if(self, arrays: Sequence[NDArray[Any]] | None) -> Tensor | None:
-        """Return what ``gather`` does, or None where there are no arrays."""
+        """Return what ``gather`` does, shape [N], or None where there are no arrays."""
         return None if arrays is None else self.gather(arrays)
 
 

@@ -44,7 +44,11 @@ class PhoneProblem(ScriptedProblem):
 
 
 def sample_problem(kind: str, rng: Random, split: Split) -> PhoneProblem:
-    """Return the first problem of ``kind`` that belongs to ``split``, which its content decides."""
+    """Return the first problem of ``kind`` that belongs to ``split``, which its content decides.
+
+    Raises:
+        ConfigError: None was found.
+    """
     for _ in range(_MAX_SAMPLES):
         start = _start(rng)
         wanted = copy.deepcopy(start)

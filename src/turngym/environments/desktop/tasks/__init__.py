@@ -26,6 +26,9 @@ def sample_problem(kind: str, rng: Random, split: Split) -> Problem:
     """Return the first problem of ``kind`` that belongs to ``split``.
 
     A problem belongs to a split by its own content, so none is ever in both.
+
+    Raises:
+        ConfigError: None was found.
     """
     generator = GENERATORS[kind]
     for _ in range(_MAX_SAMPLES):

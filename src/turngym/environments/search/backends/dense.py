@@ -163,7 +163,11 @@ def gelu(x: FloatArray) -> FloatArray:
 
 
 def unit_rows(x_ND: FloatArray) -> FloatArray:
-    """Return ``x_ND`` with rows of length 1; a row of zeros stays."""
+    """Return ``x_ND`` with rows of length 1; a row of zeros stays.
+
+    Raises:
+        ConfigError: It is no such array.
+    """
     if x_ND.ndim != 2:
         raise ConfigError(f"encoder: wanted an array [N, D], got shape {x_ND.shape}")
     norms_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)

@@ -11,7 +11,11 @@ from turngym.errors import ConfigError, unknown_name
 
 
 def main(names: list[str]) -> int:
-    """Install the programs called ``names``; all of them without names."""
+    """Install the programs called ``names``; all of them without names.
+
+    Raises:
+        ConfigError: There is no such program.
+    """
     for name in names or list(PROGRAMS):
         if name not in PROGRAMS:
             raise unknown_name("web application", name, PROGRAMS)

@@ -70,7 +70,7 @@ def action_sample(
     *,
     index: int,
 ) -> TrainingSample:
-    """Return a sample that trains on one action alone, with one advantage on all its tokens.
+    """Return a sample [L] that trains on one action alone, one advantage on all its tokens.
 
     Args:
         state: Tokens the policy saw.

@@ -149,7 +149,7 @@ def ask_each_turn(
 def truth_tokens(
     renderer: Renderer, answer: str, truth: str
 ) -> tuple[IntArray, NDArray[np.bool_]] | None:
-    """Return the tokens of ``answer`` up to the end of ``truth``, and which of them spell it.
+    """Return the tokens [M] of ``answer`` up to the end of ``truth``, and which spell it.
 
     What follows the truth is left out, because no token that counts can see it. A token across the
     boundary counts. None when ``answer`` does not hold ``truth``.
