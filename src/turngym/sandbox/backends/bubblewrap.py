@@ -128,9 +128,7 @@ class BubblewrapBackend:
             try:
                 result = await sandbox.exec(["true"], timeout_s=30.0)
                 if not result.ok:
-                    raise SandboxRefused(
-                        "a sandbox cannot run 'true'", result.stderr.decode()[:200]
-                    )
+                    raise SandboxRefused("it cannot run 'true'", result.stderr.decode()[:200])
                 launcher = await self.launcher()
                 frozen = await launcher.call("freeze", id=sandbox.running().id, frozen=False)
                 self._capabilities = Capabilities(
@@ -144,7 +142,6 @@ class BubblewrapBackend:
         return self._capabilities
 
     async def start(self, spec: SandboxSpec) -> BubblewrapSandbox:
-        """See `Backend.start`."""
         return await self.start_on(spec, layer_of(spec, self._chains) or "skeleton")
 
     async def start_on(self, spec: SandboxSpec, layer: str) -> BubblewrapSandbox:
@@ -271,9 +268,8 @@ class BubblewrapBackend:
         Raises:
             SnapshotError: It cannot be read.
         """
-        launcher = await self.launcher()
         try:
-            digest = (await launcher.call("digest", layer=layer))["digest"]
+            digest = (await (await self.launcher()).call("digest", layer=layer))["digest"]
         except LauncherError as error:
             raise SnapshotError(f"layer {layer!r}: its digest: {error}") from None
         return LayerRef(id=layer, backend=self.name, kind=kind, digest=digest)
@@ -304,7 +300,6 @@ class BubblewrapBackend:
         return merged
 
     async def drop(self, layer: LayerRef) -> None:
-        """See `Backend.drop`."""
         if self._chains.pop(layer.id, None) is not None and not self._is_closed:
             await (await self.launcher()).call("drop", layer=layer.id)
 
@@ -315,7 +310,6 @@ class BubblewrapBackend:
         return int((await self.launcher()).facts["swept"])
 
     async def close(self) -> None:
-        """See `Backend.close`."""
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
@@ -377,8 +371,7 @@ class BubblewrapSandbox(GuestSandbox):
 
     async def _freeze(self, frozen: bool) -> None:
         started = self.running()
-        answer = await started.launcher.call("freeze", id=started.id, frozen=frozen)
-        if not answer["done"]:
+        if not (await started.launcher.call("freeze", id=started.id, frozen=frozen))["done"]:
             await super()._freeze(frozen)
 
     async def _disk_use(self) -> tuple[int | None, int | None]:
@@ -413,9 +406,7 @@ class BubblewrapSandbox(GuestSandbox):
                 await self._freeze(False)
 
     async def snapshot(self) -> LayerRef:
-        """See `Sandbox.snapshot`."""
-        layer = await self._commit()
-        return await self._backend.layer_ref(layer, "snapshot")
+        return await self._backend.layer_ref(await self._commit(), "snapshot")
 
     async def _commit(self) -> str:
         async with self._lock.exclusive():
@@ -432,10 +423,7 @@ class BubblewrapSandbox(GuestSandbox):
         started = self.running()
         is_idle = await self._is_idle()
         try:
-            if is_idle:
-                layer = await self._commit_idle(started)
-            else:
-                layer = await self._copy_busy(started)
+            layer = await (self._commit_idle if is_idle else self._copy_busy)(started)
         except LauncherError as error:
             if not self._channel.is_alive:
                 raise SandboxDied(f"sandbox {self.id} died before its snapshot") from None
@@ -484,15 +472,13 @@ class BubblewrapSandbox(GuestSandbox):
             if self._started is not None:
                 await self._started.launcher.call("kill", id=self._started.id)
             else:
-                launcher = await self._backend.launcher()
-                await launcher.call("unhold", layer=self._layer)
+                await (await self._backend.launcher()).call("unhold", layer=self._layer)
 
 
 def enforcement(held: Mapping[str, Enforcement]) -> dict[str, Enforcement]:
     """Return how each limit is held, given those that the kernel holds for the whole sandbox."""
     # RLIMIT_NPROC is counted per user namespace, and each sandbox has one.
-    fallback: dict[str, Enforcement] = {"memory": "watched", "pids": "exact", "cpus": "none"}
-    return {**fallback, **held}
+    return {"memory": "watched", "pids": "exact", "cpus": "none", **held}
 
 
 def _size_of(folder: Path) -> tuple[int, int]:

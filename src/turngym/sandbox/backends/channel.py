@@ -40,7 +40,6 @@ class SocketStream:
         self._rest = bytearray()
 
     async def read_exactly(self, size: int) -> bytes:
-        """See `ByteStream`."""
         while len(self._rest) < size:
             data = await self._loop.sock_recv(self._socket, _READ_BYTES)
             if not data:
@@ -51,11 +50,9 @@ class SocketStream:
         return taken
 
     async def write(self, data: bytes) -> None:
-        """See `ByteStream`."""
         await self._loop.sock_sendall(self._socket, data)
 
     def close(self) -> None:
-        """See `ByteStream`."""
         if self._socket.fileno() >= 0:
             # Who still waits for the descriptor must not be left waiting for its next owner.
             if not self._loop.is_closed():

@@ -56,7 +56,6 @@ class FramedStream(SocketStream):
         self._payload = bytearray()
 
     async def read_exactly(self, size: int) -> bytes:
-        """See `ByteStream`."""
         while len(self._payload) < size:
             header = await super().read_exactly(8)
             data = await super().read_exactly(int.from_bytes(header[4:], "big"))
@@ -67,7 +66,6 @@ class FramedStream(SocketStream):
         return taken
 
     def close(self) -> None:
-        """See `ByteStream`."""
         super().close()
         self._attached.close()
 
@@ -176,7 +174,6 @@ class DockerBackend:
         return self._capabilities
 
     async def start(self, spec: SandboxSpec) -> DockerSandbox:
-        """See `Backend.start`."""
         if spec.links:
             raise SandboxRefused(
                 "'docker' makes no links", f"{sorted(spec.links)}", "Use 'bubblewrap'"
@@ -331,7 +328,6 @@ class DockerBackend:
         return layer
 
     async def drop(self, layer: LayerRef) -> None:
-        """See `Backend.drop`."""
         await self.forget(layer.id)
 
     async def forget(self, image: str) -> None:
@@ -368,7 +364,6 @@ class DockerBackend:
         return count
 
     async def close(self) -> None:
-        """See `Backend.close`."""
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open)))
         self._garbage |= self._layers - self._adopted
         await self._collect()
@@ -431,7 +426,6 @@ class DockerSandbox(GuestSandbox):
         ]
 
     async def snapshot(self) -> LayerRef:
-        """See `Sandbox.snapshot`."""
         return await self._backend.layer_ref(await self._commit())
 
     async def _commit(self) -> str:

@@ -108,7 +108,6 @@ class GuestSandbox(ABC):
         max_output: int = 1 << 20,
         keep_background: bool = False,
     ) -> ExecResult:
-        """See `Sandbox.exec`."""
         script = b""
         if isinstance(command, str) and len(_encode(command)) > _INLINE_SCRIPT_BYTES:
             script = _encode(command)
@@ -281,7 +280,6 @@ class GuestSandbox(ABC):
         return Pty(self._channel, number, to_int(pid))
 
     def session(self) -> Session:
-        """See `Sandbox.session`."""
         return Session(self)
 
     async def dial(self, port: int) -> Stream:
@@ -366,12 +364,10 @@ class GuestSandbox(ABC):
         return 0
 
     @abstractmethod
-    async def diff(self) -> list[Change]:
-        """See `Sandbox.diff`."""
+    async def diff(self) -> list[Change]: ...
 
     @abstractmethod
-    async def snapshot(self) -> LayerRef:
-        """See `Sandbox.snapshot`."""
+    async def snapshot(self) -> LayerRef: ...
 
     async def fork(self, n: int) -> list[GuestSandbox | Exception]:
         """See `Sandbox.fork`.
@@ -387,13 +383,11 @@ class GuestSandbox(ABC):
     async def _fork(self, n: int) -> list[GuestSandbox | Exception]: ...
 
     async def pause(self) -> None:
-        """See `Sandbox.pause`."""
         async with self._using():
             await self._freeze(True)
             self._is_paused = True
 
     async def resume(self) -> None:
-        """See `Sandbox.resume`."""
         async with self._using():
             await self._freeze(False)
             self._is_paused = False
@@ -402,7 +396,6 @@ class GuestSandbox(ABC):
         await self._channel.call("freeze", wire.number(19 if frozen else 18))
 
     async def stats(self) -> Stats:
-        """See `Sandbox.stats`."""
         async with self._using():
             processes, memory, _ = (await self._channel.call("stats"))[:3]
             disk, inodes = await self._disk_use()
@@ -414,7 +407,6 @@ class GuestSandbox(ABC):
         return None, None
 
     async def close(self) -> None:
-        """See `Sandbox.close`."""
         self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()

@@ -66,7 +66,6 @@ class UnsafeLocalBackend:
         self._is_closed = False
 
     async def probe(self) -> Capabilities:
-        """See `Backend.probe`."""
         return Capabilities(
             isolation=self.isolation, limits=_ENFORCED, pause="signals", evidence=["no isolation"]
         )
@@ -133,7 +132,6 @@ class UnsafeLocalBackend:
         return LayerRef(id=id, backend=self.name, kind=kind, digest=found)
 
     async def drop(self, layer: LayerRef) -> None:
-        """See `Backend.drop`."""
         if path := self._layers.pop(layer.id, None):
             await asyncio.to_thread(shutil.rmtree, path, True)
 
@@ -142,7 +140,6 @@ class UnsafeLocalBackend:
         return 0
 
     async def close(self) -> None:
-        """See `Backend.close`."""
         self._is_closed = True
         for sandbox in list(self._open):
             await sandbox.close()

@@ -178,7 +178,7 @@ class Launcher:
         try:
             if sandbox.id in self.sandboxes:
                 raise OSError(f"there is a sandbox {sandbox.id} already")
-            sandbox.chain = self.chain(request["layer"])
+            sandbox.chain = self._chain(request["layer"])
             sandbox.user = self.users.of(request["layer"])
             self._prepare(sandbox, request)
             sandbox.launch(
@@ -336,12 +336,8 @@ class Launcher:
 
     # Layers
 
-    def chain(self, name: str) -> list[str]:
-        """Return a layer and all below it, topmost first.
-
-        Raises:
-            OSError: There is no such layer.
-        """
+    def _chain(self, name: str) -> list[str]:
+        """Return a layer and all below it, topmost first."""
         if name not in self.layers:
             raise OSError(f"there is no layer {name}")
         return [name, *self.layers[name]]
@@ -393,7 +389,7 @@ class Launcher:
 
     def _do_flatten(self, request: Request) -> None:
         """Make one layer of a layer and the committed ones below it; a hold passes on to it."""
-        chain = self.chain(request["layer"])
+        chain = self._chain(request["layer"])
         committed = [name for name in chain if name in self.stores]
         below = chain[len(committed) :]
         name, store = self._new_store(request["limits"], self.users.of(request["layer"]))
@@ -427,7 +423,7 @@ class Launcher:
 
     def _do_digest(self, request: Request) -> Request | None:
         """Tell the digest of a layer and all below it."""
-        missing = [name for name in self.chain(request["layer"]) if name not in self.digests]
+        missing = [name for name in self._chain(request["layer"]) if name not in self.digests]
         if not missing:
             return {"digest": self.digests[request["layer"]]}
         below = self.digests[self.layers[missing[-1]][0]]
