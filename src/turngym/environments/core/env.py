@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from turngym.environments.core.actions import Action, InvalidAction
+from turngym.environments.core.coroutines import awaited, finished
 from turngym.environments.core.episode import (
     EpisodeCore,
     Observation,
@@ -22,8 +23,6 @@ from turngym.environments.core.episode import (
     SnapshotKind,
     Step,
     add_end,
-    awaited,
-    finished,
 )
 from turngym.environments.core.info import Info
 from turngym.tasks.base import Task

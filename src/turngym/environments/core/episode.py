@@ -7,8 +7,7 @@ snapshots by replay need. ``env.py`` makes a synchronous and an asynchronous env
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -19,10 +18,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
+from turngym.environments.core.coroutines import awaited, forked
 from turngym.environments.core.info import Info
 from turngym.environments.core.limits import Limit, Parsed
 from turngym.environments.core.spaces import Unicode, text_observation_space
-from turngym.errors import ConfigError, SnapshotError
+from turngym.errors import ConfigError, EnvironmentFault, SnapshotError
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
 
@@ -455,44 +455,15 @@ class EpisodeCore:
             )
 
 
-async def awaited(result: Any) -> Any:
-    """Return ``result``, or what it is a coroutine of."""
-    return await result if inspect.isawaitable(result) else result
-
-
-def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that has nothing to wait for, without an event loop.
+def opened(value: T | None, name: str) -> T:
+    """Return ``value``, which the environment called ``name`` has while an episode is open.
 
     Raises:
-        TypeError: It waits.
+        EnvironmentFault: None is open.
     """
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    work.close()
-    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")
-
-
-async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) -> list[T]:
-    """Return ``n`` clones, each restored; they are closed when one fails.
-
-    Args:
-        n: Number of clones.
-        clone: Makes one.
-        restore: Brings it to its state; may be a coroutine.
-    """
-    children: list[Any] = []
-    try:
-        for _ in range(n):
-            children.append(clone())
-            await awaited(restore(children[-1]))
-    except BaseException:
-        for child in children:
-            await awaited(child.close())
-        raise
-    return children
+    if value is None:
+        raise EnvironmentFault(f"{name}: no episode is open")
+    return value
 
 
 def add_end(outcome: Outcome, end: Outcome | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import opened
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
 from turngym.environments.desktop.actions import (
@@ -129,14 +130,8 @@ class DeviceEnv(ScreenEnv):
 
     @property
     def device(self) -> Device:
-        """The running episode's device.
-
-        Raises:
-            EnvironmentFault: No episode is open.
-        """
-        if self._device is None:
-            raise EnvironmentFault(f"{self.name}: no episode is open")
-        return self._device
+        """The running episode's device."""
+        return opened(self._device, self.name)
 
     async def begin(self, task: Task) -> Outcome:
         return await self._run("reset", lambda: self._begin(task))

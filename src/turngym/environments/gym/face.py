@@ -13,10 +13,9 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from turngym.environments.core.coroutines import LoopThread, finished, forked
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
-from turngym.environments.core.episode import finished, forked
 from turngym.environments.core.info import Info
-from turngym.environments.core.loop_thread import LoopThread
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from turngym.environments.core.actions import Action, ActionStyle
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import opened
 from turngym.environments.swe.judge import NOTHING_CHANGED, judge
 from turngym.environments.swe.packages import packages_folder, require_pytest
 from turngym.environments.swe.parsing import hide_tests, test_file
@@ -19,7 +20,7 @@ from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, pr
 from turngym.environments.workspace.base import Budget
 from turngym.environments.workspace.host import Delta, closed_on_failure, put_delta
 from turngym.environments.workspace.tools import Done
-from turngym.errors import ConfigError, unknown_name
+from turngym.errors import unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, Task
@@ -99,14 +100,8 @@ class SweEnv(RepairEnv):
 
     @property
     def record(self) -> SweRecord:
-        """The recipe of the running episode's task.
-
-        Raises:
-            ConfigError: No episode is open.
-        """
-        if self._record is None:
-            raise ConfigError(f"{self.name}: no episode is open")
-        return self._record
+        """The recipe of the running episode's task."""
+        return opened(self._record, self.name)
 
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         project = self._load(task)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import opened
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.exam import Trial
 from turngym.environments.swe.formats import Instance, read_instances
@@ -89,14 +90,8 @@ class InstanceEnv(RepairEnv):
 
     @property
     def instance(self) -> Instance:
-        """The instance of the running episode.
-
-        Raises:
-            ConfigError: No episode is open.
-        """
-        if self._instance is None:
-            raise ConfigError(f"{self.name}: no episode is open")
-        return self._instance
+        """The instance of the running episode."""
+        return opened(self._instance, self.name)
 
     def instance_key(self) -> str:
         return self.instance.instance_id

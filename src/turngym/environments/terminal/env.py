@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import opened
 from turngym.environments.core.limits import WallClockLimit
 from turngym.environments.core.tasks import TaskSetEnv
 from turngym.environments.swe.packages import packages_folder
@@ -74,14 +75,8 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     @property
     def problem(self) -> FileProblem:
-        """The problem of the running episode.
-
-        Raises:
-            ConfigError: No episode is open.
-        """
-        if self._problem is None:
-            raise ConfigError(f"{self.name}: no episode is open")
-        return self._problem
+        """The problem of the running episode."""
+        return opened(self._problem, self.name)
 
     def instance_key(self) -> str:
         """Return what makes the problem this one."""

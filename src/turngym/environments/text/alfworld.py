@@ -59,7 +59,7 @@ class HouseholdEnv(EngineGame):
         "with the microwave, cool them with the fridge, clean them with the sinkbasin."
     )
     commands = Commands({
-        "go": "go {place...}", "open": "open {place...}", "close": "close {place...}",
+        "go": "go to {place...}", "open": "open {place...}", "close": "close {place...}",
         "take": "take {thing...} from {place...}", "move": "move {thing...} to {place...}",
         "heat": "heat {thing...} with {place...}", "clean": "clean {thing...} with {place...}",
         "cool": "cool {thing...} with {place...}", "use": "use {thing...}",

@@ -81,6 +81,11 @@ class BabyAIEnv(EngineGame):
         super().__init__(difficulty=difficulty, **kwargs)
 
     def start(self, task: Task) -> str:
+        """Draw a level of the split that is fair.
+
+        Raises:
+            ConfigError: None was found.
+        """
         world = _make_world(self.settings["level"])
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):

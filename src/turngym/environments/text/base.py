@@ -102,6 +102,11 @@ class TextGame(GradedGame):
         return repr(self.state)
 
     def begin(self, task: Task) -> Outcome:
+        """Draw a problem of the split that is suitable.
+
+        Raises:
+            ConfigError: None was found.
+        """
         rng = np.random.default_rng(task.seed)
         for _ in range(1000):
             self.state = self.new_game(rng)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict
 
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import opened
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
 from turngym.environments.web.acting import act, as_tool_call, web_commands, web_tools
@@ -142,14 +143,8 @@ class WebEnv(ScreenEnv):
 
     @property
     def session(self) -> WebSession:
-        """The running episode's browser context. In the browser's loop only.
-
-        Raises:
-            EnvironmentFault: No episode is open.
-        """
-        if self.episode.session is None:
-            raise EnvironmentFault(f"{self.name}: no episode is open")
-        return self.episode.session
+        """The running episode's browser context. In the browser's loop only."""
+        return opened(self.episode.session, self.name)
 
     @property
     def view(self) -> PageView:

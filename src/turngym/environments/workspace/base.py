@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
+from turngym.environments.core.episode import opened
 from turngym.environments.core.limits import TurnLimit
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName, SandboxHost
 from turngym.environments.workspace.tools import Done, Tool, ToolJson, ToolText
 from turngym.errors import (
     ConfigError,
-    EnvironmentFault,
     SandboxFileError,
     SandboxFileTooLarge,
     TurnGymError,
@@ -293,9 +293,7 @@ class WorkspaceEnv(AsyncTurnEnv):
     @property
     def sandbox(self) -> GuestSandbox:
         """The sandbox of the running episode."""
-        if self._sandbox is None:
-            raise EnvironmentFault(f"{self.name}: no episode is open")
-        return self._sandbox
+        return opened(self._sandbox, self.name)
 
     async def begin(self, task: Task) -> Outcome:
         await self._close_sandbox()

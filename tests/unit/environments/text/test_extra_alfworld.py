@@ -103,6 +103,7 @@ def test_the_task_stands_where_alfworld_leaves_a_gap() -> None:
     observation, _ = env.reset(options={"task": env.task("test", 0)})
     assert observation["text"].endswith(f"Your task is to: {env.problem.goal}.")
     assert "UNKNOWN GOAL" not in observation["text"]
+    assert "  go to <place>\n" in env.instructions  # as the engine says it, not "go <place>"
     env.close()
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from turngym.environments.core.actions import Action, Commands
+from turngym.environments.core.coroutines import LoopThread
 from turngym.environments.core.env import Outcome
-from turngym.environments.core.loop_thread import LoopThread
 from turngym.environments.swe.mini.problems import LIBRARY, Call, Problem, draw, path_of, with_line
 from turngym.environments.text.base import TextGame
 from turngym.environments.workspace.host import SandboxHost

@@ -1,10 +1,11 @@
-"""An event loop in a thread of its own, to which every other thread may send coroutines."""
+"""Coroutines: awaited, run at once without a loop, or sent to a loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -12,7 +13,9 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs from the start until ``stop``; what is left then is cancelled.
+    """An event loop to which every other thread may send coroutines.
+
+    Runs from the start until ``stop``; what is left then is cancelled.
 
     Args:
         name: Of the thread, which is a daemon.
@@ -49,3 +52,43 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+async def awaited(result: Any) -> Any:
+    """Return ``result``, or what it is a coroutine of."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that has nothing to wait for, without an event loop.
+
+    Raises:
+        TypeError: It waits.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")
+
+
+async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) -> list[T]:
+    """Return ``n`` clones, each restored; they are closed when one fails.
+
+    Args:
+        n: Number of clones.
+        clone: Makes one.
+        restore: Brings it to its state; may be a coroutine.
+    """
+    children: list[Any] = []
+    try:
+        for _ in range(n):
+            children.append(clone())
+            await awaited(restore(children[-1]))
+    except BaseException:
+        for child in children:
+            await awaited(child.close())
+        raise
+    return children
