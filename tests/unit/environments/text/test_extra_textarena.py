@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 from turngym.environments.core.actions import Action, InvalidAction
-from turngym.environments.text.textarena import Bracketed, OwnRandom, TextArenaEnv, from_textarena
-from turngym.environments.text.textarena_guides import guide_for
+from turngym.environments.text.textarena import (
+    Bracketed,
+    OwnRandom,
+    TextArenaEnv,
+    from_textarena,
+    guide_for,
+)
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.tasks.base import SPLITS
 

@@ -9,8 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from turngym.environments.text.textworld import CoinEnv, CookingEnv, TreasureEnv, fetch, go_to
-from turngym.environments.text.textworld_view import WorldView
+from turngym.environments.text.textworld import (
+    CoinEnv,
+    CookingEnv,
+    TreasureEnv,
+    WorldView,
+    fetch,
+    go_to,
+)
 from turngym.errors import ConfigError, EnvironmentFault
 
 needs_textworld = pytest.mark.extra("textworld")
