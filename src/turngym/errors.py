@@ -18,6 +18,7 @@
     ├── SandboxClosed(RuntimeError)        it was used after `close`
     ├── TrainingError(RuntimeError)        stop the run
     │   ├── CheckpointError                a checkpoint is broken or could not be written
+    │   ├── EnginesLost                    no server that samples is left; the run can be resumed
     │   └── Interrupted                    somebody asked the run to stop; its state is saved
     ├── RecordError(ValueError)            a file of trajectories cannot be read
     └── CheckError(AssertionError)         a promise is broken, or could not be checked
@@ -118,6 +119,13 @@ class TrainingError(TurnGymError, RuntimeError):
 
 class CheckpointError(TrainingError):
     """A checkpoint is unreadable, or could not be written (the previous one is intact)."""
+
+
+class EnginesLost(TrainingError):
+    """No server that samples tokens is left; the same command resumes the run."""
+
+    exit_code = 4
+    """What the program reports, so that a launcher may start engines and try again."""
 
 
 class Interrupted(TrainingError):

@@ -1,20 +1,22 @@
 """What every engine has to do that a model is trained on.
 
-An engine of one's own joins by a line in ``ENGINES``: a function that makes it with a context of 64
-tokens and 4 sessions, and one that returns some weights for it, others for each number.
+An engine of one's own joins by a line in ``ENGINES``: a context manager that makes it with a
+context of 64 tokens and 4 sessions, and a function that returns some weights for it, others for
+each number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from helpers import models
+from helpers import models, servers
 from helpers.bigram_engine import VOCABULARY, BigramEngine
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Generation, Sampling, Session, TrainableEngine
@@ -24,8 +26,14 @@ from turngym.errors import ConfigError, PolicyFault
 PROMPT = [7, 3, 6, 12, 9]
 
 
-def _local() -> TrainableEngine:
-    return LocalEngine(models.model(), models.tokenizer(), context=64, max_sessions=4)
+@asynccontextmanager
+async def _local() -> AsyncIterator[TrainableEngine]:
+    yield LocalEngine(models.model(), models.tokenizer(), context=64, max_sessions=4)
+
+
+@asynccontextmanager
+async def _bigram() -> AsyncIterator[TrainableEngine]:
+    yield BigramEngine()
 
 
 def _local_weights(number: int) -> Mapping[str, Any]:
@@ -38,18 +46,20 @@ def _bigram_weights(number: int) -> Mapping[str, Any]:
     return {"logits": torch.randn(shape, generator=torch.Generator().manual_seed(number))}
 
 
-ENGINES: dict[str, tuple[Callable[[], TrainableEngine], Callable[[int], Mapping[str, Any]]]] = {
+Made = AbstractAsyncContextManager[TrainableEngine]
+ENGINES: dict[str, tuple[Callable[[], Made], Callable[[int], Mapping[str, Any]]]] = {
     "local": (_local, _local_weights),
-    "bigram": (BigramEngine, _bigram_weights),
+    "bigram": (_bigram, _bigram_weights),
+    "server": (servers.engine_on_a_server, _local_weights),
 }
 
 
 @pytest.fixture(params=ENGINES)
-async def engine(request: pytest.FixtureRequest) -> TrainableEngine:
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[TrainableEngine]:
     make, weights = ENGINES[request.param]
-    made = make()
-    await made.publish(weights(0), 0)
-    return made
+    async with make() as made:
+        await made.publish(weights(0), 0)
+        yield made
 
 
 @pytest.fixture

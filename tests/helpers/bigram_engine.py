@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from turngym.agents.engine.protocol import EngineStats, EngineTraits, Generation, Sampling
+from turngym.agents.engine.protocol import (
+    EngineStats,
+    EngineTraits,
+    Generation,
+    OnToken,
+    Sampling,
+)
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
@@ -42,6 +48,9 @@ class BigramEngine:
         rows = self.logits.log_softmax(-1).numpy()
         return [rows[list(ids[:-1]), list(ids[1:])] for ids in sequences]
 
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
     async def pause(self) -> None:
         self.running.clear()
 
@@ -64,7 +73,12 @@ class BigramSession:
         self._ids += token_ids
         self._sampled += sampled
 
-    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Generation:
+    def reseed(self, seed: int) -> None:
+        self._seed, self._sampled = seed, 0
+
+    async def generate(
+        self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
+    ) -> Generation:
         engine = self._engine
         if not self._is_open:
             raise PolicyFault("closed")
@@ -80,6 +94,8 @@ class BigramSession:
                 raise PolicyFault("closed")
             rows.append((*self._next(sampling), engine.version))
             self._ids.append(rows[-1][0])
+            if on_token is not None:
+                on_token(*rows[-1])
             if rows[-1][0] == END or len(rows) == sampling.max_new_tokens:
                 break
             if len(self._ids) >= engine.context:

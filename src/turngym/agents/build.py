@@ -133,6 +133,22 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     return EngineModel(engine, Renderer(tokenizer), sampling=sampling)
 
 
+def check_engine(config: EngineConfig, *, context: int) -> list[str]:
+    """Return what is found of the servers that ``config`` names, before anything starts.
+
+    Args:
+        config: Names what looks.
+        context: Longest sequence in tokens.
+
+    Raises:
+        ConfigError: The engine cannot be had.
+    """
+    if config.preflight is None:
+        return []
+    found: list[str] = import_attribute("engine", config.preflight)(config, context=context)
+    return found
+
+
 def build_engine(
     config: EngineConfig,
     model: PreTrainedModel,

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from turngym import __version__, registry
-from turngym.cli.arguments import Json
+from turngym.cli.arguments import SOURCES, Json
 from turngym.cli.output import print_json, table
-from turngym.errors import MissingExtraError, SandboxRefused
+from turngym.errors import MissingExtraError, SandboxRefused, unknown_name
 from turngym.registry import EnvEntry
 from turngym.sandbox.base import Capabilities
 
@@ -48,8 +48,20 @@ class Finding:
     """True for the core, without which nothing works."""
 
 
-def doctor(as_json: Json = False) -> None:
-    """Try every part on this machine; exit code 1 only when the core is broken."""
+def doctor(
+    part: Annotated[
+        str | None, typer.Argument(metavar="[engine]", help="Look at the engine of a run alone.")
+    ] = None,
+    sources: Annotated[list[str] | None, typer.Argument(metavar=SOURCES, help="The run.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Try every part on this machine; exit code 1 only when the core is broken.
+
+    'turngym doctor engine RUN' looks at the servers of a run; exit code 2 with what is wrong first.
+    """
+    if part is not None:
+        _look_at_engine(part, sources or [], as_json=as_json)
+        return
     with redirect_stdout(sys.stderr):  # some packages print a greeting
         findings = [_core(), *_optional_parts()]
     machine = _machine()
@@ -61,6 +73,21 @@ def doctor(as_json: Json = False) -> None:
         print(table(["STATUS", "PART", "FOUND"], rows))
     if any(finding.required and finding.status != "ok" for finding in findings):
         raise typer.Exit(1)
+
+
+def _look_at_engine(part: str, sources: list[str], *, as_json: bool) -> None:
+    from turngym.agents.build import check_engine
+    from turngym.config import load_config
+    from turngym.trainers.settings.train import TrainConfig
+
+    if part != "engine":
+        raise unknown_name("part", part, ["engine"])
+    config = load_config(TrainConfig, sources)
+    found = check_engine(config.engine, context=config.model.context)
+    if as_json:
+        print_json({"engine": config.engine.type, "found": found})
+    else:
+        print("\n".join(["ok", *found]))
 
 
 def _machine() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from turngym.errors import ConfigError, Interrupted, RecordError, TurnGymError
+from turngym.errors import ConfigError, EnginesLost, Interrupted, RecordError, TurnGymError
 
 FINE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -28,6 +28,8 @@ def exit_code(error: BaseException) -> int | None:
         return WRONG_INPUT
     if isinstance(error, KeyboardInterrupt | typer.Abort | Interrupted):
         return INTERRUPTED
+    if isinstance(error, EnginesLost):
+        return error.exit_code
     if isinstance(error, TurnGymError | OSError | _ClickError):
         return FAILED
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,16 +54,28 @@ def policy(
     key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key that clients must send.")
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Folder that a run puts new weights into (engine.type=vllm)."),
+    ] = None,
     allow_host: _AllowHost = None,
     max_body_mib: _MaxBody = 64,
 ) -> None:
-    """Serve a model from the local engine: chat completions, completions, token ids, log-probs."""
+    """Serve a model from the local engine: chat completions, completions, token ids, log-probs.
+
+    With --weights a run trains with it as with vLLM. Those routes ask for no key: keep to 127.0.0.1
+    or a network of your own.
+    """
     from turngym.agents.serving.policy_server import PolicyServer
     from turngym.agents.serving.run import bind, serve_until_signal, url_of
 
     key = None if key_env is None else os.environ.get(key_env)
     if key_env is not None and not key:
         raise ConfigError(f"--key-env {key_env}: the variable is not set")
+    if weights is not None and not weights.is_dir():
+        raise ConfigError(f"--weights {weights}: there is no such folder")
+    if weights is not None and host in ("0.0.0.0", "::"):
+        raise ConfigError(f"--weights with --host {host}: would let anybody change the weights")
     sock = bind(host, port)
     need_train_extra(f"model {model!r}")
     served = _engine_model(model, context)
@@ -73,10 +86,47 @@ def policy(
         key=key,
         seed=seed,
         access=_access(allow_host, max_body_mib),
+        weights=weights,
     )
     application = server.app()
     _announce({"url": f"{url_of(sock)}/v1", "model": server.name})
     asyncio.run(serve_until_signal(application, sock))
+
+
+@app.command("engine")
+def engine(
+    model: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model, as transformers saves.")],
+    weights: Annotated[Path, typer.Option(help="engine.folder of the run that trains with it.")],
+    python: Annotated[str, typer.Option(help="Interpreter of vLLM's environment.")] = "python3",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    only_print: Annotated[
+        bool, typer.Option("--print", help="Print the line, run nothing.")
+    ] = False,
+) -> None:
+    """Run vLLM as a run of engine.type=vllm wants it, at 127.0.0.1.
+
+    Its routes that change weights ask for no key.
+    """
+    from turngym.agents.engine.config import VllmEngineConfig
+    from turngym.agents.engine.vllm.children import command
+    from turngym.config import load_config
+
+    settings = {"type": "vllm", "python": python, "gpus": gpus, "dtype": dtype}
+    config = load_config(VllmEngineConfig, [settings])
+    folder = weights.resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"--weights {weights}: there is no such folder")
+    line, more = command(config, model.resolve(), context=context, port=port, folder=folder)
+    if only_print:
+        print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *line]))
+        return
+    try:
+        os.execvpe(line[0], line, {**os.environ, **more})
+    except OSError as error:
+        raise ConfigError(f"--python {python}: {error.strerror}") from error
 
 
 @app.command("gateway")

@@ -21,7 +21,7 @@ from turngym.agents.policy import (
 )
 from turngym.environments.core.coroutines import awaited
 from turngym.environments.core.info import Info
-from turngym.errors import ConfigError, EnvironmentFault, EpisodeError, PolicyFault
+from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -399,7 +399,7 @@ def _env_boundary(phase: str) -> Boundary:
 
 def _policy_boundary(phase: str) -> Boundary:
     """Attribute to the policy what is raised inside."""
-    passing = (ConfigError, ContextOverflow, EnvironmentFault, PolicyFault)
+    passing = (ConfigError, ContextOverflow, EnginesLost, EnvironmentFault, PolicyFault)
     return Boundary(phase, PolicyFault, *passing)
 
 

@@ -14,7 +14,8 @@ from typing import Literal
 
 import torch
 
-from turngym.errors import Interrupted
+from turngym.agents.build import check_engine
+from turngym.errors import EnginesLost, Interrupted
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.trainers.beside import Uncut
 from turngym.trainers.runs.batch_source import open_batches, step_metrics
@@ -45,10 +46,12 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
             needs, or the folder belongs to something else.
         TrainingError: The run cannot go on: a loss that is not finite, too many broken episodes, a
             checkpoint that could not be written.
+        EnginesLost: No server that samples is left; the state is saved.
         Interrupted: SIGINT or SIGTERM arrived; the state is saved.
     """
     check_needs(config)
     check_devices(config)
+    check_engine(config.engine, context=config.model.context)
     with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
         if not folder.summary.exists():
             asyncio.run(_train(config, folder, progress or Silent()))
@@ -67,6 +70,10 @@ async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> 
             await _measure(run, "after", progress)
             run.conclude()
             await folder.outbox.settle()
+    except EnginesLost as error:
+        if run is not None and not folder.outbox.is_stuck:
+            run.save()
+        raise EnginesLost(f"{folder.path}: {error}; the same command resumes the run") from error
     except asyncio.CancelledError:
         if run is None:
             raise Interrupted(f"{folder.path}: interrupted; nothing to save yet") from None

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from turngym.errors import RecordError
 from turngym.manifest import GrowingFile
 
@@ -23,6 +26,7 @@ class MetricSums:
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, float] = defaultdict(float)
         self._maxima: dict[str, float] = {}
+        self._values: defaultdict[str, list[NDArray[np.float64]]] = defaultdict(list)
 
     def add_mean(self, name: str, total: float, count: float) -> None:
         """Add ``count`` values that sum to ``total``."""
@@ -40,11 +44,32 @@ class MetricSums:
             self.add_mean(name, other._sums[name], count)
         for name, value in other._maxima.items():
             self.add_max(name, value)
+        for name, parts in other._values.items():
+            self._values[name] += parts
+
+    def add_gaps(self, name: str, log_ratios_N: NDArray[np.float64]) -> None:
+        """Add differences between two log-probs of the same sampled tokens, new less old.
+
+        Of all of them together come ``_mean``, ``_p99`` and ``_max`` of their size, and ``_kl``,
+        the estimate k3 of the divergence from what sampled to the new policy.
+
+        Source:
+            Schulman 2020, "Approximating KL divergence".
+        """
+        if len(log_ratios_N):
+            self._values[name].append(log_ratios_N)
 
     def result(self) -> dict[str, float]:
         """Return the mean and the maximum of everything that was added."""
-        means = {name: self._sums[name] / n for name, n in self._counts.items() if n}
-        return means | self._maxima
+        found = {name: self._sums[name] / n for name, n in self._counts.items() if n}
+        found |= self._maxima
+        for name, parts in self._values.items():
+            ratios_N = np.concatenate(parts)
+            gaps_N = np.abs(ratios_N)
+            found[f"{name}_mean"], found[f"{name}_max"] = float(gaps_N.mean()), float(gaps_N.max())
+            found[f"{name}_p99"] = float(np.quantile(gaps_N, 0.99))
+            found[f"{name}_kl"] = float((np.expm1(ratios_N) - ratios_N).mean())
+        return found
 
 
 class MetricsLogger(Protocol):

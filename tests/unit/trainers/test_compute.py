@@ -161,7 +161,7 @@ def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch)
         device_of("auto", setting="learner.device")
 
 
-@pytest.mark.parametrize("setting", ["learner.device", "rollout.engine.device"])
+@pytest.mark.parametrize("setting", ["learner.device", "engine.device"])
 def test_a_gpu_that_is_not_there_is_one_line_before_anything_starts(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,14 @@ def test_the_gap_between_engine_and_learner_is_seen() -> None:
     found = learner().update(wrong)
     assert found["train/behaviour_gap_max"] == pytest.approx(0.5, abs=1e-4)
     assert found["train/behaviour_gap_mean"] == pytest.approx(0.5, abs=1e-4)
+    of_these_weights = {name: found[f"mismatch/fresh_{name}"] for name in ("mean", "p99", "kl")}
+    kl = np.exp(0.5) - 1 - 0.5
+    assert of_these_weights == pytest.approx({"mean": 0.5, "p99": 0.5, "kl": kl}, abs=1e-4)
+    assert "mismatch/stale_mean" not in found
+    old = [replace(wrong[0], policy_versions=wrong[0].policy_versions - 1)]
+    found = learner().update(old)
+    assert found["mismatch/stale_max"] == pytest.approx(0.5, abs=1e-4)
+    assert "mismatch/fresh_mean" not in found
 
 
 def test_sampling_at_another_temperature_is_followed() -> None:

@@ -86,6 +86,23 @@ def test_a_divergence_from_the_start_is_trust_region_enough() -> None:
     assert found.learner.steps_per_batch == 2
 
 
+BF16 = ["engine.type=vllm", "engine.dtype=bfloat16"]
+
+
+@pytest.mark.parametrize("old_policy", ["behaviour", "current"])
+def test_log_probs_of_a_less_exact_engine_are_not_taken_for_the_learners(old_policy: str) -> None:
+    chosen = [*BF16, f"algo.loss.old_policy={old_policy}"]
+    with pytest.raises(ConfigError, match="difference between engine and learner"):
+        config(*chosen)
+    assert config(*chosen, "engine.dtype=float32").engine.type == "vllm"
+    assert config(*BF16, "algo.loss.old_policy=proximal").engine.type == "vllm"
+
+
+def test_servers_need_a_folder_for_weights() -> None:
+    with pytest.raises(ConfigError, match="set folder"):
+        config("engine.type=vllm", 'engine.urls=["http://127.0.0.1:1"]')
+
+
 def test_resolved_settings_read_back_the_same(tmp_path: Path) -> None:
     file = tmp_path / "resolved.toml"
     for name in PRESETS:
@@ -161,7 +178,7 @@ def test_an_expert_is_not_imitated_in_other_words_than_its_own(setting: str) -> 
     assert config(setting, "warm_start.episodes=0").agent != config().agent
 
 
-@pytest.mark.parametrize("place", ["learner.dtype", "rollout.engine.dtype"])
+@pytest.mark.parametrize("place", ["learner.dtype", "engine.dtype"])
 def test_no_ratio_is_taken_between_engine_and_learner_of_other_rounding(place: str) -> None:
     setting, behaviour = f"{place}=bfloat16", "algo.loss.old_policy=behaviour"
     with pytest.raises(ConfigError, match="old_policy='behaviour' takes the difference"):

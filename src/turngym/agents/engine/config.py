@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
 
@@ -50,6 +50,7 @@ class LocalEngineConfig(StrictModel):
     """The engine of this package: in this process, exact, and on a CPU deterministic."""
 
     builder: ClassVar[str] = "turngym.agents.engine.local:build"
+    preflight: ClassVar[str | None] = None
     type: Literal["local"] = "local"
     device: DeviceName = "auto"
     """Where it decodes; ``auto`` takes a GPU where there is one."""
@@ -57,6 +58,65 @@ class LocalEngineConfig(StrictModel):
     """Of weights and cache; the head is float32 always."""
 
 
-EngineConfig = LocalEngineConfig
-"""What ``rollout.engine`` may be: a union by ``type`` once there is a second one. ``builder`` names
-the function ``(config, model, tokenizer, *, context, max_sessions) -> TrainableEngine``."""
+class VllmEngineConfig(StrictModel):
+    """Servers that speak vLLM's wire for training: vLLM itself, or ``turngym serve policy``."""
+
+    builder: ClassVar[str] = "turngym.agents.engine.vllm.engine:build"
+    preflight: ClassVar[str | None] = "turngym.agents.engine.vllm.preflight:check"
+
+    type: Literal["vllm"]
+    urls: tuple[str, ...] = ()
+    """Servers that run already; without any, ``replicas`` of them are started here."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """Servers to start, each with the whole model."""
+    server: Literal["vllm", "turngym"] = "vllm"
+    """What is started: vLLM, or the policy server of this package, which needs nothing else."""
+    python: str = ""
+    """Interpreter of vLLM's own environment; empty for the one that runs this program."""
+    args: tuple[str, ...] = ()
+    """More arguments of the servers that are started."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of the first server that is started, the next ones follow; 0 for any free ones."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of each server that is started, over which vLLM splits the model; 0 for a CPU build."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """In which the servers compute; with bfloat16 their log-probs differ from the learner's."""
+    folder: str = ""
+    """Where weights are handed over: a folder that this program and all servers see. Empty for one
+    in memory, where the servers are started here."""
+    running: Literal["continue", "reread", "abort"] = "reread"
+    """What becomes of running requests at new weights: they go on with what the old ones read, they
+    are read again, or they end and go on as new requests. Each token has its exact version."""
+    max_requests: int = Field(default=256, ge=1)
+    """Requests under way at one server; more of them wait here."""
+    probe: float | None = Field(default=None, gt=0)
+    """Largest mean difference between log-probs of a server and of the weights that it was given,
+    measured after each update; None for 0.001, or 0.05 with bfloat16."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """For one answer; a server that takes longer is taken for dead."""
+    start_timeout_s: float = Field(default=900.0, gt=0)
+    """For a server to come up and load weights."""
+    patience_s: float = Field(default=300.0, gt=0)
+    """How long a server may stay away before it is left out; without any, the run is saved and
+    ends with exit code 4."""
+    restarts: int = Field(default=5, ge=0)
+    """How often a server that was started here is started again within ten minutes."""
+
+    @model_validator(mode="after")
+    def _has_a_folder(self) -> Self:
+        if self.urls and not self.folder:
+            raise ValueError("urls need a folder that the servers see, for weights: set folder")
+        if len(set(self.urls)) != len(self.urls):
+            raise ValueError("urls names a server twice")
+        return self
+
+    @property
+    def largest_gap(self) -> float:
+        """The ``probe`` in force."""
+        return self.probe or (0.001 if self.dtype == "float32" else 0.05)
+
+
+EngineConfig = Annotated[LocalEngineConfig | VllmEngineConfig, Field(discriminator="type")]
+"""What ``engine`` may be. ``builder`` names the function
+``(config, model, tokenizer, *, context, max_sessions) -> TrainableEngine``, and ``preflight`` what
+looks, before anything starts, whether it can be had: ``(config, *, context) -> None``."""

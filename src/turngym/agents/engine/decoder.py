@@ -341,7 +341,11 @@ class ReplayDecoder:
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
         """Copy new weights out of a state dict of the model."""
-        self._model.load_state_dict(state)
+        missing, unknown = self._model.load_state_dict(state, strict=False)
+        # One name is enough for weights that share their memory.
+        missing = sorted(set(missing) - set(getattr(self._model, "all_tied_weights_keys", ())))
+        if missing or unknown:
+            raise KeyError(f"weights of another model: no {missing[:3]}, but {unknown[:3]}")
         self._cache = None
 
     @torch.inference_mode()

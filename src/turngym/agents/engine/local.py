@@ -69,7 +69,7 @@ class LocalEngine:
         config: LocalEngineConfig | None = None,
     ) -> None:
         config = config or LocalEngineConfig()
-        device = device_of(config.device, setting="rollout.engine.device")
+        device = device_of(config.device, setting="engine.device")
         # Elsewhere the rounding of a row depends on how many others are computed with it.
         exact = device.type == "cpu" and config.dtype == "float32"
         self.traits = EngineTraits(deterministic=exact, exact_versions=True)
@@ -120,6 +120,10 @@ class LocalEngine:
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
         return [scored.numpy() for scored in self._decoder.score(sequences)]
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return nothing: what there is to say of it, others measure."""
+        return {}
 
     async def pause(self) -> None:
         """Sample nothing until ``resume``; running requests wait."""

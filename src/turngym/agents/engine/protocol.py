@@ -55,6 +55,12 @@ class Generation:
     finish: str
     """``"end"`` (the end token), ``"stop"`` (a stop text) or ``"length"``."""
 
+    def report(self, on_token: OnToken | None) -> None:
+        """Call ``on_token`` with all of them: for engines that get an answer as a whole."""
+        for row in zip(self.token_ids, self.logprobs, self.versions, strict=True):
+            if on_token is not None:
+                on_token(*row)
+
 
 @dataclass(slots=True, kw_only=True)
 class EngineStats:
@@ -84,16 +90,20 @@ class EngineTraits:
 class Session(Protocol):
     """One episode's token sequence in an engine."""
 
-    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(
+        self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
+    ) -> Generation:
         """Append ``new_ids`` to the sequence, and sample an action after it.
 
         Args:
             new_ids: At least one token, unless the last action was cut short and is to continue.
             sampling: How to sample.
+            on_token: Called with each token, as soon as this side knows it; must not raise or wait.
 
         Raises:
             ContextOverflow: There is no room for even one more token.
             PolicyFault: The engine broke.
+            EnginesLost: No server is left that could sample.
         """
         ...
 
@@ -104,6 +114,10 @@ class Session(Protocol):
             token_ids: Prompt and action.
             sampled: How many of them were sampled, which moves the random numbers on.
         """
+        ...
+
+    def reseed(self, seed: int) -> None:
+        """Begin another stream of random numbers."""
         ...
 
     def close(self) -> Awaitable[None] | None:
@@ -141,16 +155,24 @@ class TrainableEngine(Engine, Protocol):
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Sample with new weights from now on, in running requests too.
 
-        Open sessions keep their cache: what they read stays computed with the old weights.
+        Open sessions keep their cache: what they read stays computed with the old weights. (An
+        engine of its own may be set to read it again, or to end requests early and go on anew.)
 
         Args:
             weights: State dict of the whole model, adapters merged in; not used after the call.
             version: Recorded with every token that these weights sample.
+
+        Raises:
+            EnginesLost: No server is left that could take them.
         """
         ...
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what is logged of the engine at each update, as ``engine/quantity``."""
         ...
 
     async def pause(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
-from turngym.agents.engine.protocol import Generation, Sampling, Session
+from turngym.agents.engine.protocol import Generation, OnToken, Sampling, Session
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import CompletionsConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
@@ -38,7 +38,9 @@ class _CompletionsSession:
         self._calls = 0
         self._open = False
 
-    async def generate(self, new_ids: Sequence[int], sampling: Sampling) -> Generation:
+    async def generate(
+        self, new_ids: Sequence[int], sampling: Sampling, *, on_token: OnToken | None = None
+    ) -> Generation:
         config, endpoint = self._engine.config, self._engine.endpoint
         if not self._open:
             self._open = True
@@ -56,12 +58,17 @@ class _CompletionsSession:
                 "log-probs; vLLM and 'turngym serve policy' do. Use openai:MODEL for others"
             )
         self._ids = [*prompt, *generation.token_ids]
+        generation.report(on_token)
         return generation
 
     def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
         """Append the tokens of an earlier turn; the next request has the seed after its own."""
         self._ids.extend(token_ids)
         self._calls += 1
+
+    def reseed(self, seed: int) -> None:
+        """Begin another stream of seeds."""
+        self._seed, self._calls = seed, 0
 
     def close(self) -> Awaitable[None] | None:
         """Leave the server."""

@@ -13,8 +13,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turngym.agents.engine.local import EngineSession, LocalEngine
-from turngym.agents.engine.protocol import Generation, OnToken, Sampling
+from turngym.agents.engine.protocol import (
+    Generation,
+    OnToken,
+    Sampling,
+    Session,
+    TrainableEngine,
+)
 from turngym.agents.rendering import Renderer
 from turngym.types import Message
 
@@ -79,10 +84,10 @@ class PrefixCache:
         idle: Most sessions that are kept idle.
     """
 
-    def __init__(self, engine: LocalEngine, *, idle: int = 32) -> None:
+    def __init__(self, engine: TrainableEngine, *, idle: int = 32) -> None:
         self._engine = engine
         self._idle_max = idle
-        self._idle: list[tuple[tuple[int, ...], EngineSession]] = []
+        self._idle: list[tuple[tuple[int, ...], Session]] = []
         self._version = engine.version
 
     async def generate(
@@ -91,32 +96,46 @@ class PrefixCache:
         sampling: Sampling,
         *,
         seed: int,
+        sampled: int = 0,
         on_token: OnToken | None = None,
     ) -> Generation:
-        """Sample after ``prompt``, one ``on_token`` each; what a session read is not computed."""
-        known, session = self._take(prompt)
+        """Sample after ``prompt``; only what no open session has read is computed.
+
+        Args:
+            prompt: The whole conversation.
+            sampling: How to sample.
+            seed: Of this request.
+            sampled: Tokens at the end of ``prompt`` that this very request sampled, before it was
+                cut: the random numbers go on after theirs.
+            on_token: As in ``Session.generate``.
+        """
+        known, session = await self._take(prompt)
+        version = self._version
         session.reseed(seed)
+        if sampled:
+            session.read((), sampled=sampled)
         try:
             generation = await session.generate(prompt[known:], sampling, on_token=on_token)
         except BaseException:
-            session.close()  # cut in the middle: what it has read is not known
+            await _closed(session)  # cut in the middle: what it has read is not known
             raise
         self._idle.append(((*prompt, *generation.token_ids), session))
-        if len(self._idle) > self._idle_max:
-            self._idle.pop(0)[1].close()
+        if len(self._idle) > self._idle_max or version != self._engine.version:
+            place = 0 if version == self._engine.version else -1  # it read with older weights
+            await _closed(self._idle.pop(place)[1])
         return generation
 
-    def close(self) -> None:
-        """Close every session."""
-        for _, session in self._idle:
-            session.close()
-        self._idle.clear()
+    async def close(self) -> None:
+        """Close every session that is idle."""
+        idle, self._idle = self._idle, []
+        for _, session in idle:
+            await _closed(session)
 
-    def _take(self, prompt: tuple[int, ...]) -> tuple[int, EngineSession]:
+    async def _take(self, prompt: tuple[int, ...]) -> tuple[int, Session]:
         """Return how much of ``prompt`` is read already, and the session that has read it."""
         if self._engine.version != self._version:  # caches of older weights
-            self.close()
             self._version = self._engine.version
+            await self.close()
         best, place = 0, -1
         for i, (ids, _) in enumerate(self._idle):
             if best < len(ids) < len(prompt) and prompt[: len(ids)] == ids:
@@ -124,8 +143,13 @@ class PrefixCache:
         if place >= 0:
             return best, self._idle.pop(place)[1]
         if self._engine.free_sessions == 0 and self._idle:
-            self._idle.pop(0)[1].close()
+            await _closed(self._idle.pop(0)[1])
         return 0, self._engine.open(0)
+
+
+async def _closed(session: Session) -> None:
+    if (closing := session.close()) is not None:
+        await closing
 
 
 def action_json(name: str, arguments: object) -> str:

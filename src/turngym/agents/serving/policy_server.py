@@ -3,7 +3,8 @@
     GET  /health                     GET  /v1/models
     POST /v1/chat/completions        POST /v1/completions
 
-Both kinds of request stream, return log-probs, and token ids on ``return_token_ids``.
+Both kinds of request stream, return log-probs, and token ids on ``return_token_ids``. With a folder
+of weights it is an engine that a run trains with: ``weights.py`` has those routes.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.protocol import Generation, Sampling, TrainableEngine
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.rendering import Renderer
 from turngym.agents.serving.answers import (
@@ -48,6 +49,7 @@ from turngym.agents.serving.requests import (
     messages_of,
     parse,
 )
+from turngym.agents.serving.weights import WeightRoutes
 from turngym.errors import PolicyFault, missing_extra
 from turngym.seeding import derive_seed
 from turngym.types import Message
@@ -71,11 +73,12 @@ class PolicyServer:
         max_requests: Requests that are sampled for at once; others wait.
         on_answer: Called with every whole answer.
         access: Which requests are read at all; None for those of this machine.
+        weights: Folder that trainers put new weights into; None for one that is not trained.
     """
 
     def __init__(
         self,
-        engine: LocalEngine,
+        engine: TrainableEngine,
         renderer: Renderer,
         *,
         name: str,
@@ -85,6 +88,7 @@ class PolicyServer:
         max_requests: int = 64,
         on_answer: Callable[[Answer], None] | None = None,
         access: Access | None = None,
+        weights: Path | None = None,
     ) -> None:
         self.name = name
         self._engine = engine
@@ -98,6 +102,11 @@ class PolicyServer:
         self._count = itertools.count()
         self._on_answer = on_answer
         self._access = access or Access()
+        self._training = None
+        if weights is not None:
+            self._training = WeightRoutes(
+                engine, self._cache, renderer, folder=weights, slots=self._slots
+            )
 
     def app(self) -> Starlette:
         """Return the ASGI application.
@@ -117,6 +126,7 @@ class PolicyServer:
                 Route("/v1/models", self._models),
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completion, methods=["POST"]),
+                *(self._training.routes() if self._training is not None else ()),
             ],
             middleware=[Middleware(Guard, self._access)],
             exception_handlers={BadRequest: refused, PolicyFault: _fault},
@@ -132,6 +142,7 @@ class PolicyServer:
 
         self._check_key(request)
         model = {"id": self.name, "object": "model", "created": 0, "owned_by": "turngym"}
+        model["max_model_len"] = self._engine.context
         return JSONResponse({"object": "list", "data": [model]})
 
     async def _chat(self, request: Request) -> Response | EventStream:

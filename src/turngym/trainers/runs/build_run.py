@@ -55,8 +55,8 @@ def check_devices(config: TrainConfig) -> None:
         ConfigError: One is not.
     """
     device_of(config.learner.device, setting="learner.device")
-    if isinstance(config.rollout.engine, LocalEngineConfig):
-        device_of(config.rollout.engine.device, setting="rollout.engine.device")
+    if isinstance(config.engine, LocalEngineConfig):
+        device_of(config.engine.device, setting="engine.device")
 
 
 async def build_run(config: TrainConfig, folder: RunFolder) -> Run:
@@ -85,7 +85,7 @@ async def _open(config: TrainConfig, folder: RunFolder, runner: EpisodeRunner) -
     # Validation plays beside the rollouts, and a question beside the conversation it is about.
     places = (1 + (config.rollout.mode == "overlap")) * (1 + config.agent.asks_the_model)
     engine = build_engine(
-        config.rollout.engine,
+        config.engine,
         model,
         tokenizer,
         context=config.model.context,

@@ -153,7 +153,7 @@ class Run:
     ) -> None:
         """Close a step: log ``metrics``, count ``faults``. The weights are not published yet."""
         state = self.state
-        self.log.write(state.step, metrics)
+        self.log.write(state.step, {**metrics, **self._engine.metrics()})
         state.step += 1
         state.episodes += sum(len(group.trajectories) for group in groups) + faults
         state.faults += faults

@@ -107,8 +107,6 @@ class RolloutConfig(PlayConfig):
     """How episodes are played for training."""
 
     group: TrainedGroupConfig = TrainedGroupConfig()
-    engine: EngineConfig = LocalEngineConfig()
-    """What samples the tokens."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task."""
     temperature: float = Field(default=1.0, gt=0)
@@ -177,6 +175,7 @@ class TrainConfig(StrictModel):
 
     recipe_folder: ClassVar[Traversable | None] = files("turngym.trainers") / "recipes"
     renamed: ClassVar[Mapping[str, str]] = {
+        "rollout.engine": "engine",
         "rollout.system_prompt": "agent.instructions",
         "warm_start.oracle_noise": "warm_start.expert_noise",
         "rollout.max_fault_fraction": "rollout.failures.fraction",
@@ -197,6 +196,8 @@ class TrainConfig(StrictModel):
 
     env: EnvConfig
     model: ModelConfig = TinyModelConfig()
+    engine: EngineConfig = LocalEngineConfig()
+    """What samples the tokens."""
     agent: TrainedAgentConfig = TrainedAgentConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     algo: AlgoConfig = AlgoConfig()
@@ -304,13 +305,15 @@ class TrainConfig(StrictModel):
 
     @model_validator(mode="after")
     def _precision_fits(self) -> Self:
-        learner, engine = self.learner.dtype, getattr(self.rollout.engine, "dtype", None)
-        rounded = engine is not None and "bfloat16" in (learner, engine)
-        if rounded and self.algo.loss.old_policy == "behaviour":
+        learner, engine, loss = self.learner.dtype, self.engine.dtype, self.algo.loss
+        what = {"behaviour": "takes the difference between engine and learner for a ratio"}
+        if loss.correction.weight == "none":
+            what["current"] = "leaves the difference between engine and learner out"
+        if "bfloat16" in (learner, engine) and loss.old_policy in what:
             raise ValueError(
-                "algo.loss.old_policy='behaviour' takes the difference between engine and learner "
-                f"for a ratio, which learner.dtype={learner!r} with rollout.engine.dtype="
-                f"{engine!r} makes as large as 0.3: use 'proximal', with algo.loss.correction"
+                f"algo.loss.old_policy={loss.old_policy!r} {what[loss.old_policy]}, which "
+                f"learner.dtype={learner!r} with engine.dtype={engine!r} makes as large as 0.3: "
+                "use 'proximal', with algo.loss.correction"
             )
         return self
 

@@ -383,11 +383,18 @@ class TorchLearner:
         if not is_first:
             return
         behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
-        gaps_N = (terms.policy_logprobs.detach() - behaviour_N).abs()
+        ratios_N = terms.policy_logprobs.detach() - behaviour_N
+        gaps_N = ratios_N.abs()
         sums.add_mean("train/behaviour_gap_mean", gaps_N.sum().item(), count)
         sums.add_max("train/behaviour_gap_max", gaps_N.max().item())
         versions_N = batch.gather([s.policy_versions for s in samples])
         sums.add_mean("train/policy_lag", (self.updates - versions_N).sum().item(), count)
+        # Of tokens that these very weights sampled, any gap is a mismatch of engine and learner.
+        for name, chosen_N in (
+            ("fresh", versions_N >= self.updates),
+            ("stale", versions_N < self.updates),
+        ):
+            sums.add_gaps(f"mismatch/{name}", ratios_N[chosen_N].double().cpu().numpy())
 
     @property
     def steps(self) -> int:

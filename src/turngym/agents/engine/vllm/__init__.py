@@ -1,0 +1,1 @@
+"""An engine on servers: vLLM, or our own policy server, which speaks the same wire."""

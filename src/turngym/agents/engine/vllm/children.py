@@ -1,0 +1,151 @@
+"""Servers that a run starts itself: their command lines, and their lives."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.vllm.replica import ReplicaError
+
+HOST = "127.0.0.1"
+"""The routes that change weights ask for no key, so no other machine may reach them."""
+_PLUGIN = Path(__file__).parent / "plugin"
+_END_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_LAST_CHARS = 2000
+
+
+def command(
+    config: VllmEngineConfig, model: Path, *, context: int, port: int, folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of a server and what it adds to the environment.
+
+    Args:
+        config: What is started, and how.
+        model: Folder of the model.
+        context: Longest sequence in tokens.
+        port: Where it listens.
+        folder: Where it finds new weights.
+    """
+    where = ["--host", HOST, "--port", str(port)]
+    if config.server == "turngym":
+        line = [sys.executable, "-m", "turngym", "serve", "policy", f"hf:{model}", "--name"]
+        line += ["policy", "--context", str(context), "--weights", str(folder)]
+        return [*line, *where, *config.args], {"OMP_NUM_THREADS": "1"}
+    line = [config.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    line += ["--model", str(model), "--served-model-name", "policy", *where]
+    line += ["--dtype", config.dtype, "--max-model-len", str(context), "--enable-scale-out"]
+    line += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs"]
+    line += ["--weight-transfer-config", json.dumps({"backend": "turngym_files"})]
+    if config.dtype != "float32":
+        line += ["--hf-overrides", json.dumps({"head_dtype": "float32"})]
+    if config.gpus:
+        line += ["--tensor-parallel-size", str(config.gpus)]
+    else:
+        # A seeded request whose prompt is read in pieces ends the CPU build, so none is.
+        most = 32
+        line += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", str(most)]
+        line += ["--max-num-batched-tokens", str(most * context)]
+    environment = {
+        "TURNGYM_WEIGHTS": str(folder),
+        "PYTHONPATH": str(_PLUGIN),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return [*line, *config.args], environment
+
+
+class Child:
+    """A server process of ours. It ends when we do, however we end.
+
+    Args:
+        line: Its command line.
+        environment: Added to ours.
+        log: Where its output goes.
+    """
+
+    def __init__(self, line: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._line, self._log = line, log
+        self._environment = {**os.environ, **environment}
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it; what is left of an earlier one is ended first.
+
+        Raises:
+            ReplicaError: There is no such program.
+        """
+        await self.end()
+        try:
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._line,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+        except OSError as error:
+            raise ReplicaError(f"{self._line[0]}: {error.strerror}") from error
+
+    async def died(self) -> str:
+        """Wait for its end, and return why in one line."""
+        if self._process is None:
+            return "was not started"
+        code = await self._process.wait()
+        return f"ended with code {code}: {self._last_line()} (see {self._log})"
+
+    async def end(self) -> None:
+        """End it and all that it started. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)  # its helpers too, which may outlive it
+            if process.returncode is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _END_S)
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace")[-_LAST_CHARS:].strip().splitlines()
+        return lines[-1].strip() if lines else "it said nothing"
+
+
+def free_port(wanted: int) -> int:
+    """Return ``wanted``, or any port that is free when it is 0.
+
+    Raises:
+        OSError: It is taken.
+    """
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((HOST, wanted))
+        return int(sock.getsockname()[1])
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it dies, even by SIGKILL."""
+    with suppress(AttributeError):  # Linux alone has it
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

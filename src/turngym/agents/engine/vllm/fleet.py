@@ -1,0 +1,258 @@
+"""All servers of a run: which of them serve, which one a request goes to, and how they come back.
+
+One task tends each server. Whatever happened to it (it is new, there are new weights, it failed),
+the task does the same: start the process where it is ours, wait for a sign of life, load the newest
+weights, measure that they are there, and let requests in. So a server never gets a request before
+it samples with the newest weights, and one that failed half way is simply done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.vllm.children import Child
+from turngym.agents.engine.vllm.replica import Replica, ReplicaError
+from turngym.agents.engine.vllm.weights import Publication
+from turngym.errors import EnginesLost
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_SILENT_S = 30.0
+"""For a sign of life of a server that was up a moment ago."""
+_LONGEST_WAIT_S = 40.0
+_RESTARTS_WITHIN_S = 600.0
+_CROWDED = 1.5
+"""A session leaves the server that knows its prefix when that one has so many times the work."""
+_SPARE = 8
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One server, and what is known of it."""
+
+    replica: Replica
+    child: Child | None = None
+    serves: Publication | None = None
+    """What it samples with; None while it gets no requests."""
+    in_flight: int = 0
+    cause: str = ""
+    """Why it does not serve."""
+    ever_served: bool = False
+    is_left_out: bool = False
+    failures: deque[float] = field(default_factory=deque)
+    last_seen: float = field(default_factory=time.monotonic)
+
+
+class Fleet:
+    """Keeps servers at the newest weights, and hands out the one for a request.
+
+    Args:
+        members: The servers.
+        config: Limits.
+        write_token: Returns name and content of a file that it wrote where weights go.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        config: VllmEngineConfig,
+        write_token: Callable[[], tuple[str, str]],
+    ) -> None:
+        self.members = members
+        self._config = config
+        self._write_token = write_token
+        self._newest: Publication | None = None
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_held = False
+        self.counts = {"engine/restarts": 0.0, "engine/ejected": 0.0, "engine/reloads": 0.0}
+
+    async def publish(self, new: Publication) -> None:
+        """Have all servers sample with ``new``; return when the first one does.
+
+        The others get no new requests until they do, too.
+
+        Raises:
+            EnginesLost: None is left that could.
+        """
+        self._newest = new
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._tend(one)) for one in self.members]
+            for task in self._tasks:
+                task.add_done_callback(lambda _: self._wake())
+        self._wake()
+        await self._until_serving()
+
+    async def pick(self, liked: Member | None) -> Member:
+        """Return the server for a request, as soon as one serves the newest weights.
+
+        Args:
+            liked: The one that knows the session's prefix.
+
+        Raises:
+            EnginesLost: None is left.
+        """
+        serving = await self._until_serving()
+        least = min(serving, key=lambda one: one.in_flight)
+        most = _SPARE + _CROWDED * least.in_flight
+        return (
+            liked if liked is not None and liked in serving and liked.in_flight <= most else least
+        )
+
+    def suspect(self, member: Member, error: Exception) -> None:
+        """Send ``member`` nothing until it was looked at: it failed a request."""
+        if member.serves is not None:
+            logger.warning("engine %s: %s", member.replica.url, error)
+            member.serves, member.cause = None, str(error)
+            self._wake()
+
+    async def hold(self, is_held: bool) -> None:
+        """Stop all sampling, or let it go on."""
+        self._is_held = is_held
+        path = "/pause?mode=keep&clear_cache=false" if is_held else "/resume"
+        serving = [one for one in self.members if one.serves is not None]
+        results = await asyncio.gather(
+            *(one.replica.post(path) for one in serving), return_exceptions=True
+        )
+        for one, result in zip(serving, results, strict=True):
+            if isinstance(result, Exception):
+                self.suspect(one, result)
+        self._wake()
+
+    async def close(self) -> None:
+        """Let go of all servers; end those that are ours."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for one in self.members:
+            await one.replica.close()
+        await asyncio.gather(*(one.child.end() for one in self.members if one.child is not None))
+
+    async def _until_serving(self) -> list[Member]:
+        while True:
+            serving = [one for one in self.members if one.serves is self._newest]
+            if serving and not self._is_held and self._newest is not None:
+                return serving
+            if all(one.is_left_out for one in self.members):
+                raise EnginesLost(f"no engine is left: {self.table()}")
+            for task in self._tasks:
+                if task.done():
+                    task.result()  # a bug of ours: it ends for no other reason
+            await self._changed.wait()
+
+    def table(self) -> str:
+        """Return where each server is, and why it does not serve."""
+        return "; ".join(f"{one.replica.url}: {one.cause or 'serves'}" for one in self.members)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    # What tends one server.
+
+    async def _tend(self, member: Member) -> None:
+        while not member.is_left_out:
+            try:
+                if member.serves is not self._newest:
+                    async with asyncio.timeout(self._config.start_timeout_s):
+                        await self._bring_up(member)
+                await self._until_needed(member)
+            except (ReplicaError, TimeoutError, OSError) as error:
+                await self._failed(member, str(error) or "did not come up in time")
+
+    async def _bring_up(self, member: Member) -> None:
+        """Start, load, measure, and let requests in."""
+        patience_s = _SILENT_S
+        if member.child is not None and not member.child.is_running:
+            if member.failures:
+                self.counts["engine/restarts"] += 1
+            await member.child.start()
+            patience_s = self._config.start_timeout_s
+        await self._until_alive(member, patience_s)
+        new = self._newest
+        assert new is not None
+        for last_try in (False, True):
+            name, text = await asyncio.to_thread(self._write_token)
+            await member.replica.post(
+                "/init_weight_transfer_engine", {"init_info": {"name": name, "text": text}}
+            )
+            await member.replica.load(new, running=self._config.running)
+            gap = await member.replica.gap(new)
+            if gap <= self._config.largest_gap:
+                break
+            what = (
+                f"after update {new.label} its log-probs are {gap:.3g} from those of the weights, "
+                f"more than {self._config.largest_gap:g}: it did not load them, or not all"
+            )
+            if last_try:
+                raise ReplicaError(what)
+            self.counts["engine/reloads"] += 1
+            logger.warning("engine %s: %s; loading again", member.replica.url, what)
+        member.serves, member.cause, member.last_seen = new, "", time.monotonic()
+        member.ever_served = True
+        self._wake()
+
+    async def _until_alive(self, member: Member, patience_s: float) -> None:
+        """Wait for a sign of life.
+
+        Raises:
+            ReplicaError: Its process ended, or it is silent for too long.
+        """
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                async with asyncio.timeout(patience_s):
+                    await member.replica.describe()
+                return
+            except (ReplicaError, TimeoutError):
+                if member.child is None or time.monotonic() > until:
+                    raise
+                if not member.child.is_running:
+                    raise ReplicaError(await member.child.died()) from None
+                await asyncio.sleep(_LOOK_S)
+
+    async def _until_needed(self, member: Member) -> None:
+        """Wait until there are newer weights, or the server failed.
+
+        Raises:
+            ReplicaError: Its process ended.
+        """
+        while member.serves is self._newest:
+            waits: list[asyncio.Task[object]] = [asyncio.create_task(self._changed.wait())]
+            if member.child is not None:
+                waits.append(asyncio.create_task(member.child.died()))
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if len(waits) == 2 and waits[1].done():
+                    raise ReplicaError(str(waits[1].result()))
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    async def _failed(self, member: Member, cause: str) -> None:
+        """Take a server out, and wait before it is tried again; in the end leave it out."""
+        now = time.monotonic()
+        if member.serves is not None:
+            member.last_seen = now
+        self.counts["engine/ejected"] += 1
+        member.serves, member.cause = None, cause
+        logger.warning("engine %s: %s", member.replica.url, cause)
+        member.failures.append(now)
+        while now - member.failures[0] > _RESTARTS_WITHIN_S:
+            member.failures.popleft()
+        if member.child is None:
+            member.is_left_out = now - member.last_seen > self._config.patience_s
+        else:
+            await member.child.end()
+            most = self._config.restarts if member.ever_served else 0
+            member.is_left_out = len(member.failures) > most
+        self._wake()
+        if not member.is_left_out:
+            await asyncio.sleep(min(_LONGEST_WAIT_S, _LOOK_S * 2.0 ** len(member.failures)))

@@ -1,0 +1,239 @@
+"""One server that samples: what is asked of it over HTTP, and what its answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.protocol import Sampling
+from turngym.agents.engine.vllm.weights import Publication
+from turngym.errors import PolicyFault
+from turngym.plugins import import_extra
+
+if TYPE_CHECKING:
+    import httpx
+
+_KEEP_ALIVE_S = 4.0
+"""uvicorn closes idle connections after five seconds; a request must not meet that."""
+_CONTROL_S = 120.0
+_VERSION = re.compile(r"(\d+)\.(\d+)\.")
+_LEAST = (0, 32)
+"""The first vLLM that says which weights sampled each token."""
+_BUSY = frozenset({429, 503})
+_BUSY_S, _LONGEST_BUSY_S = 1.0, 30.0
+_FINISH = {"stop": "stop", "length": "length", "abort": "abort"}
+_MAX_SHOWN_CHARS = 300
+
+
+class ReplicaError(Exception):
+    """A server did not answer as it should; another one may."""
+
+
+class RequestRefused(ReplicaError):
+    """A server refuses a request for what it is; another one would, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What a server sampled for one request. All sequences have one length [N]."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    labels: tuple[str, ...]
+    """Of the weights that sampled each token."""
+    finish: str
+    """``"stop"``, ``"length"``, or ``"abort"`` where an update ended it early."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a server is."""
+
+    version: str
+    model: str
+    context: int
+    """Longest sequence in tokens."""
+
+
+class Replica:
+    """A client of one server.
+
+    Args:
+        url: Its address.
+        config: Limits.
+
+    Raises:
+        MissingExtraError: httpx is not installed.
+    """
+
+    def __init__(self, url: str, config: VllmEngineConfig) -> None:
+        self._httpx = import_extra("httpx", "engine.type='vllm'", "vllm")
+        self.url = url.rstrip("/")
+        self.model = "policy"
+        self._timeout_s = config.request_timeout_s
+        self._slots = asyncio.Semaphore(config.max_requests)
+        limits = self._httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
+        self._client: httpx.AsyncClient = self._httpx.AsyncClient(
+            base_url=self.url, limits=limits, timeout=None, trust_env=False
+        )
+
+    async def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, seed: int, end_id: int, salt: str
+    ) -> Sampled:
+        """Sample after ``prompt``.
+
+        Raises:
+            ReplicaError: No whole answer came, or one that cannot be.
+            PolicyFault: The request itself is refused.
+        """
+        params: dict[str, Any] = {
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "logprobs": 0,
+            "ignore_eos": True,  # what ends an action is our end token, not what a model card says
+            "stop_token_ids": [end_id],
+        }
+        if sampling.temperature > 0:
+            params["seed"] = seed
+        if sampling.stop:
+            params["stop"] = list(sampling.stop)
+        body = {"sampling_params": params, "cache_salt": salt, "return_token_ids": True}
+        async with self._slots:
+            try:
+                answer = await self._generate(prompt, body)
+            except RequestRefused as error:
+                raise PolicyFault(str(error)) from error
+        if answer.get("prompt_token_ids") != list(prompt):
+            raise ReplicaError(f"{self.url}: read other tokens than it was sent")
+        return self._sampled(answer, greedy=sampling.temperature == 0)
+
+    async def score(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the log-probs of ``ids`` at temperature 1, shape [L - 1], from the second on.
+
+        Raises:
+            ReplicaError: No whole answer came.
+        """
+        params = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        answer = await self._generate(ids, {"sampling_params": params})
+        try:
+            rows = zip(ids[1:], answer["prompt_logprobs"][1:], strict=True)
+            return np.array([row[str(token)]["logprob"] for token, row in rows], dtype=np.float32)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ReplicaError(f"{self.url}: returns no log-probs of the prompt") from error
+
+    async def load(self, new: Publication, *, running: str) -> None:
+        """Give it new weights; ``running`` as in the settings.
+
+        Raises:
+            ReplicaError: It did not take them.
+        """
+        mode = "abort" if running == "abort" else "keep"
+        keeps = "false" if running == "continue" else "true"
+        await self.post(f"/pause?mode={mode}&clear_cache={keeps}")
+        await self.post("/start_weight_update")
+        await self.post("/update_weights", {"update_info": {"name": new.file}})
+        await self.post("/finish_weight_update", {"weight_version": new.label})
+        await self.post("/resume")
+
+    async def gap(self, new: Publication) -> float:
+        """Return the mean difference between its log-probs and those of the weights it was given.
+
+        Raises:
+            ReplicaError: No whole answer came.
+        """
+        return float(np.abs(await self.score(new.probe) - new.expected).mean())
+
+    async def describe(self) -> Facts:
+        """Return what the server is; requests name its model from now on.
+
+        Raises:
+            ReplicaError: There is no sign of life, or it is no server to train with.
+        """
+        version = str((await self.get("/version")).get("version"))
+        if (found := _VERSION.match(version)) and tuple(map(int, found.groups())) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise ReplicaError(f"{self.url}: is vLLM {version}, older than {least}")
+        if "weight_version" not in await self.get("/weight_info"):
+            raise ReplicaError(f"{self.url}/weight_info: does not say which weights it has")
+        try:
+            [model, *_] = (await self.get("/v1/models"))["data"]
+            self.model, context = str(model["id"]), int(model["max_model_len"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplicaError(f"{self.url}/v1/models: names no model") from error
+        return Facts(version=version, model=self.model, context=context)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return the JSON object at ``path``; errors as in ``post``."""
+        return await self._send("GET", path, None, _CONTROL_S)
+
+    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request, and return the JSON object that answers it.
+
+        Raises:
+            ReplicaError: No whole answer came, or a refusal.
+        """
+        return await self._send("POST", path, body, _CONTROL_S)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _generate(self, ids: Sequence[int], more: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"model": self.model, "token_ids": list(ids), **more}
+        return await self._send("POST", "/inference/v1/generate", body, self._timeout_s)
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._client.request(method, path, json=body)
+                while response.status_code in _BUSY:  # it has more requests than it takes
+                    asked = response.headers.get("retry-after", "")
+                    await asyncio.sleep(min(float(asked or _BUSY_S), _LONGEST_BUSY_S))
+                    response = await self._client.request(method, path, json=body)
+            answer = response.json()
+        except TimeoutError as error:
+            raise ReplicaError(f"{self.url}{path}: no answer in {timeout_s:g} s") from error
+        except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise ReplicaError(f"{self.url}{path}: {what}") from error
+        if response.status_code == 200 and isinstance(answer, dict):
+            return answer
+        text = f"{self.url}{path}: {response.status_code}: {_message(answer)}"
+        raise (RequestRefused if response.status_code in (400, 413, 422) else ReplicaError)(text)
+
+    def _sampled(self, answer: Mapping[str, Any], *, greedy: bool) -> Sampled:
+        try:
+            [choice] = answer["choices"]
+            ids = tuple(choice["token_ids"])
+            rows = choice["logprobs"]["content"] or []
+            if [row["token_id"] for row in rows] != list(ids):
+                raise ValueError("log-probs of other tokens")
+            # Servers report what the model thinks of the likeliest token; it was certain to come.
+            logprobs = tuple(0.0 if greedy else min(0.0, float(row["logprob"])) for row in rows)
+            spans = choice.get("weight_versions") or []
+            labels = tuple(s["version"] for s in spans for _ in range(s["start"], s["end"]))
+            if len(labels) != len(ids):
+                raise ValueError("it does not say which weights sampled (vLLM 0.32 does)")
+            finish = _FINISH[choice["finish_reason"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplicaError(f"{self.url}: an answer that is none: {error!r}") from error
+        return Sampled(token_ids=ids, logprobs=logprobs, labels=labels, finish=finish)
+
+
+def _message(answer: Any) -> str:
+    """Return what an error says, in one line."""
+    found = (
+        answer.get("error", answer.get("detail", answer)) if isinstance(answer, dict) else answer
+    )
+    text = found.get("message", found) if isinstance(found, dict) else found
+    return " ".join(str(text).split())[:_MAX_SHOWN_CHARS]

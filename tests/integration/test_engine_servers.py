@@ -1,0 +1,302 @@
+"""The engine on servers, over our own policy server: real tokens through vLLM's wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import models, servers
+from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.vllm.engine import VllmEngine
+from turngym.agents.engine.vllm.preflight import check
+from turngym.agents.serving.weights import WeightRoutes
+from turngym.errors import ConfigError, EnginesLost, PolicyFault
+
+PROMPTS = [[7, 3, 6, 12, 9], [5, 5, 8], [30, 31, 32, 33], [9] * 20]
+Open = Callable[..., Awaitable[VllmEngine]]
+LONG = Sampling(max_new_tokens=120)
+CONTEXT = 200
+
+
+def weights(number: int) -> dict[str, Any]:
+    state = models.model().state_dict()
+    return {name: value + 0.02 * number * torch.sin(value * 90) for name, value in state.items()}
+
+
+def model_of(number: int) -> Any:
+    model = type(models.model())(models.model().config)
+    model.load_state_dict(weights(number))
+    return model.eval()
+
+
+def logprobs(model: Any, ids: Sequence[int], past: Any = None, start: int = 0) -> Any:
+    """Return log-probs of ``ids[start + 1:]``, of which ``past`` holds those before ``start``."""
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([ids[start:]]), past_key_values=past, use_cache=True)
+    rows = found.logits[0, :-1].log_softmax(-1)
+    return rows.gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0].numpy(), found
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[str, LocalEngine]]:
+    async with servers.policy_server(tmp_path, context=CONTEXT) as found:
+        yield found
+
+
+@pytest.fixture
+async def open_engine(tmp_path: Path) -> AsyncIterator[Open]:
+    made: list[VllmEngine] = []
+
+    async def opened(urls: list[str], **settings: Any) -> VllmEngine:
+        made.append(servers.engine_on(urls, str(tmp_path), context=CONTEXT, **settings))
+        await made[-1].publish(weights(0), 0)
+        return made[-1]
+
+    yield opened
+    for one in made:
+        await one.close()
+
+
+async def switched(
+    engine: VllmEngine, behind: LocalEngine, prompts: Sequence[Sequence[int]]
+) -> list[Generation]:
+    """Sample while the weights change in the middle of it."""
+    began = behind.stats.sampled_tokens
+    requests = [
+        asyncio.create_task(engine.open(seed).generate(prompt, LONG))
+        for seed, prompt in enumerate(prompts)
+    ]
+    while behind.stats.sampled_tokens - began < 20 * len(prompts):
+        await asyncio.sleep(0)
+    await behind.pause()  # such a small model would be through before the update comes
+    await engine.publish(weights(1), 1)
+    return await asyncio.gather(*requests)
+
+
+@pytest.mark.parametrize("running", ["continue", "reread", "abort"])
+async def test_every_token_is_one_of_the_weights_that_it_names(
+    served: tuple[str, LocalEngine], open_engine: Open, running: str
+) -> None:
+    url, behind = served
+    engine = await open_engine([url], running=running)
+    found = await switched(engine, behind, PROMPTS)
+    old, new = model_of(0), model_of(1)
+    crossed = 0
+    for prompt, each in zip(PROMPTS, found, strict=True):
+        ids, cut = [*prompt, *each.token_ids], each.versions.count(0)
+        assert each.versions == (0,) * cut + (1,) * (len(each.versions) - cut)
+        crossed += 0 < cut < len(each.versions)
+        before, _ = logprobs(old, ids)
+        at = len(prompt) - 1
+        np.testing.assert_allclose(each.logprobs[:cut], before[at : at + cut], atol=1e-5)
+        if cut == len(each.versions):
+            continue
+        if running == "continue" and cut:
+            # What the old weights read stays, up to the last token that they sampled: that one is
+            # read by the new ones.
+            start = len(prompt) + cut - 1
+            _, read = logprobs(old, ids[:start])
+            after, _ = logprobs(new, ids, read.past_key_values, start)
+        else:
+            after = logprobs(new, ids)[0][at + cut :]
+        np.testing.assert_allclose(each.logprobs[cut:], after, atol=1e-5)
+    assert crossed >= 2
+
+
+async def test_what_an_update_cut_off_is_kept_and_goes_on(
+    served: tuple[str, LocalEngine], open_engine: Open
+) -> None:
+    url, behind = served
+    engine = await open_engine([url], running="abort")
+    found = await switched(engine, behind, PROMPTS[:1])
+    assert len(found[0].token_ids) == LONG.max_new_tokens or found[0].finish == "end"
+    assert 20 <= found[0].versions.count(0) < len(found[0].versions)
+    probes = 2  # one after each update, which samples a token
+    sampled = behind.stats.sampled_tokens - probes
+    assert sampled == len(found[0].token_ids), "a token was sampled twice"
+
+
+def loads_nothing(routes: WeightRoutes, before: Mapping[str, Any]) -> None:
+    routes._staged = before
+
+
+def loads_no_head(routes: WeightRoutes, before: Mapping[str, Any]) -> None:
+    decoder: Any = routes._engine._decoder  # type: ignore[attr-defined]
+    head, publish = decoder._head, decoder.load_weights
+
+    def stale(state: Mapping[str, Any]) -> None:
+        publish(state)
+        decoder._head = head
+
+    decoder.load_weights = stale
+
+
+@pytest.mark.parametrize("spoil", [loads_nothing, loads_no_head])
+async def test_a_server_that_did_not_load_what_it_says_gets_no_requests(
+    tmp_path: Path, open_engine: Open, monkeypatch: pytest.MonkeyPatch, spoil: Callable[..., None]
+) -> None:
+    """Such a server answers 200 to everything and counts the version up."""
+    finish, bad = WeightRoutes._finish, []
+
+    async def spoiled(routes: WeightRoutes, request: Any) -> Any:
+        if routes in bad:
+            spoil(routes, weights(0))
+        return await finish(routes, request)
+
+    init = WeightRoutes.__init__
+
+    def note(routes: WeightRoutes, *args: Any, **options: Any) -> None:
+        init(routes, *args, **options)
+        made.append(routes)
+
+    made: list[WeightRoutes] = []
+    monkeypatch.setattr(WeightRoutes, "__init__", note)
+    monkeypatch.setattr(WeightRoutes, "_finish", spoiled)
+    async with (
+        servers.policy_server(tmp_path, context=CONTEXT) as (good_url, good),
+        servers.policy_server(tmp_path, context=CONTEXT) as (bad_url, spoilt),
+    ):
+        engine = await open_engine([good_url, bad_url], patience_s=1.0)
+        while engine.metrics()["engine/serving"] < 2:
+            await asyncio.sleep(0.01)
+        bad.append(made[1])
+        await engine.publish(weights(1), 1)
+        tokens = spoilt.stats.sampled_tokens
+        found = [await engine.open(seed).generate(PROMPTS[0], LONG) for seed in range(4)]
+        assert all(set(each.versions) == {1} for each in found)
+        probes = engine.metrics()["engine/reloads"] + engine.metrics()["engine/ejected"]
+        assert probes >= 1
+        assert spoilt.stats.sampled_tokens <= tokens + 20, "it was asked for more than its probe"
+        assert good.stats.sampled_tokens > 40
+        bad.append(made[0])
+        with pytest.raises(EnginesLost, match="did not load them, or not all"):
+            await engine.publish(weights(2), 2)
+
+
+async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_dies(
+    tmp_path: Path, open_engine: Open
+) -> None:
+    async with servers.policy_server(tmp_path, context=CONTEXT) as (first, one):
+        stack = servers.policy_server(tmp_path, context=CONTEXT)
+        second, other = await stack.__aenter__()
+        engine = await open_engine([first, second])
+        while engine.metrics()["engine/serving"] < 2:
+            await asyncio.sleep(0.01)
+        short = Sampling(max_new_tokens=5)
+        sessions = [engine.open(seed) for seed in range(4)]
+        for _ in range(3):
+            await asyncio.gather(*(each.generate([7, 3], short) for each in sessions))
+        assert one.stats.reused_tokens > 0
+        assert other.stats.reused_tokens > 0
+        read = one.stats.read_tokens + other.stats.read_tokens
+        assert read < 4 * 3 * 20, "the prefix was read again"
+        requests = [asyncio.create_task(each.generate([9], LONG)) for each in sessions]
+        await asyncio.sleep(0.05)
+        await stack.__aexit__(None, None, None)
+        found = await asyncio.gather(*requests)
+        model = model_of(0)
+        for session, each in zip(sessions, found, strict=True):
+            scored, _ = logprobs(model, session.ids)
+            np.testing.assert_allclose(each.logprobs, scored[-len(each.token_ids) :], atol=1e-5)
+
+
+async def test_weights_of_another_run_are_not_taken_for_ones_own(
+    served: tuple[str, LocalEngine], open_engine: Open
+) -> None:
+    url, _ = served
+    mine = await open_engine([url])
+    other = await open_engine([url])
+    await other.publish(weights(3), 7)
+    session = mine.open(0)
+    found = await session.generate(PROMPTS[0], Sampling(max_new_tokens=8))
+    assert mine.metrics()["engine/retried_requests"] >= 1
+    scored, _ = logprobs(model_of(0), session.ids)
+    np.testing.assert_allclose(found.logprobs, scored[len(PROMPTS[0]) - 1 :], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/update_weights", {"update_info": {"name": "../x"}}, "is not below the folder"),
+        ("/update_weights", {"update_info": {"name": "none"}}, "cannot be read"),
+        ("/finish_weight_update", {"weight_version": "1"}, "no weights were given"),
+        ("/pause?mode=wait", {}, "wanted 'abort' or 'keep'"),
+        (
+            "/init_weight_transfer_engine",
+            {"init_info": {"name": "a", "text": "b"}},
+            "does not hold",
+        ),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [9999], "sampling_params": {"max_tokens": 1}},
+            "0..",
+        ),
+        (
+            "/inference/v1/generate",
+            {"token_ids": [1], "sampling_params": {"max_tokens": 1, "min_p": 1}},
+            "min_p",
+        ),
+    ],
+)
+async def test_what_a_server_refuses_it_says_in_one_line(
+    served: tuple[str, LocalEngine], open_engine: Open, path: str, body: Any, said: str
+) -> None:
+    engine = await open_engine([served[0]])
+    with pytest.raises(Exception, match=said.replace(".", r"\.")) as caught:
+        await engine._fleet.members[0].replica.post(path, body)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_request_that_is_refused_is_a_fault_of_its_episode(
+    served: tuple[str, LocalEngine], open_engine: Open
+) -> None:
+    engine = await open_engine([served[0]])
+    with pytest.raises(PolicyFault, match="token_ids"):
+        await engine.open(0).generate([10**6], LONG)
+    assert (await engine.open(1).generate([7], LONG)).token_ids
+
+
+def config(**settings: Any) -> VllmEngineConfig:
+    return VllmEngineConfig.model_validate({"type": "vllm", **settings}, strict=False)
+
+
+async def looked(**settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        await asyncio.to_thread(check, config(**settings), context=CONTEXT)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_servers_that_will_not_do_are_named_before_anything_starts(tmp_path: Path) -> None:
+    folder, other = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    other.mkdir()
+    async with (
+        servers.policy_server(folder, context=CONTEXT) as (good, _),
+        servers.policy_server(folder, context=64) as (small, _),
+        servers.policy_server(folder, context=CONTEXT, name="another") as (another, _),
+        servers.policy_server(other, context=CONTEXT) as (elsewhere, _),
+    ):
+        assert "there is no such folder" in await looked(urls=[good], folder=str(tmp_path / "c"))
+        assert "context of 64 tokens" in await looked(urls=[good, small], folder=str(folder))
+        assert "all must have one model" in await looked(urls=[good, another], folder=str(folder))
+        assert "does not see" in await looked(urls=[good, elsewhere], folder=str(folder))
+        nobody = "http://127.0.0.1:9"
+        assert f"{nobody}/version" in await looked(urls=[nobody], folder=str(folder))
+        port = int(good.rpartition(":")[2])
+        assert f"{port} is taken" in await looked(server="turngym", port=port)
+        assert "has no vLLM" in await looked()
+        assert "is no Python that runs" in await looked(python="/nowhere/python")
+        found = await asyncio.to_thread(
+            check, config(urls=[good], folder=str(folder)), context=CONTEXT
+        )
+        assert len(found) == 1
+        assert "policy" in found[0]
