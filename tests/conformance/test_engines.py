@@ -41,6 +41,11 @@ def _local_weights(number: int) -> Mapping[str, Any]:
     return {name: value + 0.02 * number * torch.sin(value * 90) for name, value in state.items()}
 
 
+def _wide_weights(number: int) -> Mapping[str, Any]:
+    state = servers.wide_model().state_dict()
+    return {name: value + 0.02 * number * torch.sin(value * 90) for name, value in state.items()}
+
+
 def _bigram_weights(number: int) -> Mapping[str, Any]:
     shape = (VOCABULARY, VOCABULARY)
     return {"logits": torch.randn(shape, generator=torch.Generator().manual_seed(number))}
@@ -51,10 +56,14 @@ ENGINES: dict[str, tuple[Callable[[], Made], Callable[[int], Mapping[str, Any]]]
     "local": (_local, _local_weights),
     "bigram": (_bigram, _bigram_weights),
     "server": (servers.engine_on_a_server, _local_weights),
+    "vllm": (servers.engine_on_vllm, _wide_weights),
 }
+NOT_RUN = pytest.mark.skipif(not servers.VLLM, reason="make proof PART=vllm installs vLLM for it")
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(
+    params=[pytest.param(name, marks=[NOT_RUN] if name == "vllm" else []) for name in ENGINES]
+)
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[TrainableEngine]:
     make, weights = ENGINES[request.param]
     async with make() as made:

@@ -2,21 +2,74 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import os
+import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from helpers import models
-from turngym.agents.engine.config import VllmEngineConfig
+from turngym.agents.engine.config import TinyModelConfig, VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import build_tiny_model, save_model_dir
+from turngym.agents.engine.vllm.children import command, free_port
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.rendering import Renderer
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.run import serving
 
 CONTEXT = 64
+VLLM = os.environ.get("TURNGYM_VLLM", "")
+"""Interpreter of an environment with vLLM, where there is one: make proof PART=vllm."""
+_START_S = 900.0
+
+
+@cache
+def wide_model() -> Any:
+    """Return a small model whose heads are wide enough for vLLM on a CPU."""
+    config = TinyModelConfig(hidden=64, layers=2, heads=2, context=256)
+    return build_tiny_model(config, models.tokenizer(), seed=5)
+
+
+@cache
+def vllm_server() -> tuple[str, str]:
+    """Return address and folder of a vLLM that is started once and ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="turngym-vllm-"))
+    save_model_dir(wide_model(), models.tokenizer(), folder / "model")
+    config = VllmEngineConfig(type="vllm", python=VLLM)
+    port = free_port(0)
+    line, more = command(config, folder / "model", context=CONTEXT, port=port, folder=folder)
+    with (folder / "log").open("wb") as log:
+        environment = {**os.environ, **more}
+        process = subprocess.Popen(line, env=environment, stdout=log, stderr=log)
+    atexit.register(process.terminate)
+    until = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/weight_info", trust_env=False).is_success:
+                return f"http://127.0.0.1:{port}", str(folder)
+        except httpx.TransportError:
+            time.sleep(1.0)
+    raise AssertionError((folder / "log").read_text(errors="replace")[-3000:])
+
+
+@asynccontextmanager
+async def engine_on_vllm(**settings: Any) -> AsyncIterator[VllmEngine]:
+    """Yield an engine of the wide model on vLLM."""
+    url, folder = await asyncio.to_thread(vllm_server)
+    engine = engine_on([url], folder, model=wide_model(), **{"patience_s": 120.0, **settings})
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @asynccontextmanager
@@ -43,10 +96,12 @@ async def engine_on_a_server(**settings: Any) -> AsyncIterator[VllmEngine]:
 
 
 def engine_on(
-    urls: list[str], folder: str, *, context: int = CONTEXT, **settings: Any
+    urls: list[str], folder: str, *, context: int = CONTEXT, model: Any = None, **settings: Any
 ) -> VllmEngine:
     """Return an engine of the small model on running servers."""
     config = VllmEngineConfig(
         type="vllm", urls=tuple(urls), folder=folder, **{"patience_s": 5.0, **settings}
     )
-    return VllmEngine(config, models.model(), models.tokenizer(), context=context, max_sessions=4)
+    return VllmEngine(
+        config, model or models.model(), models.tokenizer(), context=context, max_sessions=4
+    )

@@ -1,0 +1,121 @@
+"""Servers that are killed in the middle of a run: no episode notices, and no token is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.signals import SIGNALS, register_for_a_while
+from turngym.cli.errors import exit_code
+from turngym.config import load_config
+from turngym.errors import EnginesLost
+from turngym.rollouts.scheduler.audit import audit
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.progress import Silent
+from turngym.trainers.settings.train import TrainConfig
+
+KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
+SETTINGS: dict[str, Any] = {
+    "env": {"id": SIGNALS, "num_train_tasks": 24},
+    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    "engine": {"type": "vllm", "server": "turngym", "restarts": 1000},
+    "warm_start": {"episodes": 64, "max_steps": 40, "evaluate_every": 40, "lr": 3e-3},
+    "algo": "decoupled_ppo",
+    "rollout": {
+        "mode": "overlap",
+        "staleness": 2,
+        "groups_per_step": 4,
+        "group_size": 4,
+        "concurrency": 16,
+        "max_new_tokens": 6,
+    },
+    "evaluation": {"every": 100, "validation_tasks": 6, "held_out_tasks": 6},
+    "run": {"checkpoint_every": 2, "tensorboard": False},
+}
+
+
+class Killer(Silent):
+    """Kills a server of this process at a random moment of each update."""
+
+    def __init__(self, kills: int) -> None:
+        self.left, self.killed, self._phase = kills, 0, ""
+        self._rng = np.random.default_rng(7)
+
+    def phase(self, name: str, total: int | None) -> None:
+        self._phase = name
+        self.advance(0, {})
+
+    def advance(self, done: int, metrics: Mapping[str, float]) -> None:
+        if self._phase == "reinforcement" and self.left:
+            self.left -= 1
+            threading.Thread(target=self._kill, args=(self._rng.uniform(0, 0.2),)).start()
+
+    def _kill(self, after_s: float) -> None:
+        time.sleep(after_s)
+        found = servers_of_ours()
+        if found:
+            os.kill(self._rng.choice(found), signal.SIGKILL)
+            self.killed += 1
+
+
+def servers_of_ours() -> list[int]:
+    """Return the processes that this one started as policy servers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"--weights" in line:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+def test_killed_servers_cost_no_episode_and_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_for_a_while(monkeypatch)
+    killer = Killer(KILLS)
+    overrides = [f"run.steps={KILLS + 1}", "engine.replicas=2"]
+    result = train(load_config(TrainConfig, [SETTINGS, *overrides]), tmp_path, progress=killer)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row]
+    assert killer.killed == KILLS
+    assert rows[-1]["engine/ejected"] >= 1
+    assert result.updates == len(rows) == KILLS + 1
+    assert result.faults == 0
+    assert sum(row["rollout/unscored"] for row in rows) == 0
+    assert max(row.get("mismatch/fresh_max", 0.0) for row in rows) < 1e-4
+    assert all(row["lag/violations"] == 0 for row in rows)
+    found = audit(tmp_path)
+    assert found.is_clean, found.problems
+    print(found.equation)
+    assert not servers_of_ours()
+
+
+@pytest.mark.slow
+def test_a_run_without_any_server_left_is_saved_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_for_a_while(monkeypatch)
+    settings = [SETTINGS, "run.steps=3", "engine.restarts=0"]
+    with pytest.raises(EnginesLost, match=r"no engine is left: .*ended with code -9") as caught:
+        train(load_config(TrainConfig, settings), tmp_path, progress=Killer(1))
+    assert exit_code(caught.value) == 4
+    assert "\n" not in str(caught.value)
+    result = train(load_config(TrainConfig, settings), tmp_path)
+    assert result.updates == 3
+    assert result.faults == 0
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "train/tokens" in row]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert audit(tmp_path).is_clean
