@@ -3,6 +3,9 @@
 TextArena seeds and samples from the global ``random`` module; here every call of the engine runs in
 ``OwnRandom``, so neither the program nor a sibling environment is disturbed, and none disturbs it.
 
+For some games a guide reads the state of the engine, for the legal moves and for an expert; its
+moves are texts that the engine understands.
+
 Source: Guertler et al. 2025, arXiv:2504.11442.
 """
 

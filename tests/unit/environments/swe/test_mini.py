@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turngym.environments.swe.mini.env import CaseRunner, MiniEnv
-from turngym.environments.swe.mini.problems import LIBRARY, Call, draw, path_of, with_line
+from turngym.environments.swe.mini.env import (
+    LIBRARY,
+    Call,
+    CaseRunner,
+    MiniEnv,
+    draw,
+    path_of,
+    with_line,
+)
 
 PROBLEMS = [draw(np.random.default_rng(seed)) for seed in range(40)]
 
