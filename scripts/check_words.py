@@ -10,8 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES = ("src", "docs", "examples", "README.md", "CHANGELOG.md")
 KINDS = (".py", ".md", ".toml")
 PROPER = re.compile(
-    # Names of others, of tasks and of menus.
-    r"[Rr]ank fusion|Drift Beach|Line Numbers|ArenaState|rename[-_]as[-_]told|nobody@example"
+    # Names of others (OpenEnv's ids), of tasks and of menus.
+    r"\.oracle_(max|containment)"
+    r"|[Rr]ank fusion|Drift Beach|Line Numbers|ArenaState|rename[-_]as[-_]told|nobody@example"
     # What an environment says to the agent, in plain English.
     r"|[Yy]ou are told|told row and column|to be told when|neighbour told me|Push (all|every) box"
     # Settings that were renamed: the error gives the new name.

@@ -14,6 +14,7 @@ web          1000 MiniWoB episodes while the browser is killed 10 times
 sites        every kind of task in the four web applications, five seeds each, and their checks
 desktop      500 desktop episodes while processes in them are killed at random
 swe          every SWE task and terminal tasks: sound, solved by the expert, not by doing nothing or cheating
+tasks        the check of tasks on its corpus of planted defects, and on every environment that runs here
 outside      agents of others, installed from the registry and run unchanged through the gateway
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
@@ -55,6 +56,14 @@ swe)
   $bin/python benchmarks/swe/swe_tasks.py ${ARGS:-}
   $bin/python benchmarks/swe/swe_honest.py
   TURNGYM_SWE=full tests tests/integration/test_swe_cheats.py ;;
+tasks)
+  need sandboxes web miniwob search
+  $bin/python benchmarks/soundness.py --out runs/soundness.json
+  for id in $($bin/turngym envs --json | $bin/python -c 'import json, sys
+for one in json.load(sys.stdin):
+    if one["runs_here"] and one["family"] in ("text", "search", "terminal", "swe"): print(one["name"])'); do
+    $bin/turngym check task "$id" --episodes 3 --parallel 2
+  done ;;
 outside)
   need train openai serve mcp
   outside=.venv-outside/bin

@@ -1,26 +1,48 @@
 """What a check found: named results, each a pass, a fail, or not run with the reason.
 
 Shared by the checks of environments, tasks and sandboxes. A check is a function that raises
-``Broken`` when a promise is broken and ``NotRun`` when that cannot be known.
+``Broken`` when a promise is broken, ``Doubtful`` when something should be looked at, and ``NotRun``
+when it cannot be known. Each of them, and what the function returns, may carry evidence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from turngym.errors import CheckError
 
-Status = Literal["pass", "fail", "not-run"]
+Status = Literal["pass", "warn", "fail", "not-run"]
+Evidence = Mapping[str, Any]
+"""What was seen, as JSON values."""
 
 
-class Broken(Exception):
+class Finding(Exception):
+    """What a check found: a message, and what was seen."""
+
+    status: Status = "fail"
+
+    def __init__(self, reason: str, **evidence: Any) -> None:
+        super().__init__(reason)
+        self.evidence: Evidence = evidence
+
+
+class Broken(Finding):
     """A promise is broken; the message says which and where."""
 
 
-class NotRun(Exception):
+class Doubtful(Finding):
+    """No promise is broken, but somebody should look; the message says at what."""
+
+    status = "warn"
+
+
+class NotRun(Finding):
     """The check cannot be carried out here; the message says why."""
+
+    status = "not-run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +55,8 @@ class CheckResult:
     """What was found, or why it did not run; empty for a pass."""
     required: bool = True
     """A required check that did not run counts as a failure."""
+    evidence: Evidence = field(default_factory=dict, hash=False)
+    seconds: float = 0.0
 
     @property
     def is_failure(self) -> bool:
@@ -52,23 +76,33 @@ class CheckReport:
     subject: str
     results: list[CheckResult] = field(default_factory=list)
 
-    def run(self, name: str, check: Callable[[], None], *, required: bool = True) -> bool:
+    def run(
+        self, name: str, check: Callable[[], Evidence | None], *, required: bool = True
+    ) -> bool:
         """Carry out ``check``, ``required`` or not, note its result and return whether it passed.
 
-        What it raises beyond ``Broken`` and ``NotRun`` is a failure too: an exception of what is
-        being checked.
+        What it raises beyond a ``Finding`` is a failure too: an exception of what is being checked.
         """
         status: Status = "pass"
         reason = ""
+        evidence: Evidence = {}
+        started = time.perf_counter()
         try:
-            check()
-        except NotRun as finding:
-            status, reason = "not-run", str(finding)
-        except Broken as finding:
-            status, reason = "fail", str(finding)
+            evidence = check() or {}
+        except Finding as finding:
+            status, reason, evidence = finding.status, str(finding), finding.evidence
         except Exception as error:  # noqa: BLE001 - whatever the subject raises is a finding
             status, reason = "fail", f"raised {type(error).__name__}: {error}"
-        self.results.append(CheckResult(name=name, status=status, reason=reason, required=required))
+        self.results.append(
+            CheckResult(
+                name=name,
+                status=status,
+                reason=reason,
+                required=required,
+                evidence=evidence,
+                seconds=time.perf_counter() - started,
+            )
+        )
         return status == "pass"
 
     @property
@@ -102,6 +136,8 @@ class CheckReport:
                     "status": result.status,
                     "reason": result.reason,
                     "required": result.required,
+                    "seconds": round(result.seconds, 3),
+                    **({"evidence": dict(result.evidence)} if result.evidence else {}),
                 }
                 for result in self.results
             ],

@@ -37,7 +37,13 @@ def test_a_set_with_fewer_tasks_than_were_asked_for_is_played_whole():
 def test_one_task_is_checked_alone():
     done = run("check", "task", "swe/bugs-sample/test/1", "--json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["ok"], found["valid"]) == (0, True, 1)
+    [report] = found["reports"]
+    assert (done.returncode, found["ok"], report["subject"]) == (0, True, "bugs-sample/test/1")
+    by_name = {one["name"]: one for one in report["results"]}
+    cheats = by_name["statistical.adversarial_floor"]
+    assert cheats["status"] == "pass"
+    assert len(cheats["evidence"]) >= 25
+    assert set(cheats["evidence"].values()) == {0.0}
 
 
 def test_ctrl_c_ends_the_factory_and_what_it_made_is_kept(tmp_path):

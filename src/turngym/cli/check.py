@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turngym import registry
 from turngym.cli.arguments import Env, Json, counted, key_values
-from turngym.cli.output import print_json, progress
+from turngym.cli.output import print_json, progress, table
 from turngym.errors import unknown_name
 from turngym.plugins import import_attribute
-from turngym.tasks.base import SPLITS
+from turngym.tasks.base import SPLITS, Split, Task
+
+if TYPE_CHECKING:
+    from turngym.check_report import CheckReport
+    from turngym.environments.checks.task import EnvSubject
+    from turngym.tasks.check.checks import Settings
 
 app = typer.Typer(help="Prove that a part keeps its promises.")
 
@@ -88,58 +94,116 @@ def check_a_task(
         typer.Argument(
             metavar="TARGET",
             help="An environment (swe/bugs-sample), one task of it (swe/bugs-sample/test/0), or a "
-            "file or folder that 'turngym tasks make-swe' made.",
+            "file or folder of tasks.",
         ),
     ],
     episodes: Annotated[
         int | None, typer.Option("--episodes", min=1, help="Most tasks of each split; default all.")
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once.")] = 1,
+    deep: Annotated[
+        int, typer.Option(min=0, help="Tasks of each split that are attacked as well.")
+    ] = 1,
+    all_cheats: Annotated[
+        bool, typer.Option("--all-cheats", help="Every cheat on a Python project, not a sample.")
+    ] = False,
+    parallel: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 2,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as HTML.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that tasks are sound: the expert solves each, and doing nothing solves none.
+    """Check that tasks are sound, with evidence.
 
-    Exit code 1 when a task is not.
+    Every task: the expert solves it, and doing nothing does not.
+    A few of them: cheats, spoiled work, leaks, other processes, another time.
+    The set: problems that are the same, answers that are always right. A folder: its form.
+
+    Exit code 1 when a task is not sound, or a required check could not run.
     """
-    import time
+    from turngym.environments.checks.task import EnvSubject
+    from turngym.reports.soundness import soundness_page
+    from turngym.tasks.check.checks import Settings
+    from turngym.tasks.check.form import check_form
 
-    from turngym.environments.checks.task import check_tasks, find_tasks
-
-    make_env, wanted = _task_target(target)
-    env = make_env()
-    try:
-        if wanted is not None:
-            tasks = [env.get_wrapper_attr("task")(*wanted)]
-        else:
-            tasks = find_tasks(env, episodes)
-    finally:
-        env.close()
     started = time.perf_counter()
-    with progress(f"checking {target}", len(tasks)) as advance:
-        report = check_tasks(
-            make_env, tasks, subject=target, parallel=parallel, on_task=counted(advance)
-        )
+    reports: list[CheckReport] = []
+    if (Path(target) / "task.toml").is_file():
+        reports.append(check_form(Path(target)))
+    make_env, wanted, name = _task_target(target)
+    subject = EnvSubject(make_env, name, is_named=True)
+    settings = Settings(parallel=parallel, cheats=None if all_cheats else Settings().cheats)
+    try:
+        reports += _of_tasks(subject, wanted, settings, episodes=episodes, deep=deep)
+    finally:
+        subject.close()
     seconds = time.perf_counter() - started
-    valid = len(report.results) - len(report.failures)
+    if page is not None:
+        page.write_text(soundness_page(target, reports), encoding="utf-8")
+    is_ok = all(report.is_ok for report in reports)
     if as_json:
-        rate = {"valid": valid, "seconds": seconds, "per_minute": 60 * valid / seconds}
-        print_json({"subject": target, "ok": report.is_ok, **rate, "reports": [report.to_json()]})
+        found = [report.to_json() for report in reports]
+        print_json({"subject": target, "ok": is_ok, "seconds": seconds, "reports": found})
     else:
-        for failure in report.failures:
-            print(failure)
-        print(
-            f"{target}: {valid} of {len(report.results)} tasks are sound, {seconds:.0f} s, "
-            f"{60 * valid / seconds:.1f} a minute"
-        )
-    if not report.is_ok:
+        print(_soundness_table(reports))
+        print(f"{target}: {'sound' if is_ok else 'not sound'}, {seconds:.0f} s")
+    if not is_ok:
         raise typer.Exit(1)
 
 
-def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Any, int] | None]:
-    """Return what makes the environment of ``target``, and the task that it names, if one."""
+def _of_tasks(
+    subject: EnvSubject,
+    wanted: tuple[Split, int] | None,
+    settings: Settings,
+    *,
+    episodes: int | None,
+    deep: int,
+) -> Iterator[CheckReport]:
+    """Yield the reports of a set: its tasks among each other, each in short, a few in depth."""
+    from turngym.environments.checks.task import check_tasks
+    from turngym.tasks.check.check import check_set
+
+    if wanted is not None:
+        yield _deeply(subject, subject.task(*wanted), settings)
+        return
+    yield check_set(subject, limit=episodes)
+    tasks = [task for split in SPLITS for task in subject.tasks(split, episodes)]
+    with progress(f"checking {subject.name}", len(tasks)) as advance:
+        yield check_tasks(
+            subject.make, tasks, subject=f"every task of {subject.name}",
+            parallel=settings.parallel, on_task=counted(advance),
+        )  # fmt: skip
+    for split in SPLITS:
+        for task in subject.tasks(split, deep):
+            yield _deeply(subject, task, settings)
+
+
+def _deeply(subject: EnvSubject, task: Task, settings: Settings) -> CheckReport:
+    from turngym.tasks.check.check import check_task
+
+    with progress(f"checking {task.id}", None) as advance:
+        return check_task(subject, task, settings, on_check=counted(advance))
+
+
+def _soundness_table(reports: Sequence[CheckReport]) -> str:
+    """Return a line for each check, and of tasks that were checked in short only what failed."""
+    rows = []
+    for report in reports:
+        is_long = report.subject.startswith("every task")
+        passed = sum(result.status == "pass" for result in report.results)
+        rows.append([report.subject, f"{passed} of {len(report.results)}", "", ""])
+        for result in report.results:
+            if not is_long or result.status != "pass":
+                status = "NOT RUN" if result.status == "not-run" else result.status
+                rows.append([f"  {result.name}", status, f"{result.seconds:.1f}", result.reason])
+    return table(["CHECK", "RESULT", "SECONDS", "FINDING"], rows)
+
+
+def _task_target(target: str) -> tuple[Callable[[], Any], tuple[Split, int] | None, str]:
+    """Return what makes the environment of ``target``, the task that it names, and its name."""
     from turngym.environments.gym.registration import make
 
     parts = target.rsplit("/", 2)
     if not Path(target).exists() and len(parts) == 3 and parts[1] in SPLITS and parts[2].isdigit():
-        return partial(make, parts[0]), (parts[1], int(parts[2]))
-    return partial(make, target), None
+        split: Split = "train" if parts[1] == "train" else "test"
+        return partial(make, parts[0]), (split, int(parts[2])), parts[0]
+    return partial(make, target), None, target

@@ -1,22 +1,202 @@
-"""Proof that tasks are sound: the expert solves each, and who does nothing solves none."""
+"""Environments as the check of tasks plays them, and the check of many tasks at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from queue import SimpleQueue
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import gymnasium
 
-from turngym.check_report import Broken, CheckReport
-from turngym.errors import ConfigError
-from turngym.tasks.base import SPLITS, Task
+from turngym.check_report import Broken, CheckReport, NotRun
+from turngym.environments.core.actions import Action
+from turngym.errors import ConfigError, TurnGymError
+from turngym.tasks.base import SPLITS, Split, Task
+from turngym.tasks.check.subject import Moves, Played, as_expert, hand_in, silent
 
 AnyEnv = gymnasium.Env[Any, Any]
 
 _MAX_EXPERT_TURNS = 500
 _MAX_SILENT_TURNS = 100
+_FAR = (1 << 30) - 1
+_ENDLESS = 20
+"""Tasks of an endless split that are looked at where no number is given."""
+_ELSEWHERE_S = 300.0
+
+
+class EnvSeat:
+    """The agent's place in an environment that was reset.
+
+    Args:
+        env: The environment.
+        prompt: What was seen first.
+        info: What came with it.
+    """
+
+    def __init__(self, env: AnyEnv, prompt: str, info: Mapping[str, Any]) -> None:
+        self._env = env
+        self.prompt = self.text = prompt
+        self.info = info
+        truth = info.get("ground_truth")
+        self.truth = truth if isinstance(truth, str) else None
+
+    def expert(self) -> str:
+        """Return what the environment's own expert does now."""
+        return str(self._env.get_wrapper_attr("expert_action")())
+
+    def say(self, name: str, **arguments: Any) -> str | None:
+        """Return the action ``name`` as text, None where the format does not understand it."""
+        form = _attribute(self._env, "action_format")
+        try:
+            text = str(form.render(Action(name=name, arguments=arguments)))
+        except (KeyError, AttributeError, ValueError, TurnGymError):
+            return None
+        return text if self.named(text) == name else None
+
+    def named(self, action: str) -> str:
+        """Return the name of an action; "" where it is not understood."""
+        parsed = _attribute(self._env, "action_format").parse(action)
+        return parsed.name if isinstance(parsed, Action) else ""
+
+    def follow(self, script: Any) -> None:
+        """Have the expert say this script instead of its own."""
+        self._env.get_wrapper_attr("follow")(script)
+
+    def menu(self) -> Sequence[str]:
+        """Return the legal actions."""
+        return list(self.info.get("legal_actions") or ())
+
+
+class EnvSubject:
+    """The tasks of environments that are all alike.
+
+    Args:
+        make: Makes one environment.
+        name: What reports call it; a name that ``make`` of another process understands, where the
+            check of other processes is to run.
+        is_named: Whether it is.
+    """
+
+    def __init__(self, make: Callable[[], AnyEnv], name: str, *, is_named: bool = False) -> None:
+        self.name, self.make, self._is_named = name, make, is_named
+        self._idle: SimpleQueue[AnyEnv] = SimpleQueue()
+
+    def tasks(self, split: Split, limit: int | None) -> list[Task]:
+        """Return the first tasks of a split; None for all, of an endless one some."""
+        with self._env() as env:
+            return _tasks(env, split, limit)
+
+    def is_endless(self, split: Split) -> bool:
+        """Say whether there is no end of its tasks."""
+        with self._env() as env:
+            return _is_endless(env, split)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return one task."""
+        with self._env() as env:
+            task: Task = env.get_wrapper_attr("task")(split, index)
+            return task
+
+    def play(self, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
+        """Play one episode; may be called from several threads at once."""
+        with self._env() as env:
+            return play(env, task, moves, name=name, max_turns=max_turns)
+
+    def expert_elsewhere(self, task: Task, *, hash_seed: int, clock_s: float) -> Played:
+        """Play the expert in another process, as ``Subject``.
+
+        Raises:
+            NotRun: The environment cannot be made there.
+        """
+        if not self._is_named:
+            raise NotRun("only what has a name or a path can be made in another process")
+        code = "from turngym.environments.checks.elsewhere import main; main()"
+        ask = json.dumps({"target": self.name, "task": task.id, "clock_s": clock_s})
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path, "TZ": "UTC-9"}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code], input=ask, env=env, capture_output=True, text=True,
+                timeout=_ELSEWHERE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"the other process took more than {_ELSEWHERE_S:g} s") from error
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise Broken(f"the other process failed: {last[:300]}")
+        where = f"hash seed {hash_seed}" + (f", {clock_s / 86_400:.0f} days on" if clock_s else "")
+        return Played(name=where, is_over=True, **json.loads(done.stdout.splitlines()[-1]))
+
+    def cheats(self, task: Task) -> Mapping[str, Moves]:
+        """Return the cheats of the task's author, where its environment plays their scripts."""
+        with self._env() as env:
+            if not env.has_wrapper_attr("follow"):
+                return {}
+            env.reset(seed=0, options={"task": task})
+            own = env.get_wrapper_attr("problem").cheats()
+        return {f"{n}: {one.kind}": _following(one.script) for n, one in enumerate(own, start=1)}
+
+    def close(self) -> None:
+        """Close the environments."""
+        while True:
+            try:
+                self._idle.get_nowait().close()
+            except Empty:
+                return
+
+    @contextmanager
+    def _env(self) -> Iterator[AnyEnv]:
+        try:
+            env = self._idle.get_nowait()
+        except Empty:
+            env = self.make()
+        try:
+            yield env
+        finally:
+            self._idle.put(env)
+
+
+def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
+    """Play one episode of ``task``; what the environment raises is part of the result."""
+    started, texts, actions, reward = time.perf_counter(), list[str](), list[str](), 0.0
+    refused, prompt, over, info = "", "", False, dict[str, Any]()
+    found: dict[str, Any] = {}
+    try:
+        observation, info = env.reset(seed=0, options={"task": task})
+        prompt = str(observation["text"])
+        seat = EnvSeat(env, prompt, info)
+        found = {"key": _key(env, prompt, info), "truth": seat.truth}
+        for action, _ in zip(moves(seat), range(max_turns), strict=False):
+            if action is None:
+                break
+            observation, paid, terminated, truncated, info = env.step(action)
+            over, reward = terminated or truncated, reward + float(paid)
+            actions.append(action)
+            texts.append(str(observation["text"]))
+            seat.text, seat.info = texts[-1], info
+            if "invalid_action" in info and not refused:
+                refused = f"{action[:80]!r} was refused: {info['invalid_action']}"
+            if over:
+                break
+    except Exception as error:  # noqa: BLE001 - a fault of the task is what is looked for
+        found |= {"fault": f"{type(error).__name__}: {error}", "score": None}
+    else:
+        found["score"] = info.get("score") if over else 0.0
+    parts = info.get("reward_parts") if over else None
+    return Played(
+        name=name, prompt=prompt, texts=tuple(texts), actions=tuple(actions), reward=reward,
+        refused=refused, is_over=over, parts=info.get("parts") or parts or {},
+        problem=str(info.get("problem") or "").strip(), seconds=time.perf_counter() - started,
+        **found,
+    )  # fmt: skip
 
 
 def find_tasks(env: AnyEnv, limit: int | None) -> list[Task]:
@@ -26,15 +206,7 @@ def find_tasks(env: AnyEnv, limit: int | None) -> list[Task]:
         env: Whose tasks.
         limit: Most of each split; None for all, of an endless set 20.
     """
-    find = env.get_wrapper_attr("task")
-    found: list[Task] = []
-    for split in SPLITS:
-        for index in range(_endless(env) if limit is None else limit):
-            try:
-                found.append(find(split, index))
-            except ConfigError:
-                break
-    return found
+    return [task for split in SPLITS for task in _tasks(env, split, limit)]
 
 
 def check_tasks(
@@ -56,67 +228,76 @@ def check_tasks(
         parallel: Tasks at once.
         on_task: Told the id of each task that was checked.
     """
-    todo, report = list(tasks), CheckReport(subject)
-    envs: SimpleQueue[AnyEnv] = SimpleQueue()
-    made = [make() for _ in range(min(parallel, len(todo)))]
-    for env in made:
-        envs.put(env)
+    todo, report, played = list(tasks), CheckReport(subject), EnvSubject(make, subject)
 
     def check(task: Task) -> CheckReport:
-        env, own = envs.get(), CheckReport(task.id)
-        try:
-            own.run(task.id, lambda: _must_be_sound(env, task))
-        finally:
-            envs.put(env)
+        own = CheckReport(task.id)
+        own.run(task.id, lambda: _must_be_sound(played, task))
         return own
 
     try:
-        with ThreadPoolExecutor(max(1, len(made))) as threads:
+        with ThreadPoolExecutor(max(1, min(parallel, len(todo)))) as threads:
             waiting = [threads.submit(check, task) for task in todo]
             for done in as_completed(waiting):
                 if on_task is not None:
                     on_task(done.result().subject)
         report.results = [one.result().results[0] for one in waiting]
     finally:
-        for env in made:
-            env.close()
+        played.close()
     return report
 
 
-def _must_be_sound(env: AnyEnv, task: Task) -> None:
-    score = _idle_score(env, task)
-    if score is None or score > 0:
-        raise Broken(f"doing nothing scores {score!r}")
-    env.reset(seed=0, options={"task": task})
-    expert = env.get_wrapper_attr("expert_action")
-    for turn in range(1, _MAX_EXPERT_TURNS + 1):
-        action = str(expert())
-        _, _, terminated, truncated, info = env.step(action)
-        if "invalid_action" in info:
-            raise Broken(f"turn {turn} of the expert was refused: {info['invalid_action']}")
-        if terminated or truncated:
+def _must_be_sound(subject: EnvSubject, task: Task) -> None:
+    idle = subject.play(task, hand_in, name="handing in at once")
+    if not idle.is_over:
+        idle = subject.play(task, silent, name="silence", max_turns=_MAX_SILENT_TURNS)
+    if idle.fault:
+        raise Broken(str(idle))
+    if idle.score is None or idle.score > 0:
+        raise Broken(f"doing nothing scores {idle.score!r}")
+    expert = subject.play(task, as_expert, name="expert", max_turns=_MAX_EXPERT_TURNS)
+    if expert.fault or expert.refused:
+        raise Broken(expert.fault or f"the expert: {expert.refused}")
+    if not expert.won:
+        reason = f" ({expert.problem})" if expert.problem else ""
+        raise Broken(f"the expert scores {expert.score!r}{reason}")
+
+
+def _following(script: Any) -> Moves:
+    def moves(seat: Any) -> Iterator[str | None]:
+        seat.follow(script)
+        yield from as_expert(seat)
+
+    return moves
+
+
+def _attribute(env: AnyEnv, name: str) -> Any:
+    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+
+
+def _key(env: AnyEnv, prompt: str, info: Mapping[str, Any]) -> str:
+    """Return what makes the problem this one, as far as the environment says."""
+    key = _attribute(env, "instance_key")
+    if key is not None:
+        return hashlib.sha256(str(key()).encode("utf-8", "replace")).hexdigest()
+    return json.dumps([prompt, info.get("anchor"), info.get("ground_truth")], default=str)
+
+
+def _tasks(env: AnyEnv, split: Split, limit: int | None) -> list[Task]:
+    if limit is None:
+        limit = _ENDLESS if _is_endless(env, split) else _FAR
+    found = list[Task]()
+    for index in range(limit):
+        try:
+            found.append(env.get_wrapper_attr("task")(split, index))
+        except (ConfigError, IndexError):
             break
-    if info.get("score") != 1.0:
-        reason = str(info.get("problem") or "").strip()
-        detail = f" ({reason})" if reason else ""
-        raise Broken(f"the expert scores {info.get('score')!r}{detail}")
+    return found
 
 
-def _idle_score(env: AnyEnv, task: Task) -> float | None:
-    _, info = env.reset(seed=0, options={"task": task})
-    can_submit = env.has_wrapper_attr("tools") and env.has_wrapper_attr("say")
-    action = env.get_wrapper_attr("say")("submit") if can_submit else ""
-    for _ in range(_MAX_SILENT_TURNS):
-        _, _, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            return info.get("score")
-    return 0.0
-
-
-def _endless(env: AnyEnv) -> int:
-    """Return how many tasks of a split to look at: all of a finite set."""
+def _is_endless(env: AnyEnv, split: Split) -> bool:
     try:
-        env.get_wrapper_attr("task")(SPLITS[0], (1 << 30) - 1)
-    except ConfigError:
-        return 1 << 30
-    return 20
+        env.get_wrapper_attr("task")(split, _FAR)
+    except (ConfigError, IndexError):
+        return False
+    return True

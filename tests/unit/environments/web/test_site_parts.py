@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from random import Random
 
 import pytest
 
@@ -23,6 +24,7 @@ from turngym.environments.web.sites.problems import (
     script,
     visit,
 )
+from turngym.environments.web.sites.wiki.env import GENERATORS as WIKI_GENERATORS
 
 
 def shelf() -> sqlite3.Connection:
@@ -152,3 +154,18 @@ async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
     finally:
         await proxy.close()
         server.close()
+
+
+def test_no_page_is_mostly_the_answer_where_three_are_compared():
+    pages = [
+        {"title": f"Light {n}", "space": 0, "text": f"It is a lighthouse.\nHeight: {10 + n} m"}
+        for n in range(7)
+    ]
+    rng, make = Random(3), WIKI_GENERATORS["highest"]
+    problems = [make(Data({"pages": pages}), rng) for _ in range(500)]
+    answers = [one.answer for one in problems]
+    assert set(answers) == {f"Light {n}" for n in range(2, 7)}
+    assert max(map(answers.count, answers)) < 0.3 * len(answers)
+    named = [one.goal.split(": ")[1].split("?")[0].split(", ") for one in problems]
+    assert [max(names) for names in named] == answers
+    assert {names.index(max(names)) for names in named} == {0, 1, 2}

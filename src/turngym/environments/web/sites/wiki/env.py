@@ -350,9 +350,12 @@ def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> ProblemG
     """Return the generator that compares a number on three pages."""
 
     def generator(data: Data, rng: Random) -> Problem:
-        three = rng.sample(rows(data), 3)
-        numbers = [int(_value(row, value)) for row in three]
-        best = three[numbers.index(max(numbers))]["title"]
+        # The winner is sampled first: of three at random it would mostly be the same one.
+        ranked = sorted(rows(data), key=lambda row: int(_value(row, value)))
+        rank = rng.randrange(2, len(ranked))
+        three = [ranked[rank], *rng.sample(ranked[:rank], 2)]
+        best = three[0]["title"]
+        rng.shuffle(three)
         names = ", ".join(row["title"] for row in three)
         goal = f"{asked}: {names}? Answer with its name."
         return question(data, goal, best, [_look_up(row["title"]) for row in three])

@@ -1,0 +1,1 @@
+"""Is a task sound? What ``turngym check task`` asks of it."""

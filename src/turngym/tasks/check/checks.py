@@ -1,0 +1,515 @@
+"""The checks of one task. Each returns what it saw, or raises what is wrong with it.
+
+Ids are those of OpenEnv's validation policy where one means the same. Order matters: later checks
+use what earlier ones played.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+
+from turngym.check_report import Broken, Doubtful, Evidence, NotRun
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+from turngym.tasks.check import library
+from turngym.tasks.check.leaks import LEFT, answer_in_prompt, hunt, in_prompt, read_hunt
+from turngym.tasks.check.sets import interval
+from turngym.tasks.check.subject import (
+    Moves,
+    Played,
+    Seat,
+    Subject,
+    after_expert,
+    as_expert,
+    finish,
+    giving,
+    hand_in,
+    running,
+    silent,
+)
+
+Check = Callable[[], Evidence]
+_SILENT_TURNS = 120
+_CHANCE_EPISODES = 6
+_LUCK = 0.25
+"""How often chance may surely win."""
+_AHEAD_S = 400 * 86_400.0
+"""How far the clock is moved: more than a year, so that every part of a date is another."""
+_PROMISE = re.compile(
+    r"(nothing|no other \w+|everything|anything|all) else|change nothing|"
+    r"leave .{0,40}as (it|they) ",
+    re.IGNORECASE,
+)
+"""What a prompt says whose judge must notice any other change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much is played."""
+
+    runs: int = 20
+    """Most repetitions by which flakes are found; time may make it fewer."""
+    flake_s: float = 4.0
+    chance_s: float = 4.0
+    cheats: int | None = 12
+    """Cheats on a Python project, besides those that fit any shell; None for all."""
+    parallel: int = 2
+    """Episodes at once."""
+
+
+class TaskChecks:
+    """The checks of one task of a subject.
+
+    Args:
+        subject: What is played.
+        task: Which task of it.
+        settings: How much is played.
+    """
+
+    def __init__(self, subject: Subject, task: Task, settings: Settings | None = None) -> None:
+        self._subject, self._task = subject, task
+        self._settings = settings or Settings()
+        self._opening = Played(name="opening")
+        self._experts: list[Played] = []
+        self._negatives: list[Played] = []
+        self._actions: frozenset[str] = frozenset()
+        self._has_menu = False
+
+    def all(self) -> list[tuple[str, Check, bool]]:
+        """Return id, check and whether it is required, in order."""
+        return [
+            ("semantic.floor_gap", self.floor, True),
+            ("semantic.oracle_max", self.expert, True),
+            ("runtime.reward_well_formed", self.rewards, True),
+            ("runtime.episode_determinism", self.determinism, True),
+            ("runtime.episode_isolation", self.isolation, True),
+            ("semantic.verifier_determinism", self.flakes, True),
+            ("semantic.verifier_portability", self.elsewhere, False),
+            ("portability.clock", self.clock, False),
+            ("semantic.canary_floor", self.own_cheats, False),
+            ("statistical.adversarial_floor", self.cheats, False),
+            ("mutation.solution", self.spoiled, False),
+            ("mutation.judge", self.parts, False),
+            ("mutation.collateral", self.damage, False),
+            ("semantic.no_solution_leakage", self.prompt_leaks, False),
+            ("runtime.oracle_containment", self.containment, False),
+            ("statistical.gameability_gap", self.chance, False),
+            ("semantic.resource_envelope", self.cost, True),
+        ]
+
+    def startup(self) -> Evidence:
+        """Open the task, and see what can be done in it: ``runtime.startup``."""
+
+        def look(seat: Seat) -> Iterator[str | None]:
+            samples = {"answer": {"text": "x"}, "bash": {"command": "true"}, "goto": {"url": "x"}}
+            names = ("bash", "answer", "submit", "stop", "goto")
+            found = [one for one in names if seat.say(one, **samples.get(one, {})) is not None]
+            self._actions, self._has_menu = frozenset(found), bool(seat.menu())
+            yield None
+
+        self._opening = opening = self._play("opening", look)
+        if opening.fault:
+            raise Broken(str(opening))
+        if len(opening.prompt.split()) < 2:
+            raise Broken(f"the opening says nothing: {opening.prompt[:60]!r}")
+        return {"prompt": opening.prompt[:400], "actions": sorted(self._actions)}
+
+    # Who does nothing.
+
+    def floor(self) -> Evidence:
+        """Give 0 for silence, for handing in at once, and for work that changes nothing."""
+        played = [self._play("silence", silent, max_turns=_SILENT_TURNS)]
+        if self._actions & {"submit", "stop"}:
+            played.append(self._play("handing in at once", hand_in))
+        if "bash" in self._actions:
+            played.append(self._play("a command that does nothing", running("true")))
+        if "answer" in self._actions:
+            played.append(self._play("an empty answer", giving("")))
+        self._negatives += played
+        return _must_lose(played, "is paid for nothing")
+
+    def expert(self) -> Evidence:
+        """Give the expert 1, three times."""
+        self._experts = [self._play(f"expert, run {n}", as_expert) for n in (1, 2, 3)]
+        return _must_win(self._experts)
+
+    def rewards(self) -> Evidence:
+        """Keep scores in [0, 1], and pay who wins more than who does not."""
+        for one in (*self._experts, *self._negatives):
+            if one.score is not None and not 0.0 <= one.score <= 1.0:
+                raise Broken(f"{one.name}: the score {one.score!r} is not in [0, 1]")
+            if one.reward != one.reward or abs(one.reward) == float("inf"):
+                raise Broken(f"{one.name}: the return is {one.reward!r}")
+        best = max((one.reward for one in self._experts), default=0.0)
+        for one in self._negatives:
+            if one.is_over and one.reward >= best:
+                raise Broken(f"{one.name} earns {one.reward:g}, the expert {best:g}")
+        return {"expert": best, "others": {one.name: one.reward for one in self._negatives}}
+
+    # Is it the same every time?
+
+    def determinism(self) -> Evidence:
+        """Begin alike every time, and answer the expert alike."""
+        for one in (*self._experts, *self._negatives):
+            if not one.fault and (one.prompt, one.key) != (self._opening.prompt, self._opening.key):
+                raise Broken(f"{one.name}: begins otherwise than before",
+                             first=self._opening.prompt[:300], then=one.prompt[:300])  # fmt: skip
+        first = self._experts[0]
+        for one in self._experts[1:]:
+            if one.actions != first.actions or one.texts != first.texts:
+                turn = next((n for n, pair in enumerate(zip(first.texts, one.texts, strict=False))
+                             if pair[0] != pair[1]), 0)  # fmt: skip
+                raise Doubtful(f"{one.name}: sees something else after action {turn + 1}",
+                               first=first.texts[turn], then=one.texts[turn])  # fmt: skip
+        return {"episodes": len(self._experts) + len(self._negatives)}
+
+    def isolation(self) -> Evidence:
+        """Have episodes that do not notice each other: at the same time, and one after another."""
+        moves = [
+            ("expert at the same time", as_expert),
+            ("idle at the same time", self._idle()),
+        ] * 2
+        with ThreadPoolExecutor(len(moves)) as threads:
+            played = list(threads.map(lambda one: self._play(*one), moves))
+        played.append(self._play("idle after experts", self._idle()))
+        _must_win(played[0:4:2])
+        return _must_lose([played[1], played[3], played[4]], "is paid for what another did")
+
+    def flakes(self) -> Evidence:
+        """Judge alike every time; the rate of flakes has an interval."""
+        played, started = list(self._experts), time.perf_counter()
+        idle: list[Played] = []
+        while len(played) < self._settings.runs:
+            if time.perf_counter() - started > self._settings.flake_s and len(played) > 3:
+                break
+            more = self._all([(f"expert, run {len(played) + 1}", as_expert),
+                              (f"idle, run {len(played) + 1}", self._idle())])  # fmt: skip
+            played.append(more[0])
+            idle.append(more[1])
+        wrong = [one for one in played if not one.won] + [
+            one for one in idle if one.fault or (one.score or 0.0) > 0
+        ]
+        runs = len(played) + len(idle)
+        low, high = interval(len(wrong), runs)
+        found = {"runs": runs, "flakes": len(wrong), "interval": [round(low, 3), round(high, 3)]}
+        if wrong:
+            raise Broken(f"{len(wrong)} of {runs} runs are judged otherwise: {wrong[0]}", **found)
+        return found
+
+    def elsewhere(self) -> Evidence:
+        """Give the expert 1 in other processes, with other hash seeds."""
+        played = self._subject.expert_elsewhere(self._task, hash_seed=7, clock_s=0)
+        return self._same_elsewhere(played, "in another process")
+
+    def clock(self) -> Evidence:
+        """Give the expert 1 more than a year from now."""
+        played = self._subject.expert_elsewhere(self._task, hash_seed=1, clock_s=_AHEAD_S)
+        return self._same_elsewhere(played, "with the clock moved")
+
+    def _same_elsewhere(self, one: Played, where: str) -> Evidence:
+        if not one.won:
+            raise Broken(f"{where}: {one}", prompt=one.prompt[:300])
+        if one.prompt != self._opening.prompt:
+            raise Broken(f"{where} the task is another", here=self._opening.prompt[:300],
+                         there=one.prompt[:300])  # fmt: skip
+        return {one.name: one.score}
+
+    # Who cheats.
+
+    def own_cheats(self) -> Evidence:
+        """Give 0 to every cheat that the task's author wrote."""
+        cheats = self._subject.cheats(self._task)
+        if not cheats:
+            raise NotRun("the task brings no cheats of its own")
+        played = self._all(list(cheats.items()))
+        self._negatives += played
+        return _must_lose(played, "scores")
+
+    def cheats(self) -> Evidence:
+        """Give 0 to every cheat that fits the family."""
+        moves: list[tuple[str, Moves]] = []
+        prompt = self._opening.prompt
+        if "bash" in self._actions:
+            moves += [
+                (one.name, running(library.shell_script(one, prompt)))
+                for one in library.recipes("shell")
+                if one.fits(prompt)
+            ]
+            moves += self._repository_cheats()
+        if "answer" in self._actions:
+            answers = library.cheating_answers(prompt, self._right_answer() or "")
+            moves += [(f"answer: {name}", giving(text)) for name, text in answers.items()]
+        if "goto" in self._actions:
+            moves += [(f"goto {one.text}", _visiting(one.text)) for one in library.recipes("page")]
+        if not moves:
+            raise NotRun("no cheat of the library fits a task without shell, answer or page")
+        played = [one for one in self._all(moves) if not _did_nothing(one)]
+        self._negatives += played
+        return _must_lose(played, "scores")
+
+    def _repository_cheats(self) -> list[tuple[str, Moves]]:
+        """Return cheats on the tests of a Python project, where the task is one."""
+        found = self._footprint
+        files = [path for path in found["changed"] if path.endswith(".py")]
+        tests = [path for path in found["tests"] if path.endswith(".py")]
+        if not files or not tests:
+            return []
+        folder = tests[0].rpartition("/")[0] or "."
+        every = list(library.recipes("repository"))
+        if (number := self._settings.cheats) is not None and number < len(every):
+            every = Random(derive_seed(0, "cheats", self._task.id)).sample(every, number)
+        known = " ".join(found["names"])
+        return [
+            (one.name, running(library.repository_script(one, files[0], folder, known)))
+            for one in every
+        ]
+
+    @cached_property
+    def _footprint(self) -> dict[str, list[str]]:
+        """What the expert changes and leaves, which tests there are, and their names."""
+        look = (
+            "echo; find . -type f -cnewer /tmp/.turngym-start -not -path './.git/*' "
+            "-printf 'changed %P\\n' | head -20; find . -name 'test*.py' -printf 'tests %P\\n' | "
+            "head -20; grep -rhoE '^ *(async )?def test\\w*' --include='test*.py' . | "
+            f"sed 's/.*def /names /' | head -80; {LEFT}"
+        )
+        played = self._play("what the expert changes", after_expert(library.START, look))
+        found: dict[str, list[str]] = {"changed": [], "tests": [], "names": [], "left": []}
+        for line in "\n".join(played.texts[-2:]).splitlines():
+            kind, _, value = line.partition(" ")
+            if kind in found and value:
+                found[kind].append(value)
+        return found
+
+    def chance(self) -> Evidence:
+        """Rarely win by chance, in the time that the expert takes."""
+        if not self._has_menu:
+            raise NotRun("it offers no menu of actions to choose from")
+        played, started = list[Played](), time.perf_counter()
+        turns = len(self._experts[0].actions)
+        while len(played) < _CHANCE_EPISODES:
+            seed = derive_seed(0, "chance", len(played))
+            name = f"chance, run {len(played) + 1}"
+            played.append(self._play(name, _by_chance(seed), max_turns=turns))
+            if time.perf_counter() - started > self._settings.chance_s and len(played) > 1:
+                break
+        self._negatives += [one for one in played if not one.won]
+        won = sum(one.won for one in played)
+        low, high = interval(won, len(played))
+        found = {"won": won, "of": len(played), "interval": [round(low, 3), round(high, 3)]}
+        if low > _LUCK:
+            raise Broken(f"chance wins {won} of {len(played)} episodes", **found)
+        return found
+
+    # Is the judge strict enough?
+
+    def spoiled(self) -> Evidence:
+        """Give less than 1 to work that was the expert's and has been made worse."""
+        answer = self._right_answer()
+        if "bash" in self._actions:
+            moves = [
+                (one.name, after_expert(library.START, library.spoiling_script(one)))
+                for one in library.recipes("spoil")
+            ]
+        elif answer is not None:
+            spoiled = library.spoiled_answers(answer)
+            moves = [(name, self._answering(text)) for name, text in spoiled.items()]
+        else:
+            moves = self._cut_short()
+        played = self._all(moves)
+        if "bash" in self._actions:
+            played = [one for one in played if _was_spoiled(one)]
+        if not played:
+            raise NotRun("nothing of what the expert does can be made worse")
+        self._negatives += played
+        return _must_lose(played, "still wins", most=0.999)
+
+    def _cut_short(self) -> list[tuple[str, Moves]]:
+        actions = self._experts[0].actions if self._experts else ()
+        if len(actions) < 2:
+            return []
+
+        def moves(seat: Seat) -> Iterator[str | None]:
+            yield from actions[: len(actions) // 2]
+            yield finish(seat)
+
+        return [("half of what the expert does", moves)]
+
+    def parts(self) -> Evidence:
+        """Have no part of the judge that could be left out unnoticed.
+
+        A judge without one of its parts gives the least of the others. Some negative case must
+        then score more than it does: else nothing shows that the part is there.
+        """
+        names = sorted({name for one in self._experts for name in one.parts})
+        if len(names) < 2:
+            raise NotRun("the judge does not say what its parts find")
+        cases = [one.parts for one in self._negatives if one.parts]
+        found = {"parts": names, "negatives": len(cases)}
+        for name in names:
+            if all(parts.get(name, 0.0) >= 1.0 for parts in cases):
+                raise Broken(f"the part {name!r} is full in every one of {len(cases)} cases that "
+                             "are to lose", **found)  # fmt: skip
+        idle = [
+            name
+            for name in names
+            if not any(
+                parts.get(name, 1.0) < 1.0
+                and all(value >= 1.0 for other, value in parts.items() if other != name)
+                for parts in cases
+            )
+        ]
+        if idle:
+            raise Doubtful(
+                f"without {', '.join(idle)} the judge would find the same in every case; add a "
+                "cheat that only this part catches", **found,
+            )  # fmt: skip
+        return found
+
+    def damage(self) -> Evidence:
+        """Take work as lost whose author broke something else on the way."""
+        if "bash" not in self._actions:
+            raise NotRun("there are no files to break")
+        played = self._all([
+            (one.name, after_expert(library.START, library.spoiling_script(one)))
+            for one in library.recipes("damage")
+        ])  # fmt: skip
+        played = [one for one in played if _was_spoiled(one)]
+        self._negatives += [one for one in played if not one.won]
+        unnoticed = [one.name for one in played if one.won]
+        found = {one.name: one.score for one in played}
+        if unnoticed and _PROMISE.search(self._opening.prompt):
+            raise Broken(f"the prompt forbids it, yet it wins: {'; '.join(unnoticed)}", **found)
+        if unnoticed:
+            raise Doubtful(f"the judge does not look at it: {'; '.join(unnoticed)}", **found)
+        return found
+
+    # Does the answer lie about?
+
+    def prompt_leaks(self) -> Evidence:
+        """Keep the answer and the expert's script out of what is seen first."""
+        prompt, truth = self._opening.prompt, self._right_answer()
+        if truth is not None and (place := answer_in_prompt(prompt, truth)):
+            raise Broken(f"the opening holds the answer {truth!r}", place=place)
+        if "bash" in self._actions and self._experts:
+            script = "\n".join(self._experts[0].actions)
+            if place := in_prompt(prompt, script):
+                raise Broken("the opening holds a line of the expert's script", place=place)
+        elif truth is None:
+            raise NotRun("no right answer is known")
+        return {"characters": len(prompt)}
+
+    def containment(self) -> Evidence:
+        """Keep the answer out of files, variables and history that the agent can read."""
+        if "bash" not in self._actions:
+            raise NotRun("it has no shell to look around with")
+        seen: dict[str, str] = {}
+
+        def moves(seat: Seat) -> Iterator[str | None]:
+            yield seat.say("bash", command=hunt(self._experts, self._footprint["left"]))
+            seen["text"] = seat.text
+            yield finish(seat)
+
+        # What the expert leaves is known from its own episode; here the task is as it begins.
+        self._play("looking around", moves)
+        if found := read_hunt(seen.get("text", ""), self._opening.prompt):
+            raise Broken(f"the agent can read {found[0]}", found=found)
+        return {"looked": "files, variables, history"}
+
+    def cost(self) -> Evidence:
+        """Report what an episode of the expert costs."""
+        seconds = sorted(one.seconds for one in self._experts)
+        if not seconds:
+            raise NotRun("the expert was not played")
+        turns = len(self._experts[0].actions)
+        return {"turns": turns, "seconds": round(seconds[len(seconds) // 2], 3),
+                "characters": sum(map(len, self._experts[0].texts))}  # fmt: skip
+
+    # Helpers.
+
+    def _play(self, name: str, moves: Moves, *, max_turns: int = 500) -> Played:
+        return self._subject.play(self._task, moves, name=name, max_turns=max_turns)
+
+    def _all(self, moves: Sequence[tuple[str, Moves]]) -> list[Played]:
+        """Play several episodes, some at a time."""
+        with ThreadPoolExecutor(self._settings.parallel) as threads:
+            return list(threads.map(lambda one: self._play(*one), moves))
+
+    def _idle(self) -> Moves:
+        """Return the quickest way to do nothing."""
+        if self._actions & {"submit", "stop"}:
+            return hand_in
+        if "answer" in self._actions:
+            return giving("")
+        return silent
+
+    def _right_answer(self) -> str | None:
+        if "answer" not in self._actions:
+            return None
+        return next((one.truth for one in (self._opening, *self._experts) if one.truth), None)
+
+    def _answering(self, text: str) -> Moves:
+        """Return the expert's moves with another answer."""
+
+        def moves(seat: Seat) -> Iterator[str | None]:
+            while True:
+                action = seat.expert()
+                yield seat.say("answer", text=text) if seat.named(action) == "answer" else action
+
+        return moves
+
+
+def _must_win(played: Sequence[Played]) -> Evidence:
+    for one in played:
+        if one.fault or one.refused:
+            raise Broken(str(one) if one.fault else f"{one.name}: {one.refused}")
+        if not one.won:
+            raise Broken(f"{one}, wanted 1", actions=[action[:200] for action in one.actions[-5:]])
+    return {one.name: one.score for one in played}
+
+
+def _must_lose(played: Sequence[Played], why: str, *, most: float = 0.0) -> Evidence:
+    """Refuse a score above ``most``; a fault is no score, and doubtful."""
+    found = {one.name: one.fault[:200] or one.score for one in played}
+    for one in played:
+        if not one.fault and one.is_over and (one.score is None or one.score > most):
+            raise Broken(f"{one.name} {why}: score {one.score!r}", actions=[
+                action[:400] for action in one.actions[-3:]], **found)  # fmt: skip
+    for one in played:
+        if one.fault and not one.fault.startswith("Sandbox"):
+            raise Broken(f"{one.name}: {one.fault[:300]}", **found)
+        if one.fault:
+            raise Doubtful(f"{one.name} breaks the sandbox instead of a 0: {one.fault}", **found)
+    return found
+
+
+def _by_chance(seed: int) -> Moves:
+    def moves(seat: Seat) -> Iterator[str | None]:
+        rng = Random(seed)
+        while menu := seat.menu():
+            yield rng.choice(menu)
+
+    return moves
+
+
+def _visiting(address: str) -> Moves:
+    def moves(seat: Seat) -> Iterator[str | None]:
+        yield seat.say("goto", url=address)
+        yield finish(seat)
+
+    return moves
+
+
+def _did_nothing(played: Played) -> bool:
+    return bool(played.texts) and played.texts[0].strip().startswith(library.NOTHING_TO_DO)
+
+
+def _was_spoiled(played: Played) -> bool:
+    """Say whether the command before the last action changed anything."""
+    return len(played.texts) > 1 and library.SPOILED in played.texts[-2].split()

@@ -1,0 +1,139 @@
+"""What a set of tasks holds: ids, problems that are the same, answers that are too often right."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from turngym.check_report import Broken, Doubtful, Evidence, NotRun
+from turngym.tasks.base import SPLITS, Split
+from turngym.tasks.check.library import plain_answer
+
+_FEWEST = 3
+"""Distinct problems that a split must have to teach or to measure anything."""
+_ALIKE = 0.8
+"""Share of equal triples of words from which two prompts with one answer count as one."""
+_MIN_WORDS = 8
+_Z = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a task begins, and what makes it this one."""
+
+    id: str
+    split: Split
+    prompt: str
+    key: str
+    truth: str | None = None
+
+
+def interval(successes: int, runs: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a rate; (0, 1) without runs."""
+    if not runs:
+        return 0.0, 1.0
+    rate, spread = successes / runs, _Z * _Z / runs
+    centre = (rate + spread / 2) / (1 + spread)
+    half = _Z * math.sqrt(rate * (1 - rate) / runs + spread / (4 * runs)) / (1 + spread)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def ids_differ(openings: Sequence[Opening]) -> Evidence:
+    """Refuse two tasks with one id."""
+    for id, count in Counter(one.id for one in openings).items():
+        if count > 1:
+            raise Broken(f"{count} tasks have the id {id!r}")
+    return {"ids": len(openings)}
+
+
+def splits_are_disjoint(openings: Sequence[Opening]) -> Evidence:
+    """Refuse a problem that is in train and in test, however it is written."""
+    train, test = (by_problem(one for one in openings if one.split == split) for split in SPLITS)
+    if not train or not test:
+        raise NotRun("only one split has tasks")
+    for key in train.keys() & test.keys():
+        raise Broken(f"{train[key][0].id} and {test[key][0].id} are the same problem")
+    for one in (one[0] for one in test.values()):
+        for other in (one[0] for one in train.values()):
+            if are_alike(one, other):
+                raise Broken(f"{other.id} and {one.id} differ in a few words only, with one answer",
+                             train=other.prompt[:300], test=one.prompt[:300])  # fmt: skip
+    return {"train": len(train), "test": len(test)}
+
+
+def problems_are_distinct(openings: Sequence[Opening], *, is_endless: bool) -> Evidence:
+    """Count the problems that a set really has, and refuse one that has hardly any.
+
+    The number of those that were not met is estimated from how many were met once and twice (Chao
+    1984): seen + once^2 / (2 * twice).
+    """
+    found: dict[str, dict[str, float]] = {}
+    for split in SPLITS:
+        own = [one for one in openings if one.split == split]
+        counts = Counter(len(same) for same in by_problem(own).values())
+        seen, once, twice = sum(counts.values()), counts[1], counts[2]
+        unseen = once * (once - 1) / 2 if not twice else once * once / (2 * twice)
+        found[split] = {"tasks": len(own), "distinct": seen}
+        if is_endless:
+            found[split]["estimate"] = round(seen + unseen)
+        doubled = [one for one in by_problem(own).values() if len(one) > 1]
+        if doubled and not is_endless:
+            raise Broken(f"{doubled[0][0].id} and {doubled[0][1].id} are the same problem", **found)
+        if len(own) >= 2 * _FEWEST and seen < _FEWEST:
+            raise Broken(f"{split}: {len(own)} tasks are {seen} different problems", **found)
+    return found
+
+
+def answers_vary(openings: Sequence[Opening]) -> Evidence:
+    """Refuse a set in which one constant answer is mostly right."""
+    found: dict[str, object] = {}
+    for split in SPLITS:
+        same = by_problem(one for one in openings if one.split == split)
+        truths = [plain_answer(one[0].truth) for one in same.values() if one[0].truth]
+        if len(truths) < 2 * _FEWEST:
+            continue
+        [(answer, count)] = Counter(truths).most_common(1)
+        found[split] = {"answer": answer[:80], "right": count, "of": len(truths)}
+        if interval(count, len(truths))[0] >= 0.5:
+            raise Broken(
+                f"{split}: the answer {answer[:60]!r} is right for {count} of {len(truths)} "
+                "problems", **found
+            )  # fmt: skip
+        if count * 2 >= len(truths):
+            raise Doubtful(
+                f"{split}: the answer {answer[:60]!r} is right for {count} of {len(truths)}",
+                **found,
+            )
+    if not found:
+        raise NotRun("fewer than six problems of a split have a known answer")
+    return found
+
+
+def by_problem(openings: Iterable[Opening]) -> Mapping[str, list[Opening]]:
+    """Return the openings by problem: by what makes it, letter case and punctuation aside."""
+    found: dict[str, list[Opening]] = {}
+    for one in openings:
+        found.setdefault(" ".join(_words(one.key)), []).append(one)
+    return found
+
+
+def are_alike(one: Opening, other: Opening) -> bool:
+    """Say whether two questions are one: the same answer, and nearly the same words."""
+    if not one.truth or not other.truth or plain_answer(one.truth) != plain_answer(other.truth):
+        return False
+    left, right = (_triples(each.prompt) for each in (one, other))
+    if min(len(left), len(right)) < _MIN_WORDS - 2:
+        return False
+    return len(left & right) >= _ALIKE * len(left | right)
+
+
+def _triples(text: str) -> set[tuple[str, ...]]:
+    words = _words(text)
+    return set(zip(words, words[1:], words[2:], strict=False))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
