@@ -15,6 +15,7 @@ from helpers import models, servers
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.preflight import check
 from turngym.agents.serving.weights import WeightRoutes
@@ -262,6 +263,23 @@ async def test_a_request_that_is_refused_is_a_fault_of_its_episode(
     with pytest.raises(PolicyFault, match="token_ids"):
         await engine.open(0).generate([10**6], LONG)
     assert (await engine.open(1).generate([7], LONG)).token_ids
+
+
+def test_vllm_is_started_as_training_needs_it(tmp_path: Path) -> None:
+    where = {"context": 512, "port": 8000, "folder": tmp_path}
+    line, more = command(config(python="py"), tmp_path / "m", **where)
+    assert line[:3] == ["py", "-m", "vllm.entrypoints.openai.api_server"]
+    assert line[line.index("--host") + 1] == "127.0.0.1", "anybody could change the weights"
+    assert line[line.index("--logprobs-mode") + 1] == "processed_logprobs"
+    assert "--enable-scale-out" in line
+    assert "--no-enable-chunked-prefill" in line, "a seeded request would end the CPU build"
+    assert more["VLLM_CPU_KVCACHE_SPACE"], "the CPU build would ask for nearly all of the memory"
+    assert (Path(more["PYTHONPATH"]) / "turngym_vllm.py").is_file()
+    line, more = command(config(gpus=2, dtype="bfloat16"), tmp_path / "m", **where)
+    assert line[line.index("--tensor-parallel-size") + 1] == "2"
+    assert "head_dtype" in line[line.index("--hf-overrides") + 1]
+    assert "--no-enable-chunked-prefill" not in line
+    assert "VLLM_CPU_KVCACHE_SPACE" not in more
 
 
 def config(**settings: Any) -> VllmEngineConfig:

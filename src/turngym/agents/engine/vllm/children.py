@@ -19,6 +19,7 @@ from turngym.agents.engine.vllm.replica import ReplicaError
 HOST = "127.0.0.1"
 """The routes that change weights ask for no key, so no other machine may reach them."""
 _PLUGIN = Path(__file__).parent / "plugin"
+_CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LAST_CHARS = 2000
@@ -63,6 +64,8 @@ def command(
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
     }
+    if not config.gpus:  # in GiB; else the CPU build wants nearly all of the memory, and fails
+        environment[_CPU_CACHE] = os.environ.get(_CPU_CACHE, "2")
     return [*line, *config.args], environment
 
 
