@@ -429,7 +429,11 @@ class GuestSandbox(ABC):
 
 
 def settled(outcomes: Sequence[GuestSandbox | BaseException]) -> list[GuestSandbox | Exception]:
-    """Return what became of each fork; an interruption of the whole is raised."""
+    """Return what became of each fork; an interruption of the whole is raised.
+
+    Raises:
+        CancelledError: One was interrupted.
+    """
     forks: list[GuestSandbox | Exception] = []
     for outcome in outcomes:
         if not isinstance(outcome, GuestSandbox | Exception):

@@ -85,7 +85,11 @@ class CheckContext:
 
 
 def want(condition: bool, text: str) -> None:
-    """Raise `Broken` with ``text`` unless ``condition`` holds."""
+    """Raise `Broken` with ``text`` unless ``condition`` holds.
+
+    Raises:
+        Broken: It does not.
+    """
     if not condition:
         raise Broken(text)
 
