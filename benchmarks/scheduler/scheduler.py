@@ -46,9 +46,8 @@ from turngym.rollouts.scheduler.groups import (
     group_seed,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import list_schedule
+from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
 from turngym.rollouts.scheduler.stored import store
-from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,

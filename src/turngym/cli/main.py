@@ -24,13 +24,12 @@ from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause
 from turngym.cli.eval import evaluate
 from turngym.cli.export import export
 from turngym.cli.play import play
-from turngym.cli.report import report
+from turngym.cli.report import report, view
 from turngym.cli.serve import app as serve_app
 from turngym.cli.simulate import audit, simulate
 from turngym.cli.tasks import app as tasks_app
 from turngym.cli.train import app as config_app
 from turngym.cli.train import train
-from turngym.cli.view import view
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False

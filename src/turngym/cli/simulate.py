@@ -66,7 +66,7 @@ def simulate(
 
     from turngym.config import load_config
     from turngym.rollouts.scheduler.ledger import Ledger
-    from turngym.rollouts.scheduler.timeline import Timeline
+    from turngym.rollouts.scheduler.metrics import Timeline
     from turngym.rollouts.simulation.simulate import (
         Scenario,
         SimResult,

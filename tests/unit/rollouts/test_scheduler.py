@@ -27,12 +27,10 @@ from turngym.rollouts.scheduler.groups import (
     UniformSelection,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import list_schedule
+from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
 from turngym.rollouts.scheduler.pool import EnvPool
-from turngym.rollouts.scheduler.retry import TooManyFaults
+from turngym.rollouts.scheduler.retry import Stuck, TooManyFaults
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
-from turngym.rollouts.scheduler.timeline import Timeline
-from turngym.rollouts.scheduler.watchdog import Stuck
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,

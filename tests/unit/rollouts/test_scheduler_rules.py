@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helpers.scheduling import make_turn, member_of, open_group, trajectory_of
+from turngym.rollouts.scheduler.admission import partial_end, trained_turns, turn_version
 from turngym.rollouts.scheduler.config import (
     BudgetConfig,
     FailureConfig,
@@ -15,7 +16,6 @@ from turngym.rollouts.scheduler.groups import GroupStatistics, closes, is_usable
 from turngym.rollouts.scheduler.metrics import list_schedule
 from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
 from turngym.rollouts.scheduler.running import Allowance
-from turngym.rollouts.scheduler.staleness import partial_end, trained_turns, turn_version
 from turngym.types import StopReason
 
 

@@ -24,17 +24,16 @@ from turngym.rollouts.episode import (
 )
 from turngym.rollouts.scheduler.group_buffer import GroupBuffer
 from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, retried
+from turngym.rollouts.scheduler.metrics import Slots
 from turngym.rollouts.scheduler.packing import pack_tail
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
-from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, may_retry
+from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, describe_tasks, may_retry
 from turngym.rollouts.scheduler.running import (
     Preempted,
     QueuedEpisode,
     RunningEpisode,
     SchedulerContext,
 )
-from turngym.rollouts.scheduler.timeline import Slots
-from turngym.rollouts.scheduler.watchdog import describe_tasks
 from turngym.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)

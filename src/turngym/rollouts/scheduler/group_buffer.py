@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad
+from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad, trained_turns
 from turngym.rollouts.scheduler.config import SchedulerConfig
 from turngym.rollouts.scheduler.groups import (
     GroupStatistics,
@@ -24,7 +24,6 @@ from turngym.rollouts.scheduler.groups import (
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
 from turngym.rollouts.scheduler.packing import PackedEpisode
-from turngym.rollouts.scheduler.staleness import trained_turns
 from turngym.rollouts.scheduler.stored import (
     StoredGroup,
     StoredMember,

@@ -10,13 +10,12 @@ from typing import Any, Literal
 from turngym.agents.policy import PolicyTurn
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, KeepPicture, ReplayedTurn, digest_of
+from turngym.rollouts.scheduler.admission import partial_end, turn_version
 from turngym.rollouts.scheduler.config import BudgetConfig, SchedulerConfig
 from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import SchedulerMetrics
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics, Timeline
 from turngym.rollouts.scheduler.packing import pack_turn
-from turngym.rollouts.scheduler.staleness import partial_end, turn_version
-from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.types import StopReason, Trajectory, Turn
 
 Phase = Literal["reset", "act", "step"]

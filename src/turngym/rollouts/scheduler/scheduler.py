@@ -36,13 +36,12 @@ from turngym.rollouts.scheduler.groups import (
     requested_episodes,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import SchedulerMetrics
+from turngym.rollouts.scheduler.metrics import SchedulerMetrics, Timeline
 from turngym.rollouts.scheduler.packing import pack_turns
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import Recovery, recover
+from turngym.rollouts.scheduler.retry import Stuck, Watchdog, describe_groups
 from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, TurnBarrier
-from turngym.rollouts.scheduler.timeline import Timeline
-from turngym.rollouts.scheduler.watchdog import Stuck, Watchdog, describe_groups
 
 LoadWeights = Callable[[], Awaitable[None] | None]
 """Puts new weights into the engine."""

@@ -28,9 +28,9 @@ from turngym.errors import EnvironmentFault, PolicyFault
 from turngym.rollouts.scheduler.config import SchedulerConfig
 from turngym.rollouts.scheduler.groups import Batch, Selection, UniformSelection
 from turngym.rollouts.scheduler.ledger import Ledger
+from turngym.rollouts.scheduler.metrics import Timeline
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
-from turngym.rollouts.scheduler.timeline import Timeline
 from turngym.tasks.base import procedural_task
 from turngym.types import Message, TokenSpan, Turn
 
