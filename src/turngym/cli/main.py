@@ -16,20 +16,18 @@ import typer
 
 from turngym import __version__
 from turngym.cli.check import app as check_app
-from turngym.cli.compare import compare
+from turngym.cli.check import envs
 from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
-from turngym.cli.envs import envs
 from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
-from turngym.cli.export import export
 from turngym.cli.play import play
-from turngym.cli.report import report, view
+from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app
 from turngym.cli.simulate import audit, simulate
 from turngym.cli.tasks import app as tasks_app
 from turngym.cli.train import app as config_app
-from turngym.cli.train import train
+from turngym.cli.train import compare, train
 
 app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False

@@ -1,4 +1,4 @@
-"""What the scheduler measures of itself, and what happened when: a trace for Perfetto and Chrome."""
+"""What the scheduler measures of itself, and when what happened, as a trace for Perfetto."""
 
 from __future__ import annotations
 
