@@ -17,7 +17,7 @@ from turngym.rollouts.scheduler.groups import GroupRequest, SampleKey, UniformSe
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
-from turngym.types import Trajectory, TrajectoryGroup
+from turngym.types import Trajectory
 
 MakeEnv = Callable[[], AnyEnv]
 CALLS_PER_CORE = 8
@@ -141,15 +141,3 @@ class _Given(UniformSelection):
     def allocate(self, index: int, task: Task) -> GroupRequest:
         """Return the episode's group."""
         return GroupRequest(task=task, size=1, episodes=(self._specs[index],))
-
-
-def group_trajectories(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the groups among ``trajectories``, in order of first appearance."""
-    groups: dict[tuple[str, str, int], list[Trajectory]] = {}
-    for trajectory in trajectories:
-        key = (trajectory.env_id, trajectory.task_id, trajectory.env_seed)
-        groups.setdefault(key, []).append(trajectory)
-    return [
-        TrajectoryGroup(group_id=f"{task_id}@{seed:x}", trajectories=tuple(members))
-        for (_, task_id, seed), members in groups.items()
-    ]

@@ -10,10 +10,10 @@ from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect, group_trajectories
+from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.seeding import derive_seed
-from turngym.types import StopReason
+from turngym.types import StopReason, TrajectoryGroup
 
 TASKS = [LadderEnv().task("train", index) for index in range(3)]
 
@@ -62,7 +62,7 @@ def test_the_seeds_of_a_group_come_from_its_place_in_the_seed_tree():
     assert (other.env_seed, other.policy_seed) != (spec.env_seed, spec.policy_seed)
 
 
-async def test_trajectories_are_grouped_by_task_and_seed_in_order_of_appearance():
+async def test_trajectories_come_back_in_the_order_that_was_asked():
     wanted = [
         spec
         for task in (TASKS[2], TASKS[0])
@@ -70,9 +70,7 @@ async def test_trajectories_are_grouped_by_task_and_seed_in_order_of_appearance(
     ]
     mixed = wanted[::2] + wanted[1::2]
     made = await collect(Maker(), RandomPolicy(), mixed, concurrency=2)
-    groups = group_trajectories(made)
-    assert [group.trajectories[0].task_id for group in groups] == [TASKS[2].id, TASKS[0].id]
-    assert [len(group.trajectories) for group in groups] == [3, 3]
+    assert [(m.task_id, m.attempt) for m in made] == [(s.task.id, s.attempt) for s in mixed]
 
 
 # Many at once.
@@ -156,8 +154,7 @@ async def test_siblings_of_a_broken_episode_are_unaffected(how, stop, concurrenc
     assert [m.stop_reason for m in made].count(stop) == 2
     fine = [m for m in made if m.stop_reason is StopReason.TERMINATED]
     assert [m.score for m in fine] == [1.0] * 4
-    (group,) = group_trajectories(made)
-    assert list(group.usable) == fine
+    assert list(TrajectoryGroup(group_id="one", trajectories=tuple(made)).usable) == fine
     assert all(m.score is None and m.error for m in made if m not in fine)
 
 

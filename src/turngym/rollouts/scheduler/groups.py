@@ -165,11 +165,6 @@ class Batch:
     replayed: bool = False
     """It was composed before a crash, and is the same to the last token."""
 
-    @property
-    def trajectory_groups(self) -> list[TrajectoryGroup]:
-        """The groups as credit assignment takes them, without the extra ones."""
-        return [group.group for group in self.groups]
-
 
 @dataclass(slots=True, kw_only=True)
 class OpenGroup:

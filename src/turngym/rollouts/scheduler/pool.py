@@ -58,8 +58,6 @@ class PoolStats:
     """Environments that raised when they were closed."""
     abandoned: int = 0
     """Environments that would not close in time."""
-    left_behind: int = 0
-    """Calls that did not end when they were cancelled."""
 
 
 class TooLate(EnvironmentFault):
@@ -250,7 +248,6 @@ class EnvPool:
         work.cancel()
         await asyncio.wait({work}, timeout=_CANCEL_S)
         if not work.done():
-            self.stats.left_behind += 1
             logger.warning("a call that was cancelled goes on, and is left behind: %s", phase)
 
     def _start(self, work: Any) -> None:

@@ -147,7 +147,6 @@ class Watchdog:
         on_idle: Callable[[], None],
     ) -> None:
         self._on_idle = on_idle
-        self.barks = 0
         self._seconds = seconds
         self._suspects = suspects
         self._loop = asyncio.get_running_loop()
@@ -168,7 +167,6 @@ class Watchdog:
         if left <= 0:
             stuck = list(self._suspects())
             if stuck:
-                self.barks += 1
                 logger.warning("%s", describe_tasks(stuck, quiet))
             else:
                 self._on_idle()
