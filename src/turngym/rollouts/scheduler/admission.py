@@ -208,6 +208,7 @@ class Admission(ABC):
 
     def _is_in_pace(self, load: SchedulerLoad) -> bool:
         """Return whether one more group can be consumed within the bound."""
+        # What is taken counts until its update is published: only then the version moves on.
         return load.held + load.taken < (self.staleness + 1) * self.batch
 
 
@@ -215,6 +216,7 @@ class InOrderAdmission(Admission):
     """Groups are stamped with the first step that lacks one, and a step takes its own."""
 
     def _admit(self, load: SchedulerLoad) -> Admitted | None:
+        # Once a step has taken its groups, more of its own would come too late.
         first = load.version + (1 if load.taken else 0)
         for target in range(first, load.version + self.staleness + 1):
             if load.targets.get(target, 0) < self.batch:
@@ -278,6 +280,7 @@ class CapacityAdmission(Admission):
             staleness=self.staleness,
             batch=self.batch,
             version=load.version,
+            # Every version so far consumed one batch.
             accepted=load.version * self.batch + load.ready + load.taken,
             running=load.running,
         )

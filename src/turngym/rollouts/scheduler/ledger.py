@@ -126,6 +126,7 @@ class Ledger:
     ) -> None:
         """Enter try ``retry``, which shuts out all others; it may ``carry_from`` one its turns."""
         place = (key.group, key.member, retry)
+        # Entered together, so committed together: no crash leaves a try without its fence.
         operations = [(sql.START, (*place, start_version, seed)), (sql.FENCE, place)]
         if carry_from is not None:
             operations.append((sql.CARRY_TURNS, (*place, carry_from)))
@@ -194,6 +195,7 @@ class Ledger:
                 which = (step, place, group.kind, group.index, m.number, m.retry)
                 used = (m.first_turn, m.end_turn, m.trained_tokens)
                 operations.append((sql.USE, (*which, *used)))
+                # What is replayed was used before: only this use is new, not the sample's state.
                 if group.kind in ("group", "late"):
                     operations.append((sql.RESERVE_SAMPLE, (group.index, m.number)))
                 place += 1
@@ -239,7 +241,7 @@ class Ledger:
     def abandon(self) -> None:
         """Close the file without waiting; what is on the disk is a whole number of commits."""
         self._closing = True
-        self._wake.set()
+        self._wake.set()  # the thread may wait for work that comes no more
         if self._thread is not None:
             self._thread.join()
         try:
@@ -290,7 +292,7 @@ class Ledger:
             self._commit(batch)
         except sqlite3.Error as error:
             with self._guard:
-                self._pending[:0] = batch
+                self._pending[:0] = batch  # in front of what was entered meanwhile
             if not may_pass(error):
                 self._fail(error)
                 return
@@ -310,7 +312,7 @@ class Ledger:
 
     def _write_there(self) -> None:
         assert self._loop is not None
-        while not (self._closing and not self._pending):
+        while not (self._closing and not self._pending):  # what is pending is written on closing
             self._wake.wait()
             self._wake.clear()
             batch = self._take()
@@ -332,12 +334,14 @@ class Ledger:
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None
+        # Waiters are futures of the loop, which no other thread may settle.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
     def _commit(self, batch: Sequence[Operation]) -> None:
         db = self._db
         try:
+            # The write lock at once: taken later, it could be refused in the middle of a batch.
             db.execute("BEGIN IMMEDIATE")
             for statement, row in batch:
                 db.execute(statement, row)

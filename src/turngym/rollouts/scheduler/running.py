@@ -100,6 +100,7 @@ class Allowance:
         assert self._limit is not None
         self._limit += config.extra_turns
         self._grants += 1
+        # Progress is spent with the turns that it bought: the next extension needs its own.
         self._earned, self._best = 0.0, self._potential
         return True
 
@@ -128,6 +129,7 @@ class TurnBarrier:
         return waiting
 
     def _open_if_complete(self) -> None:
+        # That of a cancelled episode is done, and counts neither as there nor as a party.
         self._there = [waiting for waiting in self._there if not waiting.done()]
         if len(self._there) >= self._parties:
             for waiting in self._there:
@@ -195,6 +197,7 @@ class RunningEpisode:
             carry_from=job.carry_from,
         )
         self.packed = [pack_turn(turn) for turn in self.turns]
+        # Turns of an earlier try are copied inside the ledger; those of a prefix are new to it.
         if job.carry_from is None:
             for number, turn in enumerate(self.turns):
                 facts = (turn.num_sampled_tokens, self.versions[number], self.seen[number] or "")
@@ -220,6 +223,7 @@ class RunningEpisode:
     async def _together(self) -> None:
         assert self._context.barrier is not None
         await self._context.barrier.arrive()
+        # Waiting for the others is no time of the policy, and weights may have changed meanwhile.
         self.since = self._context.clock()
         self._act_version = self._context.version()
 
@@ -239,7 +243,7 @@ class RunningEpisode:
         return self._on_disk(ledger)
 
     async def _on_disk(self, ledger: Ledger) -> None:
-        await ledger.durable(self._committed)
+        await ledger.durable(self._committed)  # time of the disk, not of the environment
         self.since = self._context.clock()
 
     def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
@@ -302,6 +306,7 @@ class RunningEpisode:
             stop_reason=StopReason.TRUNCATED_ENV,
             metadata={"partial": True},
         )
+        # Noted before the update, so that no turn is handed out twice.
         first, job.trained_to = job.trained_to, end
         return Member(
             number=job.key.member,
