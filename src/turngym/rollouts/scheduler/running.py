@@ -129,7 +129,7 @@ class TurnBarrier:
         return waiting
 
     def _open_if_complete(self) -> None:
-        # That of a cancelled episode is done, and counts neither as there nor as a party.
+        # What a cancelled episode waited for is done: it is not there any more.
         self._there = [waiting for waiting in self._there if not waiting.done()]
         if len(self._there) >= self._parties:
             for waiting in self._there:
