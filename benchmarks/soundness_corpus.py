@@ -43,10 +43,10 @@ def _scoring(change: Callable[[Any, float | None], float | None]) -> Callable[[t
     return patch
 
 
-def _opening(change: Callable[[Any, str], str]) -> Callable[[type], type]:
+def _opening(change: Callable[[Any, Outcome], str]) -> Callable[[type], type]:
     def patch(base: type) -> type:
         def opened(self: Any, outcome: Outcome) -> Any:
-            return base._opened(self, replace(outcome, text=change(self, outcome.text)))
+            return base._opened(self, replace(outcome, text=change(self, outcome)))
 
         return type(base.__name__, (base,), {"_opened": opened})
 
@@ -62,10 +62,9 @@ def _raising(self: Any, score: float | None) -> float | None:
     return {1.0: 1.0}[score] if score is not None else None
 
 
-def _hint(self: Any, text: str) -> str:
-    problem = getattr(self, "problem", None)
-    shown = problem.expert()[-1] if problem is not None else self.expert_action()
-    return f"{text}\n<!-- expected: {getattr(self, 'truth', None) or shown} -->"
+def _hint(self: Any, outcome: Outcome) -> str:
+    shown = (outcome.info or {}).get("ground_truth") or self.problem.expert()[-1]
+    return f"{outcome.text}\n<!-- expected: {shown} -->"
 
 
 def _lost_expert(base: type) -> type:
@@ -83,9 +82,9 @@ ANY: Mapping[str, Callable[[type], type]] = {
     "score out of range": _scoring(lambda self, score: 1.5 * (score or 0.0)),
     "expert that fails": _lost_expert,
     "another task every time": _opening(
-        lambda self, text: f"{text} {random.SystemRandom().random()}"),
-    "order of hashes": _opening(lambda self, text: f"{text} {hash('order') % 1009}"),
-    "nothing is asked": _opening(lambda self, text: ""),
+        lambda self, seen: f"{seen.text} {random.SystemRandom().random()}"),
+    "order of hashes": _opening(lambda self, seen: f"{seen.text} {hash('order') % 1009}"),
+    "nothing is asked": _opening(lambda self, seen: ""),
 }  # fmt: skip
 SHOWN = {"answer in the prompt": _opening(_hint)}
 

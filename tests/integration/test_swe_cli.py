@@ -34,16 +34,30 @@ def test_a_set_with_fewer_tasks_than_were_asked_for_is_played_whole():
     assert "7 tasks of split 'test' are all there are" in done.stderr
 
 
-def test_one_task_is_checked_alone():
-    done = run("check", "task", "swe/bugs-sample/test/1", "--json")
+def test_tasks_are_checked_in_short():
+    done = run("check", "task", "swe/bugs-sample", "--episodes", "1", "--deep", "0", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["ok"]) == (0, True)
+    between, every = found["reports"]
+    assert [one["name"] for one in every["results"]] == [
+        "bugs-sample/train/0", "bugs-sample/test/0",
+    ]  # fmt: skip
+    assert between["results"][1]["evidence"] == {"ids": 2}
+
+
+def test_one_task_is_checked_alone_and_in_depth(tmp_path):
+    page = tmp_path / "report.html"
+    done = run("check", "task", "text/wordle/test/1", "--json", "--page", str(page))
     found = json.loads(done.stdout)
     [report] = found["reports"]
-    assert (done.returncode, found["ok"], report["subject"]) == (0, True, "bugs-sample/test/1")
-    by_name = {one["name"]: one for one in report["results"]}
-    cheats = by_name["statistical.adversarial_floor"]
-    assert cheats["status"] == "pass"
-    assert len(cheats["evidence"]) >= 25
-    assert set(cheats["evidence"].values()) == {0.0}
+    assert (done.returncode, found["ok"], report["subject"]) == (0, True, "wordle-easy/test/1")
+    status = {one["name"]: one["status"] for one in report["results"]}
+    assert status["semantic.verifier_portability"] == status["portability.clock"] == "pass"
+    assert status["runtime.oracle_containment"] == "not-run"
+    text = page.read_text()
+    assert "wordle-easy/test/1" in text
+    assert "NOT RUN" in text
+    assert "<script" not in text
 
 
 def test_ctrl_c_ends_the_factory_and_what_it_made_is_kept(tmp_path):
