@@ -403,6 +403,7 @@ class EpisodeCore:
         self._task_id = "" if snapshot.task is None else snapshot.task.id
         self._over = True  # until it is there
         if snapshot.kind == "replay":
+            # As it was before the reset, which may sample from it.
             self._set_rng(snapshot.state.rng_state)
             self._is_replaying = True
             try:
@@ -436,6 +437,7 @@ class EpisodeCore:
 
     def _compare(self, turn: int, wanted: str, observation: Observation) -> None:
         if observation["text"] != wanted:
+            # Between two states: no step may go on from here.
             self._over = True
             raise SnapshotError(
                 f"{self.name}: replay differs at turn {turn}: saw "

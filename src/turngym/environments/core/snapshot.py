@@ -116,6 +116,8 @@ def _name(wrapper: AnyEnv) -> str:
 
 def _wrapper_states(env: AnyEnv) -> _WrapperStates:
     levels = tuple(_Level(depth) for depth, _ in enumerate(_stack(env)))
+    # deepcopy takes what is in its memo for copied: where a wrapper points to a layer, its copy
+    # holds the number of that layer, and no environment is copied along.
     memo = {id(layer): level for layer, level in zip(_stack(env), levels, strict=True)}
     states = tuple((_name(wrapper), _copy_state(wrapper, memo)) for wrapper in _wrappers(env))
     return _WrapperStates(states=states, levels=levels)
@@ -126,6 +128,7 @@ def _copy_state(wrapper: Any, memo: dict[int, _Level]) -> Any:
         return wrapper.snapshot_state()
     mine = {name: value for name, value in vars(wrapper).items() if name not in _SHARED}
     try:
+        # It adds to the memo, so each wrapper gets one of its own.
         return copy.deepcopy(mine, dict(memo))
     except Exception as error:  # attributes may be anything
         raise SnapshotError(
@@ -135,11 +138,13 @@ def _copy_state(wrapper: Any, memo: dict[int, _Level]) -> Any:
 
 
 def _restore_wrappers(env: AnyEnv, wrappers: _WrapperStates) -> None:
+    # The other way round: where a copy holds a number, that layer of this stack is put in.
     memo = {id(level): layer for level, layer in zip(wrappers.levels, _stack(env), strict=True)}
     for wrapper, (_, mine) in zip(_wrappers(env), wrappers.states, strict=True):
         if hasattr(wrapper, "restore_state"):
             wrapper.restore_state(mine)
             continue
+        # What was first set after the snapshot goes, too: a wrapper may ask whether it is there.
         for name in vars(wrapper).keys() - mine.keys() - _SHARED:
             delattr(wrapper, name)
         vars(wrapper).update(copy.deepcopy(mine, dict(memo)))
@@ -149,6 +154,7 @@ def _rewrap(env: EnvT, core: AnyEnv, wrappers: _WrapperStates) -> EnvT:
     """Return wrappers like those of ``env``, in the states given, around ``core``."""
     layer = core
     for wrapper in reversed(list(_wrappers(env))):
+        # Not by its constructor: its arguments were not kept, and it may act on the environment.
         outer = object.__new__(type(wrapper))
         vars(outer).update(vars(wrapper))
         outer.env = layer

@@ -118,6 +118,7 @@ class Display:
         finally:
             for fd in (info_write, filter_fd, shell_fd):
                 os.close(fd)
+        # A list, since the finalizer is there before the id is known.
         self._first: list[int] = []
         self._finalizer = weakref.finalize(self, _kill, self._process, self._first)
         with os.fdopen(info_read, "rb") as info:
@@ -182,6 +183,7 @@ class Display:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None and not stream.closed:
                 if stream is self._process.stderr:
+                    # What still ends inside may hold the pipe: take what is there, do not wait.
                     os.set_blocking(stream.fileno(), False)
                     self._stderr = (stream.read() or b"").decode(errors="replace").strip()[:300]
                 with suppress(OSError):
@@ -211,6 +213,7 @@ class Display:
         assert stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
+            # It waits for the first bytes only, then takes what is there.
             while selector.select(timeout_s):
                 data = os.read(stdout.fileno(), 4096)
                 if not data:

@@ -248,6 +248,7 @@ class EnvHost(_Hosted):
         self._finalizer.detach()
         running = self._running()
         ends_soon = running is None or self._env.interrupt()
+        # After what still runs, and in the thread that the environment was made in.
         future = self._thread.start(self._env.close)
         self._thread.stop()
         if ends_soon:

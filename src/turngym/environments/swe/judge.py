@@ -86,6 +86,7 @@ async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> J
     # What even the repair fails says nothing.
     fix, keep = trial.fix, [one for one in trial.keep if one in exam.asked]
     exam_run = _ExamRun(runner, exam, delta, trial)
+    # By chance: a submission must not learn from the order which round has which mutants.
     for one in SystemRandom().sample(exam.rounds, len(exam.rounds)):
         await exam_run.play([*fix, *keep], one)
         if exam_run.problem or not exam_run.is_open(fix):
@@ -122,6 +123,7 @@ class _ExamRun:
         outcome = {one: run.outcomes.get(round_.names.get(one, one)) for one in ids}
         self.problem = run.problem
         self._failed |= {one for one in round_.passing if outcome.get(one) != "passed"}
+        # One that neither passed nor failed, skipped for example, counts as failed.
         self._failed |= {
             one for one in round_.failing if outcome.get(one) not in ("passed", "failed", "error")
         }

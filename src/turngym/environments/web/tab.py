@@ -58,6 +58,7 @@ class Requests:
         return self.is_idle
 
     def _began(self, event: dict[str, Any]) -> None:
+        # A redirect comes under the id of its request and takes its place.
         if event.get("type") not in _UNANSWERED:
             self._open[event["requestId"]] = event.get("frameId", ""), event["loaderId"]
 
@@ -156,6 +157,7 @@ class Tab:
             session.send("Network.enable", {"maxTotalBufferSize": 0}),
         )
         self._frame = tree["frameTree"]["frame"]["id"]
+        # Last: it reports the worlds that are there already, and ours is known by its frame.
         await session.send("Runtime.enable")
 
     @property
@@ -288,6 +290,7 @@ class Tab:
 
     async def upload(self, mark: int, paths: list[str]) -> bool:
         """Put the files at ``paths`` into the file field ``mark``; False when it is none."""
+        # The node itself: the browser puts files only into what it knows by an id.
         found = await self._evaluate(
             _call("element", (mark,)), world=await self._get_world(), by_value=False
         )
