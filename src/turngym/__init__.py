@@ -11,6 +11,7 @@ from turngym.environments.desktop import register_desktop as _register_desktop
 from turngym.environments.gym.hosts import make_async
 from turngym.environments.gym.registration import make, register
 from turngym.environments.own import add_class as _add_class
+from turngym.environments.own import add_tasks as _add_tasks
 from turngym.environments.own import load as _load_own
 from turngym.environments.search import register_search as _register_search
 from turngym.environments.swe import register_swe as _register_swe
@@ -34,6 +35,8 @@ if _TYPE_CHECKING:
     from turngym.environments.text.from_gymnasium import from_gymnasium
     from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
     from turngym.tasks.base import Task
+    from turngym.tasks.problem import AnswerProblem, Cheat, FileProblem, JudgeResult, PageProblem
+    from turngym.tasks.sets import GeneratedSet, ListedSet, TaskSet
     from turngym.types import Message, StopReason, Trajectory, TrajectoryGroup, Turn
 
 _LAZY = {
@@ -49,22 +52,32 @@ _LAZY = {
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
     "turngym.rollouts.evaluation.evaluate": "Evaluation summarize",
     "turngym.tasks.base": "Task",
+    "turngym.tasks.problem": "AnswerProblem Cheat FileProblem JudgeResult PageProblem",
+    "turngym.tasks.sets": "GeneratedSet ListedSet TaskSet",
     "turngym.types": "Message StopReason Trajectory TrajectoryGroup Turn",
 }
 """Module to the names that it gives, ``NAME_THERE=NAME_HERE`` where they differ."""
 
 __all__ = [
     "Action",
+    "AnswerProblem",
     "AsyncTurnEnv",
+    "Cheat",
     "CheckReport",
     "Commands",
     "Evaluation",
+    "FileProblem",
+    "GeneratedSet",
     "JsonTools",
+    "JudgeResult",
+    "ListedSet",
     "Message",
     "Outcome",
+    "PageProblem",
     "Policy",
     "StopReason",
     "Task",
+    "TaskSet",
     "TextGame",
     "Trajectory",
     "TrajectoryGroup",
@@ -100,7 +113,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-_extend(load_own=_load_own, add_class=_add_class)
+_extend(load_own=_load_own, add_class=_add_class, add_tasks=_add_tasks)
 _register_text_games()
 _register_search()
 _register_web()

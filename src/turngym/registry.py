@@ -4,8 +4,8 @@
 line (``text/maze-hard`` for ``turngym/Maze-hard-v0``). ``find`` also takes a file, a class or a
 folder of the user's own; ``own.py`` loads it. Packages add theirs through the entry-point group
 ``turngym.environments``: each entry point names an environment's class, or a function without
-arguments that calls ``register``. One that fails is named in a warning and in ``broken_plugins``;
-it hides no other.
+arguments that calls ``register``; and task sets through ``turngym.tasks``. One that fails is named
+in a warning and in ``broken_plugins``; it hides no other.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ from turngym.errors import (
 )
 
 ENTRY_POINT_GROUP = "turngym.environments"
+TASKS_GROUP = "turngym.tasks"
 OWN_NAMESPACE = "turngym"
 WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
 
-FORMS = "an id, a short name, FAMILY/*, FILE.py, FILE.py:Class, module:Class or a folder of tasks"
+FORMS = (
+    "an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, module:NAME, FILE.toml or a folder of "
+    "tasks"
+)
 """How an environment may be named."""
 
 logger = logging.getLogger(__name__)
@@ -161,10 +165,12 @@ def _can_import(name: str) -> bool:
 
 OwnLoader = Callable[[str], EnvEntry | None]
 ClassAdder = Callable[[type, str], EnvEntry]
+TasksAdder = Callable[[str, str], EnvEntry]
 
 _entries: dict[str, EnvEntry] = {}
 _load_own: OwnLoader = lambda name: None  # noqa: E731
 _add_class: ClassAdder
+_add_tasks: TasksAdder
 _broken: list[str] = []
 _discovered = False
 _lock = threading.RLock()
@@ -201,16 +207,17 @@ def _place(entry: EnvEntry) -> tuple[str, str]:
     return (os.path.realpath(file) if file else module, attribute)
 
 
-def extend(*, load_own: OwnLoader, add_class: ClassAdder) -> None:
+def extend(*, load_own: OwnLoader, add_class: ClassAdder, add_tasks: TasksAdder) -> None:
     """Set how ``find`` loads what is the user's own; ``environments.own`` calls it once.
 
     Args:
         load_own: Returns the environment of a file, a class or a folder; None where the name is
             none of them.
         add_class: Registers a class under an id.
+        add_tasks: Registers what plays the task set ``module:NAME`` under an id.
     """
-    global _load_own, _add_class
-    _load_own, _add_class = load_own, add_class
+    global _load_own, _add_class, _add_tasks
+    _load_own, _add_class, _add_tasks = load_own, add_class, add_tasks
 
 
 def entries() -> list[EnvEntry]:
@@ -308,8 +315,9 @@ def discover() -> None:
         if _discovered:
             return
         _discovered = True  # first, since a plug-in may look around while it registers
-        for point in entry_points(group=ENTRY_POINT_GROUP):
-            _load(point)
+        for group in (ENTRY_POINT_GROUP, TASKS_GROUP):
+            for point in entry_points(group=group):
+                _load(point)
 
 
 def broken_plugins() -> list[str]:
@@ -320,6 +328,9 @@ def broken_plugins() -> list[str]:
 
 def _load(point: EntryPoint) -> None:
     try:
+        if point.group == TASKS_GROUP:
+            _add_tasks(point.name, point.value)
+            return
         found = point.load()
         if not callable(found):
             raise TypeError(f"wanted a class or a function, found {type(found).__name__}")

@@ -217,8 +217,8 @@ WRONG = {
     "harbor": "environment 'harbor': task folder",
     "folder": "environment 'folder': is no file of Python and holds no tasks",
     "zzzz": (
-        "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:Class, "
-        "module:Class or a folder of tasks; see 'turngym envs'."
+        "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, "
+        "module:NAME, FILE.toml or a folder of tasks; see 'turngym envs'."
     ),
 }
 

@@ -21,6 +21,7 @@ from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
+from turngym.cli.new import new
 from turngym.cli.play import play
 from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app
@@ -45,6 +46,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
     },
     "Environments and tasks": {
         "envs": envs,
+        "new": new,
         "check": check_app,
         "tasks": tasks_app,
         "corpus": corpus_app,

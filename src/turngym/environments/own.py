@@ -1,10 +1,12 @@
 """Environments of the user's own, named by a file, a class or a folder instead of an id.
 
-    FILE.py           the one environment that the file registers or, if none, the one class in it
-    FILE.py:NAME      a class of it, or a function that makes an environment
+    FILE.py           the one environment that the file registers or, if none, the one class in it,
+                      or the one set of tasks, or all its problems
+    FILE.py:NAME      a class of it, a function that makes an environment, a task set, a problem
     module:NAME       the same of a module, looked for in the working folder first
     FOLDER            task folders in Harbor's format, or what ``turngym tasks make-swe`` made
     FILE.json         a file of those
+    FILE.toml         questions and answers; see ``turngym.tasks.questions``
 
 A class is registered under ``local/<Name>-v0``, with its attribute ``max_turns`` as the limit.
 """
@@ -19,17 +21,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gymnasium.envs.registration import load_env_creator
+
 from turngym import registry
 from turngym.environments.gym.registration import register, register_entry
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute, import_module
 from turngym.registry import EnvEntry
 from turngym.tasks.harbor.problem import harbor_tasks
+from turngym.tasks.problem import Problem
+from turngym.tasks.sets import TaskSet
+from turngym.tasks.sources import in_module, is_problem_class, player_of, task_set
 
 MAX_TURNS = 100
 """Where a class has no attribute ``max_turns``."""
 _FAMILY = "local"
-_SHELL = "turngym.environments.terminal.env"
 
 
 def load(name: str) -> EnvEntry | None:
@@ -51,6 +57,8 @@ def _load(name: str) -> EnvEntry | None:
     if colon and where and attribute:
         found = import_attribute("environment", name)
         module = import_module("environment", where)
+        if isinstance(found, TaskSet | Problem) or is_problem_class(found):
+            return _of_tasks(name)
         if not callable(found):
             kind = type(found).__name__
             raise ConfigError(f"environment {name!r}: wanted a class or a function, found a {kind}")
@@ -58,6 +66,8 @@ def _load(name: str) -> EnvEntry | None:
     if where.endswith(".py"):
         return _only(name, import_module("environment", where))
     path = Path(name).expanduser()
+    if path.suffix == ".toml" and path.is_file():
+        return _of_tasks(name)
     return _tasks(name, path) if path.exists() else None
 
 
@@ -103,9 +113,11 @@ def _only(name: str, module: ModuleType) -> EnvEntry:
     found = [entry.short_name for entry in known] or [f"{name}:{key}" for key in classes]
     if found:
         raise ConfigError(f"environment {name!r} holds several: name one of {', '.join(found)}")
+    if in_module(module, name) is not None:
+        return _of_tasks(name)
     raise ConfigError(
         f"environment {name!r}: the file registers no environment and holds no class derived from "
-        "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env"
+        "TurnEnv, TextGame, AsyncTurnEnv or gymnasium.Env, no task set and no problem"
     )
 
 
@@ -119,15 +131,45 @@ def _is_env_class(value: Any, module: ModuleType) -> bool:
     )
 
 
+def _of_tasks(name: str) -> EnvEntry:
+    """Return what plays the task set called ``name``."""
+    where, colon, attribute = name.partition(":")
+    is_file = where.endswith((".py", ".toml"))
+    source = f"{Path(where).expanduser().resolve()}{colon}{attribute}" if is_file else name
+    return add_tasks(f"{_FAMILY}/{_stem(Path(where), attribute)}-v0", source)
+
+
+def add_tasks(id: str, source: str) -> EnvEntry:
+    """Register what plays the task set called ``source`` under ``id``.
+
+    Raises:
+        ConfigError: There is no such set.
+    """
+    return _player(id, player_of(task_set(source)), tasks=source)
+
+
+def _player(id: str, entry_point: str, **kwargs: str) -> EnvEntry:
+    """Register ``id`` for a class that plays tasks, as it declares itself."""
+    cls = load_env_creator(entry_point)
+    register(
+        id, entry_point, family=id.partition("/")[0], kwargs=kwargs,
+        max_turns=getattr(cls, "max_turns", MAX_TURNS), programs=getattr(cls, "programs", ()),
+        snapshot_kind=getattr(cls, "snapshot_kind", "replay"), modules=getattr(cls, "modules", ()),
+        provides=getattr(cls, "provides", ()), extra=getattr(cls, "extra", None),
+    )  # fmt: skip
+    return registry.find(id)
+
+
 def _tasks(name: str, path: Path) -> EnvEntry:
     """Return what plays the task folders, or ``swe/bugs`` with the tasks, at ``path``."""
     place = str(path.resolve())
+    id = f"{_FAMILY}/{_stem(path, place)}-v0"
     if path.is_dir() and next(path.rglob("task.toml"), None) is not None:
         try:
             harbor_tasks(path, without_network=True)  # what is wrong is said now
         except ConfigError as error:
             raise ConfigError(f"environment {name!r}: {error}") from None
-        return _played(path, "terminal/shell", f"{_SHELL}:HarborEnv", folder=place)
+        return _player(id, "turngym.environments.terminal.env:HarborEnv", folder=place)
     is_tasks = path.suffix in (".json", ".jsonl") if path.is_file() else any(path.glob("*.json"))
     if not is_tasks:
         raise ConfigError(
@@ -135,24 +177,16 @@ def _tasks(name: str, path: Path) -> EnvEntry:
             "make-swe' (*.json)"
         )
     entry = registry.find("swe/bugs")
-    return _played(path, "swe/bugs", entry.entry_point, **{**entry.kwargs, "tasks": place})
-
-
-def _played(path: Path, like: str, entry_point: str, **kwargs: Any) -> EnvEntry:
-    """Register what plays the tasks at ``path``.
-
-    Args:
-        path: A file or folder.
-        like: Name of an environment that needs and limits the same.
-        entry_point: The environment's class.
-        kwargs: Its arguments.
-    """
-    stem = re.sub(r"[^\w.-]+", "-", path.resolve().stem).strip("-") or "tasks"
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    id = f"{_FAMILY}/{stem}-{digest}-v0"
-    entry = registry.find(like)
-    register_entry(replace(entry, id=id, entry_point=entry_point, kwargs=kwargs))
+    register_entry(replace(entry, id=id, kwargs={**entry.kwargs, "tasks": place}))
     return registry.find(id)
+
+
+def _stem(path: Path, more: str) -> str:
+    """Return a name for what is at ``path``, with a digest of ``more`` where that is a place."""
+    stem = re.sub(r"[^\w.-]+", "-", path.resolve().stem).strip("-") or "tasks"
+    if "/" in more:
+        return f"{stem}-{hashlib.sha256(more.encode()).hexdigest()[:8]}"
+    return f"{stem}-{more}" if more else stem
 
 
 def _digest(module: ModuleType) -> str:

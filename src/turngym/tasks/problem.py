@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from turngym.errors import ConfigError, EpisodeError, TaskFault
 from turngym.faults import Boundary
@@ -141,6 +141,8 @@ W = TypeVar("W", bound=World)
 class Problem(ABC, Generic[W]):
     """The behaviour of one task. ``prompt``, ``judge`` and ``expert`` are required."""
 
+    played_by: ClassVar[str] = ""
+    """The environment that plays such problems, ``module:Class``; its argument is ``tasks``."""
     prompt: str
     """What is asked. What is wanted must follow from it and from what the agent can see."""
 
@@ -192,6 +194,7 @@ class Machine:
 class FileProblem(Problem[FileWorld]):
     """A problem in a shell; its scripts are commands of bash."""
 
+    played_by = "turngym.environments.terminal.env:ShellEnv"
     files: Mapping[str, str | bytes] = MappingProxyType({})
     """What the folder begins with."""
     prepare: str = ""
@@ -223,8 +226,37 @@ class FileProblem(Problem[FileWorld]):
         return results[-1].score
 
 
+class PageWorld(World, Protocol):
+    """A page in a browser."""
+
+    async def evaluate(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression in the page, as JSON has it."""
+
+
+class PageProblem(Problem[PageWorld]):
+    """A goal on pages of one's own; its scripts are actions in a browser.
+
+    An action is ``("click", NAME)``, ``("type", NAME, TEXT)``, ``("select", NAME, OPTION)`` or
+    ``("answer", TEXT)``, where a name is what an element is called, or ``#id``.
+    """
+
+    played_by = "turngym.environments.web.pages:PagesEnv"
+    pages: str = "."
+    """Folder of the HTML files, beside the file that holds this class."""
+    start: str = "index.html"
+
+    @property
+    def content(self) -> str:
+        """Prompt and first page."""
+        return repr([self.prompt, self.pages, self.start])
+
+
 class AnswerProblem(Problem[World]):
     """A question; its scripts are one answer."""
+
+    played_by = "turngym.environments.text.questions:QuestionEnv"
+    truth: str | None = None
+    """The answer, where there is one; credit may ask how likely the policy finds it."""
 
 
 async def set_up(problem: Problem[W], world: W, name: str) -> None:

@@ -28,9 +28,9 @@ from turngym.environments.search.documents import (
     terms,
 )
 from turngym.environments.search.questions import Question
-from turngym.environments.search.scoring import UNKNOWN, exact_match, token_f1
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Task
+from turngym.tasks.scorers.answers import UNKNOWN, exact_match, token_f1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

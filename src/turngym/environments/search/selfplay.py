@@ -21,8 +21,8 @@ from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document, terms
 from turngym.environments.search.questions import Lookup, Question, leaks, unreachable
-from turngym.environments.search.scoring import contains_answer
 from turngym.errors import ConfigError
+from turngym.tasks.scorers.answers import contains_answer
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _CANDIDATE = re.compile(r"\b(?:[A-Z][\w'-]+(?: (?:of )?[A-Z][\w'-]+)*|\d(?:[\w.,:+~-]*\w)?)")

@@ -13,11 +13,11 @@ from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
 from turngym.environments.search.questions import Lookup, Question, Soundness, sound_question
 from turngym.environments.search.relations import BY_NAME, BY_SUBJECT, Relation
-from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import KINDS, Entity, World, WorldSpec, world
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
+from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction
 from turngym.environments.core.env import Outcome
@@ -25,6 +25,7 @@ from turngym.tasks.harbor.problem import harbor_tasks
 from turngym.tasks.problem import FileProblem, JudgeResult, Keep, judge, set_up
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.shell import shell_tasks
+from turngym.tasks.sources import task_set
 
 
 class ShellOptions(TypedDict, total=False):
@@ -43,7 +44,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     """Solve the problems of a set with files and programs.
 
     Args:
-        tasks: The problems.
+        tasks: The problems, or where they are: ``FILE.py``, ``FILE.py:NAME``, ``module:NAME``.
         timeout_s: Longest run of one command, in seconds.
         options: As ``WorkspaceEnv``.
 
@@ -55,6 +56,9 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     """
 
     turns = 20
+    max_turns: ClassVar[int] = 30
+    programs: ClassVar[tuple[str, ...]] = ("bwrap",)
+    provides: ClassVar[tuple[str, ...]] = ("anchor",)
     rules = (
         "You work in a shell. Do what is asked in the workspace, change nothing else, then submit. "
         "There is no network. Programs that a command leaves running end with it."
@@ -63,12 +67,13 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     def __init__(
         self,
         *,
-        tasks: TaskSet[Any],  # of any kind of FileProblem
+        tasks: TaskSet[Any] | str,  # of any kind of FileProblem
         timeout_s: float = 20.0,
         **options: Unpack[ShellOptions],
     ) -> None:
         super().__init__(timeout_s=timeout_s, **options)
-        self.tasks, self.name = tasks, tasks.name
+        self.tasks = task_set(tasks)
+        self.name = self.tasks.name
         self._problem: FileProblem | None = None
         self._results: tuple[JudgeResult, ...] = ()
         self._usual_s = self.timeout_s
@@ -233,7 +238,7 @@ class HarborEnv(ShellEnv):
     End: ``submit`` of the last step, or all turns or seconds are spent, which is judged too.
     """
 
-    turns = 60
+    turns = max_turns = 60
     rules = (
         "You work in a shell. Do what is asked, then submit. There is no network. Programs that a "
         "command leaves running end with it."

@@ -36,6 +36,7 @@ from turngym.tasks.harbor.schema import (
     unkept,
 )
 from turngym.tasks.problem import FileProblem, FileWorld, JudgeResult, Machine, Ran
+from turngym.tasks.scorers.programs import result_of, rewards_of
 from turngym.tasks.sets import ListedSet
 
 WORKSPACE = "/workspace"
@@ -307,7 +308,12 @@ class HarborProblem(FileProblem):
         )  # fmt: skip
         if ran.timed_out:
             raise TimeoutError(f"tests/test.sh took more than {self.verifier.timeout_sec:g} s")
-        return _result({path: ran.files.get(self.real(path)) for path in _REWARDS}, ran.output)
+        said = " | ".join(line for line in ran.output.splitlines()[-3:] if line.strip())
+        try:
+            rewards = rewards_of(*(ran.files.get(self.real(path)) for path in _REWARDS))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"tests/test.sh: {error}; it said: {said[-300:]!r}") from None
+        return result_of(rewards, said)
 
     async def _verifier_build(self, files: dict[str, bytes]) -> str:
         """Add what the verifier's own image holds to ``files``; return what makes the rest."""
@@ -415,24 +421,6 @@ async def _healthy(world: FileWorld, check: Healthcheck | None) -> None:
         if failures >= check.retries:
             raise RuntimeError(f"the health check {check.command!r} failed {failures} times")
         await asyncio.sleep(check.start_interval_sec if is_start else check.interval_sec)
-
-
-def _result(rewards: Mapping[str, bytes | None], output: str) -> JudgeResult:
-    as_json, as_text = rewards.values()
-    if as_json is None and as_text is None:
-        raise FileNotFoundError(f"tests/test.sh wrote no reward file; it said: {output[-300:]!r}")
-    found = json.loads(as_json) if as_json is not None else float(as_text or b"")
-    parts = found if isinstance(found, dict) else {"reward": found}
-    if not parts or not all(
-        isinstance(one, int | float) and math.isfinite(one) for one in parts.values()
-    ):
-        raise ValueError(f"wanted finite numbers as rewards, got {found!r}")
-    score = parts["reward"] if "reward" in parts else sum(parts.values()) / len(parts)
-    more = {} if parts.keys() == {"reward"} else {name: float(one) for name, one in parts.items()}
-    lines = [line for line in output.splitlines() if line.strip()]
-    return JudgeResult(
-        score=score, parts=more, evidence="" if score == 1 else " | ".join(lines[-3:])
-    )
 
 
 def _reaches(result: JudgeResult, least: float | dict[str, float] | None) -> bool:

@@ -22,6 +22,7 @@ import gymnasium
 from turngym.agents.policy import Policy
 from turngym.environments.gym.registration import make
 from turngym.environments.gym.wrappers import ExpertMatch
+from turngym.errors import ConfigError
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
 from turngym.rollouts.scheduler.config import FailureConfig
@@ -35,12 +36,24 @@ from turngym.types import Trajectory
 class Playground:
     """One environment of a run: makes it, and names its tasks."""
 
-    def __init__(self, part: EnvPart, *, reserved: int) -> None:
+    def __init__(self, part: EnvPart, *, reserved: int, held_out: int) -> None:
         self.env_id = find(part.id).id
         self._part = part
         self._reserved = reserved
         self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
+        counted = self._catalogue.has_wrapper_attr("count")
+        count = self._catalogue.get_wrapper_attr("count") if counted else lambda split: None
+        for split, taken, setting in (
+            ("train", reserved + 1, "validation_tasks"),
+            ("test", held_out, "held_out_tasks"),
+        ):
+            if (size := count(split)) is not None and size < taken:
+                raise ConfigError(
+                    f"environment {self.env_id!r} has {size} tasks of split {split!r}, where "
+                    f"{taken} are needed: add tasks, or lower evaluation.{setting}"
+                )
+        self._size = part.num_train_tasks or count("train")
 
     def close(self) -> None:
         """Release the environment that names the tasks. Safe to call twice."""
@@ -53,7 +66,7 @@ class Playground:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task of ``split``; a finite train set repeats, without the reserved ones."""
-        size, reserved = self._part.num_train_tasks, self._reserved
+        size, reserved = self._size, self._reserved
         if split == "train" and size is not None and index >= reserved:
             index = reserved + (index - reserved) % (size - reserved)
         task: Task = self._task(split, index)
@@ -110,9 +123,12 @@ class EpisodeRunner:
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
         self._grounds: list[Playground] = []
+        held_out = -(-config.evaluation.held_out_tasks // len(config.env.parts))
         try:
             for part in config.env.parts:
-                self._grounds.append(Playground(part, reserved=config.reserved_tasks))
+                self._grounds.append(
+                    Playground(part, reserved=config.reserved_tasks, held_out=held_out)
+                )
         except BaseException:
             self.close()
             raise

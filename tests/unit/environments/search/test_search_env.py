@@ -9,9 +9,9 @@ from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.base import Limits, SearchEnv
 from turngym.environments.search.documents import Document
 from turngym.environments.search.questions import Lookup, Question
-from turngym.environments.search.scoring import contains_answer
 from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError, UnknownNameError
+from turngym.tasks.scorers.answers import contains_answer
 
 DOCUMENTS = [
     Document(

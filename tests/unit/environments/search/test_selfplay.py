@@ -4,7 +4,6 @@ from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document
 from turngym.environments.search.packages import sample_packages
 from turngym.environments.search.questions import Lookup
-from turngym.environments.search.scoring import contains_answer
 from turngym.environments.search.selfplay import (
     ClozeProposer,
     Proposal,
@@ -15,6 +14,7 @@ from turngym.environments.search.selfplay import (
 )
 from turngym.environments.search.world import World, WorldSpec
 from turngym.errors import ConfigError
+from turngym.tasks.scorers.answers import contains_answer
 
 WORLD = World(WorldSpec(seed=1, articles=300, paraphrase=True, namesakes=0.4))
 SMALL = SqliteBackend.in_memory(

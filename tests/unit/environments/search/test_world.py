@@ -3,10 +3,10 @@ from random import Random
 import pytest
 
 from turngym.environments.search.questions import leaks
-from turngym.environments.search.scoring import UNKNOWN, contains_answer
 from turngym.environments.search.world import Entity, World, WorldSpec
 from turngym.environments.search.world_env import GENERATORS, MIXED_KINDS, WorldEnv, sample_question
 from turngym.errors import ConfigError
+from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
 
 RICH = WorldSpec(seed=3, articles=200, paraphrase=True, namesakes=0.5, notes=0.2)
 

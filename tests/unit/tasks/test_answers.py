@@ -1,6 +1,6 @@
 import pytest
 
-from turngym.environments.search.scoring import (
+from turngym.tasks.scorers.answers import (
     contains_answer,
     exact_match,
     normalize_answer,

@@ -1,0 +1,174 @@
+"""Questions and answers of a file: JSON lines, CSV or Parquet, with a scorer.
+
+# capitals.toml
+questions = "capitals.jsonl"
+question = "What is the capital of {country}?"
+answer = "capital"
+scorer.type = "exact"
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import string
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from turngym.config import StrictModel, load_config
+from turngym.errors import ConfigError, unknown_name
+from turngym.plugins import import_extra
+from turngym.tasks.base import SPLITS, Split
+from turngym.tasks.problem import AnswerProblem, JudgeResult, World
+from turngym.tasks.scorers.answers import AnswerScorer, AnyScorer, Exact
+from turngym.tasks.sets import ListedSet
+
+
+class QuestionFile(StrictModel):
+    """Where questions are, and how answers are scored."""
+
+    questions: str
+    """File beside this one: JSON lines (``.jsonl``), ``.csv`` or ``.parquet``."""
+    question: str = "question"
+    """A column, or a text with columns in braces."""
+    answer: str = "answer"
+    """Column with the reference, or a list of them."""
+    expert: str | None = None
+    """Column with an answer that is right; by default the first reference."""
+    id: str | None = None
+    """Column with the id; by default the number of the row, from 1."""
+    split: str | None = None
+    """Column that says ``train`` or ``test``; by default the question decides."""
+    one_in: int = Field(default=5, ge=2)
+    """One question in so many is for test."""
+    scorer: AnyScorer = Exact()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(AnswerProblem):
+    """One row."""
+
+    prompt: str
+    references: tuple[str, ...]
+    scorer: AnswerScorer
+    right: str
+    """An answer that is right."""
+
+    @property
+    def truth(self) -> str | None:  # type: ignore[override]
+        """The answer, where a reference is one."""
+        return self.references[0] if self.scorer.is_answer else None
+
+    async def judge(self, world: World) -> JudgeResult:
+        """Score the answer."""
+        return self.scorer.score(world.answer, self.references)
+
+    def expert(self) -> list[str]:
+        """Return the right answer."""
+        return [self.right]
+
+
+def read_questions(path: Path | str) -> ListedSet[Question]:
+    """Return the questions that a TOML file describes.
+
+    Raises:
+        ConfigError: A setting or a row is wrong; the message says where.
+    """
+    path = Path(path).expanduser()
+    try:
+        return question_set(load_config(QuestionFile, [path]), path)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if str(path.parent) in text else f"{path}: {text}") from None
+
+
+def question_set(settings: QuestionFile, path: Path) -> ListedSet[Question]:
+    """Return the questions of a file.
+
+    Args:
+        settings: What they are.
+        path: Where ``settings.questions`` is looked for, beside it; its stem names the set.
+
+    Raises:
+        ConfigError: A row is wrong; the message says which and why.
+    """
+    file = path.parent / settings.questions
+    listed: list[tuple[str, Question]] = []
+    splits: dict[str, Split] = {}
+    for number, row in enumerate(_rows(file), start=1):
+        where = f"{file}, row {number}"
+        id = str(_column(row, settings.id, where)) if settings.id else str(number)
+        listed.append((id, _question(row, settings, where)))
+        if settings.split:
+            split = _column(row, settings.split, where)
+            if split not in SPLITS:
+                raise unknown_name(f"split in {where}", str(split), SPLITS)
+            splits[id] = split
+    name = re.sub(r"[^\w.-]+", "-", path.stem)
+    return ListedSet(name, listed, where=str(file), one_in=settings.one_in, splits=splits)
+
+
+def _question(row: Mapping[str, Any], settings: QuestionFile, where: str) -> Question:
+    if "{" in settings.question:
+        names = [name for _, name, _, _ in string.Formatter().parse(settings.question) if name]
+        prompt = settings.question.format(**{name: _column(row, name, where) for name in names})
+    else:
+        prompt = str(_column(row, settings.question, where))
+    found = _column(row, settings.answer, where)
+    references = tuple(map(_text, found if isinstance(found, list) else [found]))
+    for one in references:
+        try:
+            settings.scorer.check(one)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {settings.answer}: {error}") from None
+    if settings.expert is None and not settings.scorer.is_answer:
+        raise ConfigError(
+            f"{where}: scorer {settings.scorer.type!r} needs a right answer of each row too; name "
+            "its column with expert = ..."
+        )
+    right = _text(_column(row, settings.expert, where)) if settings.expert else references[0]
+    if not references or settings.scorer.score(right, references).score != 1:
+        raise ConfigError(f"{where}: the expert's answer {right[:40]!r} is not right by the scorer")
+    return Question(prompt=prompt, references=references, scorer=settings.scorer, right=right)
+
+
+def _text(value: Any) -> str:  # of a row
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _column(row: Mapping[str, Any], name: str, where: str) -> Any:  # of a row
+    if name not in row or row[name] is None or row[name] == []:
+        raise unknown_name("column", name, row, hint=f"{where} has no value for it.")
+    return row[name]
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    if not file.is_file():
+        raise ConfigError(f"{file}: there is no such file")
+    if file.suffix == ".parquet":
+        parquet = import_extra("pyarrow.parquet", f"{file.name}", "search")
+        yield from parquet.read_table(file).to_pylist()
+        return
+    with file.open(encoding="utf-8", newline="") as lines:
+        if file.suffix == ".csv":
+            yield from csv.DictReader(lines)
+            return
+        if file.suffix != ".jsonl":
+            raise ConfigError(f"{file}: wanted a file that ends in .jsonl, .csv or .parquet")
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{file}, row {number}: no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ConfigError(
+                    f"{file}, row {number}: wanted an object, got {line.strip()[:40]!r}"
+                )
+            yield row

@@ -1,0 +1,251 @@
+"""Is an answer right? Exact match and token F1 as the reading literature has them, and others.
+
+A scorer compares an answer with references, any of which will do. What a reference is depends on
+the scorer: an answer, a number, a pattern, a JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import string
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from turngym.config import StrictModel
+from turngym.errors import ConfigError
+from turngym.tasks.problem import FileWorld, JudgeResult, World
+
+UNKNOWN = "unknown"
+"""The right answer to a question that the corpus does not answer."""
+
+_UNKNOWN_FORMS = frozenset(
+    {"unknown", "unanswerable", "not known", "no answer", "cannot be answered", "not answerable"}
+)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+
+
+def normalize_answer(text: str) -> str:
+    """Return ``text`` in lower case, without punctuation, articles and superfluous blanks.
+
+    "The Pale-Harbour." becomes "paleharbour", "12,400" becomes "12400".
+
+    Source:
+        Rajpurkar et al. 2016, arXiv:1606.05250, evaluation script; the thousands are ours.
+    """
+    text = _THOUSANDS.sub("", text.casefold()).translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    """Return 1.0 when the normalised ``answer`` equals that of a reference, else 0.0."""
+    given = _canonical(answer)
+    return float(bool(given) and any(given == _canonical(one) for one in references))
+
+
+def token_f1(answer: str, references: Sequence[str]) -> float:
+    """Return the F1 of the words of ``answer`` (precision and recall), for the best reference.
+
+    ``2 p r / (p + r)`` over bags of normalised words. "unknown" and its like have no parts: they
+    match whole or not at all.
+
+    Returns:
+        In [0, 1]; 0 when either side has no words.
+    """
+    return max((_f1(_canonical(answer), _canonical(one)) for one in references), default=0.0)
+
+
+def contains_answer(text: str, answer: str) -> bool:
+    """Return True when the words of ``answer`` stand in ``text``, one after the other."""
+    needle = normalize_answer(answer)
+    return bool(needle) and f" {needle} " in f" {normalize_answer(text)} "
+
+
+def _canonical(text: str) -> str:
+    normal = normalize_answer(text)
+    return UNKNOWN if normal in _UNKNOWN_FORMS else normal
+
+
+def _f1(given: str, wanted: str) -> float:
+    if UNKNOWN in (given, wanted):
+        return float(given == wanted)
+    left, right = Counter(given.split()), Counter(wanted.split())
+    common = sum((left & right).values())
+    if common == 0:
+        return 0.0
+    precision, recall = common / left.total(), common / right.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+# Scorers as settings: ``type = "numeric"`` in a file, ``Numeric(relative=0.01)`` in Python.
+
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?")
+_MAX_CHARS = 10_000
+"""Of an answer that a pattern or a schema looks at."""
+
+
+class AnswerScorer(StrictModel, ABC):
+    """Compares an answer with references."""
+
+    is_answer: ClassVar[bool] = True
+    """A reference is an answer that is right."""
+
+    def score(self, answer: str | None, references: Sequence[str]) -> JudgeResult:
+        """Return what ``answer`` is worth by the best reference; 0 for none at all."""
+        if answer is None or not answer.strip():
+            return JudgeResult(score=0.0, evidence="no answer was given")
+        best = max(self.compare(answer, one) for one in references)
+        return JudgeResult(
+            score=best, evidence="" if best == 1 else f"{answer[:60]!r} is not right"
+        )
+
+    @abstractmethod
+    def compare(self, answer: str, reference: str) -> float:
+        """Return what ``answer`` is worth, in [0, 1]."""
+
+    def check(self, reference: str) -> None:
+        """Raise where nothing can be compared with ``reference``.
+
+        Raises:
+            ConfigError: With the reason.
+        """
+
+
+class Exact(AnswerScorer):
+    """1 where both are the same, letter case, punctuation and articles aside."""
+
+    type: Literal["exact"] = "exact"
+    normalized: bool = True
+    """False: character by character, blanks at both ends aside."""
+
+    def compare(self, answer: str, reference: str) -> float:
+        """Return 1 or 0."""
+        if self.normalized:
+            return exact_match(answer, [reference])
+        return float(answer.strip() == reference.strip())
+
+
+class F1(AnswerScorer):
+    """Token F1; see ``token_f1``."""
+
+    type: Literal["f1"] = "f1"
+
+    def compare(self, answer: str, reference: str) -> float:
+        """Return the F1 of words."""
+        return token_f1(answer, [reference])
+
+
+class Numeric(AnswerScorer):
+    """1 where the one number of the answer is near the reference.
+
+    ``|answer - reference| <= max(absolute, relative * |reference|)``
+    """
+
+    type: Literal["numeric"] = "numeric"
+    absolute: float = Field(default=1e-9, ge=0)
+    relative: float = Field(default=0.0, ge=0)
+
+    def compare(self, answer: str, reference: str) -> float:
+        """Return 1 or 0; 0 where the answer holds several numbers."""
+        found = {_number(text) for text in _NUMBER.findall(answer)}
+        near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
+        return float(len(found) == 1 and abs(found.pop() - wanted) <= near)
+
+    def check(self, reference: str) -> None:
+        """Raise where the reference is no finite number."""
+        if _NUMBER.fullmatch(reference.strip()) is None or not math.isfinite(_number(reference)):
+            raise ConfigError(f"wanted a number, got {reference[:40]!r}")
+
+
+class Pattern(AnswerScorer):
+    """1 where the whole answer matches the reference, a regular expression."""
+
+    is_answer = False
+    type: Literal["regex"] = "regex"
+    ignore_case: bool = True
+
+    def compare(self, answer: str, reference: str) -> float:
+        """Return 1 or 0."""
+        flags = re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)
+        return float(re.fullmatch(reference, answer[:_MAX_CHARS].strip(), flags) is not None)
+
+    def check(self, reference: str) -> None:
+        """Raise where the reference is no pattern."""
+        try:
+            re.compile(reference)
+        except re.error as error:
+            raise ConfigError(f"{reference[:40]!r} is no regular expression: {error}") from None
+
+
+class Schema(AnswerScorer):
+    """1 where the answer is JSON that the reference, a JSON Schema, allows."""
+
+    is_answer = False
+    type: Literal["json_schema"] = "json_schema"
+
+    def compare(self, answer: str, reference: str) -> float:
+        """Return 1 or 0."""
+        text = re.sub(r"^```\w*\n|\n```$", "", answer[:_MAX_CHARS].strip())
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return 0.0
+        return float(_validator(reference).is_valid(found))
+
+    def check(self, reference: str) -> None:
+        """Raise where the reference is no JSON Schema."""
+        from jsonschema.exceptions import SchemaError
+
+        try:
+            validator = _validator(reference)
+            validator.check_schema(validator.schema)
+        except (ValueError, SchemaError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"{reference[:40]!r} is no JSON Schema: {reason}") from None
+
+
+AnyScorer = Annotated[Exact | F1 | Numeric | Pattern | Schema, Field(discriminator="type")]
+
+
+def answered(scorer: AnswerScorer, *references: str) -> Callable[[World], Awaitable[JudgeResult]]:
+    """Return the part of a judge that scores what the agent answered."""
+
+    async def score(world: World) -> JudgeResult:
+        return scorer.score(world.answer, references)
+
+    return score
+
+
+def text_of(
+    path: str, scorer: AnswerScorer, *references: str
+) -> Callable[[FileWorld], Awaitable[JudgeResult]]:
+    """Return the part of a judge that scores what a file holds."""
+
+    async def score(world: FileWorld) -> JudgeResult:
+        data = await world.read(path)
+        found = scorer.score(None if data is None else data.decode("utf-8", "replace"), references)
+        return (
+            found
+            if found.score == 1
+            else JudgeResult(score=found.score, evidence=f"{path}: {found.evidence}")
+        )
+
+    return score
+
+
+def _number(text: str) -> float:
+    text = text.strip().replace(",", "")
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+def _validator(schema: str) -> Any:  # of jsonschema, which has no types
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
