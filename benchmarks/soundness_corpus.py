@@ -152,7 +152,8 @@ _JUDGES: Mapping[str, Any] = {
     "files are there": _comparing(lambda text, want: True),
     "files are not empty": _comparing(lambda text, want: bool(text.strip())),
     "first line only": _comparing(lambda text, want: text.split("\n")[0] == want.split("\n")[0]),
-    "number of lines": _comparing(lambda text, want: text.count("\n") == want.count("\n")),
+    "number of lines": _comparing(
+        lambda text, want: len(text.splitlines()) == len(want.splitlines())),
     "wanted among others": _comparing(
         lambda text, want: set(want.split()) <= set(text.split())),
     "letters only": _comparing(

@@ -27,6 +27,8 @@ _TESTS_COPIED = re.compile(
     r"^\s*(COPY|ADD)\s+.*\b(tests?|solution)\b", re.IGNORECASE | re.MULTILINE
 )
 _LOGS = ("/logs/verifier", "/logs/agent")
+_MOST_BYTES = 1 << 20
+"""Of one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a task folder; links are not followed."""
+    """Read a task folder; links are not followed, and of large files only the beginning is read."""
     found = {
-        str(one.relative_to(path)): one.read_bytes()
+        str(one.relative_to(path)): _beginning(one)
         for one in sorted(path.rglob("*"))
         if one.is_file() and not one.is_symlink() and ".git" not in one.relative_to(path).parts
     }
@@ -70,6 +72,11 @@ def read_folder(path: Path) -> Folder:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return Folder(path, found, {}, str(error))
     return Folder(path, found, config)
+
+
+def _beginning(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(_MOST_BYTES)
 
 
 def check_form(path: Path) -> CheckReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -64,3 +65,18 @@ def test_a_shared_verifier_and_a_root_agent_are_doubtful(tmp_path):
     (folder / "task.toml").write_text(text.replace('environment_mode = "separate"\n', ""))
     warned = [one.name for one in check_form(folder).results if one.status == "warn"]
     assert warned == ["static.shared-verifier", "static.root-agent"]
+
+
+def test_a_hostile_folder_is_read_and_nothing_of_it_is_run(tmp_path):
+    folder = folders.write("folder-sum", tmp_path)
+    mark = tmp_path / "mark"
+    script = f"#!/bin/bash\ntouch {mark}\n"
+    for name in ("tests/test.sh", "solution/solve.sh", "conftest.py", "environment/setup.py"):
+        (folder / name).write_text(script)
+    (folder / "environment" / "loop").symlink_to(folder)
+    with (folder / "environment" / "large.bin").open("wb") as file:
+        file.truncate(1 << 34)
+    os.mkfifo(folder / "environment" / "pipe")
+    report = check_form(folder)
+    assert len(report.results) == 19
+    assert not mark.exists()
