@@ -90,7 +90,7 @@ class EnvSubject:
         self._idle: SimpleQueue[AnyEnv] = SimpleQueue()
 
     def tasks(self, split: Split, limit: int | None) -> list[Task]:
-        """Return the first tasks of a split; None for all, of an endless one some."""
+        """Return the first tasks of a split, to a limit; None for all, of an endless one some."""
         with self._env() as env:
             return _tasks(env, split, limit)
 
@@ -100,13 +100,13 @@ class EnvSubject:
             return _is_endless(env, split)
 
     def task(self, split: Split, index: int) -> Task:
-        """Return one task."""
+        """Return one task of a split."""
         with self._env() as env:
             task: Task = env.get_wrapper_attr("task")(split, index)
             return task
 
     def play(self, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
-        """Play one episode; may be called from several threads at once."""
+        """Play the moves of one episode up to ``max_turns``; for several threads at once."""
         with self._env() as env:
             return play(env, task, moves, name=name, max_turns=max_turns)
 
@@ -165,7 +165,7 @@ class EnvSubject:
 
 
 def play(env: AnyEnv, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
-    """Play one episode of ``task``; what the environment raises is part of the result."""
+    """Play the moves of one episode of ``task``, up to ``max_turns``; errors are in the result."""
     started, texts, actions, reward = time.perf_counter(), list[str](), list[str](), 0.0
     refused, prompt, over, info = "", "", False, dict[str, Any]()
     found: dict[str, Any] = {}

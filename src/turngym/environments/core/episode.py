@@ -198,13 +198,21 @@ class EpisodeCore:
         raise ConfigError(f"environment {self.name!r} has no expert")
 
     def get_state(self) -> Any:
-        """Return a copy of the state, independent of the environment (not for ``replay``)."""
+        """Return a copy of the state, independent of the environment (not for ``replay``).
+
+        Raises:
+            SnapshotError: A subclass that has one must write it.
+        """
         raise SnapshotError(
             f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but get_state is missing"
         )
 
     def set_state(self, state: Any) -> None:
-        """Take over a copy of what ``get_state`` returned (not for ``replay``)."""
+        """Take over a copy of what ``get_state`` returned (not for ``replay``).
+
+        Raises:
+            SnapshotError: A subclass that has one must write it.
+        """
         raise SnapshotError(
             f"{self.name}: snapshot_kind is {self.snapshot_kind!r} but set_state is missing"
         )
@@ -218,7 +226,11 @@ class EpisodeCore:
 
     @property
     def current_task(self) -> Task:
-        """The task of the running episode."""
+        """The task of the running episode.
+
+        Raises:
+            ResetNeeded: There was none yet.
+        """
         if self._task is None:
             raise ResetNeeded(f"{self.name}: call reset before asking for the task")
         return self._task

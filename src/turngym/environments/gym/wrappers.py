@@ -45,7 +45,11 @@ def limited(env: EnvT, *limits: Limit) -> EnvT:
 
 
 def attach(env: EnvT, limits: Sequence[Limit]) -> EnvT:
-    """Return ``env`` with more limits, of which its spec knows already."""
+    """Return ``env`` with more limits, of which its spec knows already.
+
+    Raises:
+        ConfigError: A limit of tool calls is asked of what has none.
+    """
     inner = env.unwrapped
     core = inner.inner if isinstance(inner, GymFace) else inner
     if isinstance(core, EpisodeCore):

@@ -157,7 +157,7 @@ fi
 def write_harbor(
     folder: Path, file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> None:
-    """Write one of our tasks as a Harbor folder. Its judge is plain pytest, without our guards."""
+    """Write one of our tasks, in a style, as a Harbor folder; its judge is plain pytest."""
     from turngym.environments.swe.env import shown_tests  # it imports the sandbox
 
     folder.mkdir(parents=True, exist_ok=True)

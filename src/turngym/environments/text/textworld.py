@@ -390,7 +390,7 @@ def go_to(view: WorldView, room: str) -> str | None:
 
 
 def cook(view: WorldView, *, cookbook: str, has_read: bool) -> str:
-    """Return the next command of a cook who reads the recipe, prepares the meal and eats it."""
+    """Return the next command of a cook who reads the cookbook, prepares the meal and eats it."""
     meal = next((meal for meal, _ in view.facts["out"]), None)
     if meal is not None and view.holder(meal) == CARRIED:
         return f"eat {view.name(meal)}"

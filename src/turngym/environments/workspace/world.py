@@ -65,7 +65,7 @@ class StartWorld:
         timeout_s: float = 30.0,
         keep: Keep = "everything",
     ) -> Ran:
-        """Run a command where the agent will act."""
+        """Run a command where the agent will act; collect and keep as in ``FileWorld.run``."""
         for path, data in (files or {}).items():
             await self.sandbox.write_file(path, data, mode=0o755)
         result = await self.sandbox.exec(
