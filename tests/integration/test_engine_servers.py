@@ -15,6 +15,7 @@ from helpers import models, servers
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.preflight import check
@@ -263,6 +264,30 @@ async def test_a_request_that_is_refused_is_a_fault_of_its_episode(
     with pytest.raises(PolicyFault, match="token_ids"):
         await engine.open(0).generate([10**6], LONG)
     assert (await engine.open(1).generate([7], LONG)).token_ids
+
+
+def test_what_a_killed_run_left_in_memory_is_removed_and_what_lives_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_SHARED_MEMORY", tmp_path)
+    made = [handover.Handover(config(), models.model(), models.tokenizer()) for _ in range(2)]
+    killed, living = made
+    assert killed._lock is not None
+    killed._lock.close()  # as the kernel does for a process that is killed
+    third = handover.Handover(config(), models.model(), models.tokenizer())
+    assert sorted(tmp_path.iterdir()) == sorted([living.folder, third.folder])
+    living.close()
+    third.close()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_score_that_is_refused_takes_no_server_out(
+    served: tuple[str, LocalEngine], open_engine: Open
+) -> None:
+    engine = await open_engine([served[0]])
+    with pytest.raises(PolicyFault, match="of a context of"):
+        await engine.score([[1] * (CONTEXT + 5)])
+    assert engine.metrics()["engine/ejected"] == engine.metrics()["engine/retried_requests"] == 0
 
 
 def test_vllm_is_started_as_training_needs_it(tmp_path: Path) -> None:

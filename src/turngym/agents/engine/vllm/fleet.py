@@ -19,7 +19,7 @@ from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import Child
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
 from turngym.agents.engine.vllm.weights import Publication
-from turngym.errors import EnginesLost
+from turngym.errors import EnginesLost, PolicyFault
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Fleet:
                     async with asyncio.timeout(self._config.start_timeout_s):
                         await self._bring_up(member)
                 await self._until_needed(member)
-            except (ReplicaError, TimeoutError, OSError) as error:
+            except (ReplicaError, PolicyFault, TimeoutError, OSError) as error:
                 await self._failed(member, str(error) or "did not come up in time")
 
     async def _bring_up(self, member: Member) -> None:

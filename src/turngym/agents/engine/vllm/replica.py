@@ -107,10 +107,7 @@ class Replica:
             params["stop"] = list(sampling.stop)
         body = {"sampling_params": params, "cache_salt": salt, "return_token_ids": True}
         async with self._slots:
-            try:
-                answer = await self._generate(prompt, body)
-            except RequestRefused as error:
-                raise PolicyFault(str(error)) from error
+            answer = await self._generate(prompt, body)
         if answer.get("prompt_token_ids") != list(prompt):
             raise ReplicaError(f"{self.url}: read other tokens than it was sent")
         return self._sampled(answer, greedy=sampling.temperature == 0)
@@ -120,6 +117,7 @@ class Replica:
 
         Raises:
             ReplicaError: No whole answer came.
+            PolicyFault: The request itself is refused.
         """
         params = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         answer = await self._generate(ids, {"sampling_params": params})
@@ -188,7 +186,10 @@ class Replica:
 
     async def _generate(self, ids: Sequence[int], more: Mapping[str, Any]) -> dict[str, Any]:
         body = {"model": self.model, "token_ids": list(ids), **more}
-        return await self._send("POST", "/inference/v1/generate", body, self._timeout_s)
+        try:
+            return await self._send("POST", "/inference/v1/generate", body, self._timeout_s)
+        except RequestRefused as error:
+            raise PolicyFault(str(error)) from error
 
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float

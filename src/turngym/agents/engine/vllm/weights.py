@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import secrets
 import shutil
 import tempfile
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ _KEPT = 2
 """Newest publications that stay: a server may still be reading the one before."""
 _PROBE_TOKENS = 48
 _SHARED_MEMORY = Path("/dev/shm")
+_PREFIX, _LOCK = "turngym-weights-", "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,11 @@ class Handover:
         self, config: VllmEngineConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         self._dtype = getattr(torch, config.dtype)
-        self._is_ours = not config.folder
-        self.folder = Path(config.folder) if config.folder else _temporary_folder()
+        self._lock: TextIO | None = None
+        if config.folder:
+            self.folder = Path(config.folder)
+        else:
+            self.folder, self._lock = _temporary_folder()
         self._run = secrets.token_hex(4)
         self._count = 0
         self._files: list[Path] = []
@@ -134,9 +139,22 @@ class Handover:
         with suppress(OSError):
             for file in (*self._files, self.folder / f"seen-{self._run}"):
                 file.unlink(missing_ok=True)
-            shutil.rmtree(self.folder if self._is_ours else self.model_folder, ignore_errors=True)
+            shutil.rmtree(self.folder if self._lock else self.model_folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
 
 
-def _temporary_folder() -> Path:
-    memory = str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
-    return Path(tempfile.mkdtemp(prefix="turngym-weights-", dir=memory))
+def _temporary_folder() -> tuple[Path, TextIO]:
+    """Return a new folder in memory and the lock that keeps it; remove those that nothing keeps.
+
+    A run that was killed cannot remove its own, which may be as large as its model.
+    """
+    base = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    for old in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError), (old / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(old)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    lock = (folder / _LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return folder, lock
