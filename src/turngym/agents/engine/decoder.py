@@ -340,7 +340,11 @@ class ReplayDecoder:
         self._cached: list[tuple[int, int]] = []
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
-        """Copy new weights out of a state dict of the model."""
+        """Copy new weights out of a state dict of the model.
+
+        Raises:
+            KeyError: They are of another model.
+        """
         missing, unknown = self._model.load_state_dict(state, strict=False)
         # One name is enough for weights that share their memory.
         missing = sorted(set(missing) - set(getattr(self._model, "all_tied_weights_keys", ())))

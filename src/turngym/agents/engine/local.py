@@ -331,7 +331,7 @@ def build(
     context: int,
     max_sessions: int,
 ) -> LocalEngine:
-    """Return the engine of a run; the builder of ``LocalEngineConfig``."""
+    """Return ``context``'s engine for ``max_sessions``; the builder of ``LocalEngineConfig``."""
     return LocalEngine(model, tokenizer, context=context, max_sessions=max_sessions, config=config)
 
 

@@ -187,7 +187,11 @@ class GroundingEnv(DeviceEnv):
         return await super().begin(task)
 
     def open_device(self, task: Task) -> None:
-        """Choose an element of the split; there is no device, since nothing is carried out."""
+        """Choose an element of the split; there is no device, since nothing is carried out.
+
+        Raises:
+            EnvironmentFault: The split has none.
+        """
         assert self._capture is not None
         self._score = 0.0
         rng, self._shown = Random(task.seed), self._capture.view

@@ -178,7 +178,11 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         return [self.say("bash", command="ls -R"), *files, self.say("submit")]
 
     def expert_action(self) -> str:
-        """Return the script's next command, then ``submit``."""
+        """Return the script's next command, then ``submit``.
+
+        Raises:
+            ConfigError: A command cannot be said as a call.
+        """
         command = self._next()
         if command is None:
             return self.say("submit")

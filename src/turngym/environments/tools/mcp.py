@@ -73,7 +73,11 @@ class McpEnv(AsyncTurnEnv):
         self._calls: list[McpCall] = []
 
     async def begin(self, task: Task) -> Outcome:
-        """Connect anew and learn which tools there are."""
+        """Connect anew and learn which tools there are.
+
+        Raises:
+            ConfigError: A tool is missing.
+        """
         await self.close()
         self._calls = []
         self._connection = _Connection(self._server)

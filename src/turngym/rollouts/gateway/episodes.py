@@ -166,7 +166,7 @@ class EpisodeRecorder:
         error: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Trajectory:
-        """Return the episode."""
+        """Return the episode with its ``score``, ``error`` and ``metadata``."""
         notes = dict(self._scrubber.values(metadata or {}))
         if self._early:
             notes["reward_without_a_call"] = self._early
@@ -370,7 +370,7 @@ class Episodes:
         error: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Trajectory:
-        """End an episode, close its environment and write its trajectory; once only."""
+        """End an episode with ``score``, ``error``, ``metadata``, close and write it; once only."""
         if episode.ended is not None:
             return episode.ended
         self._open.pop(episode.name, None)

@@ -29,7 +29,9 @@ CHECK_TIMEOUT_S = 120.0
 class CheckContext:
     """What a check works with: a back end, what it claims, and sandboxes on demand."""
 
-    def __init__(self, backend: Backend, capabilities: Capabilities, make: Callable[[], Backend]):
+    def __init__(
+        self, backend: Backend, capabilities: Capabilities, make: Callable[[], Backend]
+    ) -> None:
         self.backend = backend
         self.capabilities = capabilities
         self.make = make

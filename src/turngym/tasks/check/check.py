@@ -73,7 +73,11 @@ def check_set(subject: Subject, *, limit: int | None = None) -> CheckReport:
 
 
 def openings(subject: Subject, tasks: Sequence[Task]) -> Iterator[Opening]:
-    """Yield how tasks begin, as many as a few seconds allow; train and test by turns."""
+    """Yield how tasks begin, as many as a few seconds allow; train and test by turns.
+
+    Raises:
+        Broken: A task cannot be begun.
+    """
     by_split = [[task for task in tasks if task.split == split] for split in SPLITS]
     started = time.perf_counter()
     for number in range(max(map(len, by_split))):

@@ -25,7 +25,7 @@ LEFT = (
 
 
 def answer_in_prompt(prompt: str, truth: str) -> str:
-    """Return where a prompt gives the answer away; "" where it does not, or offers a choice."""
+    """Return where a prompt gives ``truth`` away; "" where it does not, or offers a choice."""
     word = rf"(?<!\w){re.escape(truth.strip())}(?!\w)"
     if not truth.strip():
         return ""

@@ -109,7 +109,7 @@ def cheating_answers(prompt: str, right: str) -> dict[str, str]:
 
 
 def spoiled_answers(right: str, others: Sequence[str] = ()) -> dict[str, str]:
-    """Return answers near the ``right`` one that are wrong, by name."""
+    """Return answers near the ``right`` one, or among ``others``, that are wrong, by name."""
     found = {
         "letters and digits are others": right.translate(_OTHERS),
         "every number is another": re.sub(r"\d+", lambda m: f"{m[0]}7", right),

@@ -32,7 +32,7 @@ class Opening:
 
 
 def interval(successes: int, runs: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a rate; (0, 1) without runs."""
+    """Return Wilson's 95 % interval of a rate of ``successes``; (0, 1) without runs."""
     if not runs:
         return 0.0, 1.0
     rate, spread = successes / runs, _Z * _Z / runs
@@ -42,7 +42,11 @@ def interval(successes: int, runs: int) -> tuple[float, float]:
 
 
 def ids_differ(openings: Sequence[Opening]) -> Evidence:
-    """Refuse two tasks with one id."""
+    """Refuse two tasks with one id.
+
+    Raises:
+        Broken: There are.
+    """
     for id, count in Counter(one.id for one in openings).items():
         if count > 1:
             raise Broken(f"{count} tasks have the id {id!r}")
@@ -50,7 +54,12 @@ def ids_differ(openings: Sequence[Opening]) -> Evidence:
 
 
 def splits_are_disjoint(openings: Sequence[Opening]) -> Evidence:
-    """Refuse a problem that is in train and in test, however it is written."""
+    """Refuse a problem that is in train and in test, however it is written.
+
+    Raises:
+        Broken: There is one.
+        NotRun: Only one split has tasks.
+    """
     train, test = (by_problem(one for one in openings if one.split == split) for split in SPLITS)
     if not train or not test:
         raise NotRun("only one split has tasks")
@@ -69,6 +78,9 @@ def problems_are_distinct(openings: Sequence[Opening], *, is_endless: bool) -> E
 
     The number of those that were not met is estimated from how many were met once and twice (Chao
     1984): seen + once^2 / (2 * twice).
+
+    Raises:
+        Broken: It has.
     """
     found: dict[str, dict[str, float]] = {}
     for split in SPLITS:
@@ -88,7 +100,13 @@ def problems_are_distinct(openings: Sequence[Opening], *, is_endless: bool) -> E
 
 
 def answers_vary(openings: Sequence[Opening]) -> Evidence:
-    """Refuse a set in which one constant answer is mostly right."""
+    """Refuse a set in which one constant answer is mostly right.
+
+    Raises:
+        Broken: One is.
+        Doubtful: One is for many.
+        NotRun: Too few answers are known.
+    """
     found: dict[str, object] = {}
     for split in SPLITS:
         same = by_problem(one for one in openings if one.split == split)

@@ -87,13 +87,13 @@ class Subject(Protocol):
     name: str
 
     def tasks(self, split: Split, limit: int | None) -> list[Task]:
-        """Return the first tasks of a split; None for all, of an endless one some."""
+        """Return the first ``limit`` tasks of a split; None for all, of an endless one some."""
 
     def is_endless(self, split: Split) -> bool:
         """Say whether there is no end of its tasks."""
 
     def play(self, task: Task, moves: Moves, *, name: str, max_turns: int = 500) -> Played:
-        """Play one episode; may be called from several threads at once."""
+        """Play ``moves`` for at most ``max_turns``; may be called from several threads at once."""
 
     def expert_elsewhere(self, task: Task, *, hash_seed: int, clock_s: float) -> Played:
         """Play the expert in another process.

@@ -72,7 +72,7 @@ class Recipe:
 
 
 def check_base(image: str, where: str) -> bool:
-    """Return whether the base has a program ``python``.
+    """Return whether the base has a program ``python``; ``where`` names it in errors.
 
     Raises:
         ConfigError: Only a container engine has such an image.

@@ -209,7 +209,7 @@ def _as_new(table: dict[str, Any] | None, path: Path) -> None:
 
 
 def resolved(env: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return variables with ``${NAME}`` and ``${NAME:-default}`` taken from this process.
+    """Return variables of ``where`` with ``${NAME}`` and ``${NAME:-default}`` from this process.
 
     Raises:
         ConfigError: One is not set and has no default.

@@ -9,7 +9,7 @@ from turngym.tasks.problem import FileWorld, JudgeResult
 
 
 def passed(ok: bool, evidence: str) -> JudgeResult:
-    """Return 1, or 0 with the reason."""
+    """Return 1 where ``ok``, else 0, with the ``evidence``."""
     return JudgeResult(score=float(ok), evidence="" if ok else evidence)
 
 
@@ -50,7 +50,7 @@ class Output:
 
 
 def same_text(found: bytes | None, wanted: str | None) -> bool:
-    """Say whether a file is as wanted, blanks at the ends of lines and of the file aside."""
+    """Say whether ``found`` is as wanted, blanks at the ends of lines and of the file aside."""
     if found is None or wanted is None:
         return (found is None) == (wanted is None)
     return _plain(found.decode("utf-8", "replace")) == _plain(wanted)

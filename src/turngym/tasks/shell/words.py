@@ -55,7 +55,7 @@ Generator = Callable[[Random], EndState]
 
 
 def words(rng: Random, number: int) -> list[str]:
-    """Return so many different words."""
+    """Return this ``number`` of different words."""
     return rng.sample(WORDS, number)
 
 

@@ -186,7 +186,7 @@ def score(
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
 ) -> list[NDArray[np.float32]]:
-    """Return log-probs without gradient, one array [L] per sequence, 0 where the mask is False."""
+    """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks."""
     compute = compute_of(model)
     batches = micro_batches(
         token_ids,
@@ -246,7 +246,7 @@ def check_packing(model: PreTrainedModel) -> None:
 
 
 def hidden_states(body: nn.Module, batch: MicroBatch) -> Tensor:
-    """Return what stands behind each token after the last layer, [B, T, H], as it is computed."""
+    """Return what ``body`` has behind each token after the last layer, [B, T, H]."""
     with computing(body):
         output = body(input_ids=batch.token_ids_BT, use_cache=False, **_layout(batch))
     states_BTH: Tensor = output.last_hidden_state

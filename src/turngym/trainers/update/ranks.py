@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from turngym.trainers.update.forward import MicroBatch
-
 T = TypeVar("T")
+
+
+class _Batch(Protocol):
+    """A ``MicroBatch``; its file imports this one."""
+
+    @property
+    def is_filler(self) -> bool: ...
 
 
 class Ranks(Protocol):
@@ -79,7 +84,7 @@ def scorer_of(model: PreTrainedModel) -> Scorer:
     return score
 
 
-def backpropagate(total: Tensor, batch: MicroBatch, ranks: Ranks) -> None:
+def backpropagate(total: Tensor, batch: _Batch, ranks: Ranks) -> None:
     """Add the gradient of one micro-batch's loss.
 
     Args:

@@ -152,7 +152,11 @@ class VllmEngine:
     async def submit(
         self, session: VllmSession, new_ids: Sequence[int], sampling: Sampling
     ) -> Generation:
-        """Sample for ``session``; see its ``generate``."""
+        """Sample for ``session`` after ``new_ids``; see its ``generate``.
+
+        Raises:
+            PolicyFault: The engine is closed.
+        """
         if self._is_closed or session.closed:
             raise PolicyFault("engine: closed")
         work = asyncio.ensure_future(self._sample(session, new_ids, sampling))
@@ -282,7 +286,7 @@ class VllmSession:
         return found
 
     def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
-        """Append the tokens of an earlier turn; the next request has the seed after its own."""
+        """Append the tokens ``sampled`` in an earlier turn; the next request has the next seed."""
         self.ids.extend(token_ids)
         self._calls += 1
 
@@ -310,7 +314,7 @@ def build(
     context: int,
     max_sessions: int,
 ) -> VllmEngine:
-    """Return the engine of a run; the builder of ``VllmEngineConfig``."""
+    """Return ``context``'s engine for ``max_sessions``; the builder of ``VllmEngineConfig``."""
     return VllmEngine(config, model, tokenizer, context=context, max_sessions=max_sessions)
 
 

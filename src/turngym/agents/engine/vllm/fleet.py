@@ -107,7 +107,7 @@ class Fleet:
         )
 
     def suspect(self, member: Member, error: Exception) -> None:
-        """Send ``member`` nothing until it was looked at: it failed a request."""
+        """Send ``member`` nothing until it was looked at: a request failed with ``error``."""
         if member.serves is not None:
             logger.warning("engine %s: %s", member.replica.url, error)
             member.serves, member.cause = None, str(error)

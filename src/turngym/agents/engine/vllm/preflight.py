@@ -27,7 +27,7 @@ _ASK_VERSION = (
 
 
 def check(config: VllmEngineConfig, *, context: int) -> list[str]:
-    """Return what was found, a line for each server.
+    """Return what was found for ``context``, a line for each server.
 
     Raises:
         ConfigError: One server is not there, too old, not made for training, unlike the others, or

@@ -173,7 +173,7 @@ class Replica:
         return await self._send("GET", path, None, _CONTROL_S)
 
     async def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, and return the JSON object that answers it.
+        """Send ``body`` as a request, and return the JSON object that answers it.
 
         Raises:
             ReplicaError: No whole answer came, or a refusal.

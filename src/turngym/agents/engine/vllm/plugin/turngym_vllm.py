@@ -47,7 +47,11 @@ class FilesEngine(WeightTransferEngine[SeenFile, NewWeights]):  # type: ignore[m
     update_info_cls = NewWeights
 
     def init_transfer_engine(self, init_info: SeenFile) -> None:
-        """Make sure that the folder is the trainer's."""
+        """Make sure that the folder is the trainer's.
+
+        Raises:
+            ValueError: It is not.
+        """
         file = _below(init_info.name)
         if not file.is_file() or file.read_text() != init_info.text:
             raise ValueError(f"{file.parent}: does not hold what the trainer wrote there")
