@@ -159,7 +159,11 @@ class Numeric(AnswerScorer):
         return float(len(found) == 1 and abs(found.pop() - wanted) <= near)
 
     def check(self, reference: str) -> None:
-        """Raise where the reference is no finite number."""
+        """Raise where the reference is no finite number.
+
+        Raises:
+            ConfigError: It is none.
+        """
         if _NUMBER.fullmatch(reference.strip()) is None or not math.isfinite(_number(reference)):
             raise ConfigError(f"wanted a number, got {reference[:40]!r}")
 
@@ -177,7 +181,11 @@ class Pattern(AnswerScorer):
         return float(re.fullmatch(reference, answer[:_MAX_CHARS].strip(), flags) is not None)
 
     def check(self, reference: str) -> None:
-        """Raise where the reference is no pattern."""
+        """Raise where the reference is no pattern.
+
+        Raises:
+            ConfigError: It is none.
+        """
         try:
             re.compile(reference)
         except re.error as error:
@@ -200,7 +208,11 @@ class Schema(AnswerScorer):
         return float(_validator(reference).is_valid(found))
 
     def check(self, reference: str) -> None:
-        """Raise where the reference is no JSON Schema."""
+        """Raise where the reference is no JSON Schema.
+
+        Raises:
+            ConfigError: It is none.
+        """
         from jsonschema.exceptions import SchemaError
 
         try:
