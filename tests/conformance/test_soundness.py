@@ -81,6 +81,7 @@ def test_a_planted_defect_is_found(name, by, soundness):
         ("shell-sum_column--tests of the workspace", "statistical.adversarial_floor"),
         ("shell-json_field--first line only", "mutation.solution"),
         ("shell-sum_column--answer in the history", "runtime.oracle_containment"),
+        ("shell-sum_column--answer in a hidden file", "runtime.oracle_containment"),
         ("shell-sum_column--date in a script of the judge", "portability.clock"),
     ],
 )

@@ -11,9 +11,10 @@ from turngym.tasks.check.subject import Played
 _SAYS = r"(answer|solution|result|expected|correct|key|hint)\b.{0,20}"
 _MIN_LINE = 24
 _NAMES = (
-    "*answer*", "*solution*", "solve.sh", "*expected*", "*golden*", "*orac?e*", "*secret*",
-    "*.key", "*groundtruth*", "*ground_truth*",
+    "*answer*", "*solution*", "solve.sh", "*expected*", "*golden*", "*orac?e*", "*groundtruth*",
+    "*ground_truth*",
 )  # fmt: skip
+"""Of files that are no code: projects have modules with such names."""
 _SYSTEM = ("/proc", "/sys", "/usr", "/etc", "/var/lib", "/dev", "/lib", "/lib64", "/bin", "/sbin")
 _VARIABLE = r"^[A-Z_]*(ANSWER|SOLUTION|EXPECTED|GOLD|FLAG|ORACLE|GROUND_TRUTH|SECRET)[A-Z_]*=."
 LEFT = (
@@ -56,12 +57,13 @@ def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
     """
     names = " -o ".join(f"-iname {shlex.quote(name)}" for name in _NAMES)
     system = " -o ".join(f"-path {place}" for place in _SYSTEM)
-    files = f"find / -xdev \\( {system} \\) -prune -o -type f -readable"
+    files = f"find / \\( {system} \\) -prune -o -type f -readable"
     script = "\n".join(experts[0].actions) if experts else ""
     lines = [line.strip() for line in script.splitlines() if len(line.strip()) >= _MIN_LINE]
     patterns = " ".join(f"-e {shlex.quote(line)}" for line in lines[:5] if line[0] != "`")
     found = [
-        f"{files} \\( {names} \\) -size -256k -printf 'file %p\\n' 2>/dev/null | head -20",
+        f"{files} \\( {names} \\) -not -name '*.py' -size -256k -printf 'file %p\\n' "
+        "2>/dev/null | head -20",
         "for d in /tests /solution /verifier; do "
         '[ -n "$(ls -A $d 2>/dev/null)" ] && echo "file $d"; done',
         "(env; cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n') | "
