@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,12 +20,15 @@ from helpers.train_process import stop_at
 from turngym.agents.engine.local import LocalEngine
 from turngym.config import load_config, to_toml
 from turngym.errors import ConfigError
+from turngym.rollouts.scheduler.audit import audit
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.run import Run
+from turngym.trainers.selection.batches import Chosen
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.lora import full_state
+from turngym.types import TrajectoryGroup
 
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},
@@ -195,6 +199,77 @@ def test_no_decode_step_waits_for_credit(
     assert len(steps(tmp_path)) == 2
 
 
+class Straggler:
+    """Holds one step of one episode until a batch that satisfies a condition has been taken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, lease: int, step: int) -> None:
+        self.batches: list[Chosen] = []
+        self.until: Callable[[Chosen], bool] = lambda chosen: True
+        leases: list[Lease] = []
+        steps: Counter[Lease] = Counter()
+        old_reset, old_step, assign = Lease.reset, Lease.step, Run.assign_credit
+
+        def note(one: Lease, **options: Any) -> Any:
+            if type(one._pool) is EnvPool:  # of training, not of an evaluation
+                leases.append(one)
+            return old_reset(one, **options)
+
+        async def slowly(one: Lease, action: str) -> Any:
+            steps[one] += 1
+            is_slow = one in leases[lease : lease + 1] and steps[one] == step
+            while is_slow and not any(map(self.until, self.batches)):
+                await asyncio.sleep(0.001)
+            return await old_step(one, action)
+
+        async def see(run: Run, chosen: Chosen) -> Any:
+            self.batches.append(chosen)
+            return await assign(run, chosen)
+
+        monkeypatch.setattr(Lease, "reset", note)
+        monkeypatch.setattr(Lease, "step", slowly)
+        monkeypatch.setattr(Run, "assign_credit", see)
+
+    @property
+    def groups(self) -> list[TrajectoryGroup]:
+        """All groups that were trained on."""
+        return [group for chosen in self.batches for group in chosen.groups]
+
+
+def test_late_members_are_trained_beside_the_group_that_closed_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Straggler(monkeypatch, lease=3, step=1)
+    group = {"quorum": 3, "patience": 0.01, "late": "carry"}
+    rollout = {"staleness": 4, "groups_per_step": 1, "concurrency": 8, "group": group}
+    train(load_config(TrainConfig, [SETTINGS, {"rollout": rollout}]), tmp_path)
+    trained = [[t.num_sampled_tokens > 0 for t in one.trajectories] for one in slow.groups]
+    assert [True] * 3 in trained
+    assert [False] * 3 + [True] in trained
+    assert steps(tmp_path)[-1]["group/late_members"] >= 1
+    assert audit(tmp_path).problems == []
+
+
+def test_turns_of_an_episode_that_still_runs_are_trained_before_they_get_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Straggler(monkeypatch, lease=0, step=2)
+    slow.until = lambda chosen: any(map(is_partial, chosen.groups))
+    rollout = {"staleness": 1, "groups_per_step": 1, "group_size": 2, "stale": "train_partial"}
+    settings = {"algo": "ppo", "rollout": {**rollout, "concurrency": 6}}
+    train(load_config(TrainConfig, [SETTINGS, settings]), tmp_path)
+    [[part]] = [one.trajectories for one in slow.groups if is_partial(one)]
+    assert [turn.num_sampled_tokens > 0 for turn in part.turns] == [True]
+    rows = steps(tmp_path)
+    assert rows[-1]["lag/violations"] == 0
+    assert rows[-1]["group/partial"] == 1
+    assert audit(tmp_path).problems == []
+
+
+def is_partial(group: TrajectoryGroup) -> bool:
+    """Return whether a group is the first turns of one episode."""
+    return any(trajectory.metadata.get("partial") for trajectory in group.trajectories)
+
+
 @pytest.mark.parametrize("admission", ["ready_first", "in_order"])
 def test_in_turns_is_staleness_0_to_the_bit(tmp_path: Path, admission: str) -> None:
     shared = {"filter": {"spread": True, "max_rounds": 2}, "sampler": {"type": "thompson"}}
@@ -250,10 +325,14 @@ def test_prefixes_of_successes_are_played_and_never_trained(tmp_path: Path) -> N
     ("overrides", "message"),
     [
         (["algo=seeupo", "learner.num_minibatches=1"], "wanted rollout.mode='sync'"),
-        (["algo=ppo"], "wanted rollout.stale='drop' or"),
+        (["algo=grpo", "rollout.stale=train_partial"], "'group_relative' cannot judge"),
+        (["algo=archer", "algo.advantage.critic.bootstrap_truncated=false",
+          "learner.num_minibatches=1", "rollout.stale=train_partial"], "'archer' cannot judge"),
+        (["rollout.freshest=true"], "belong to admission='windowed'"),
         (["algo.loss.old_policy=current", "learner.num_minibatches=1",
           'algo.loss.correction={"weight": "none", "reject": []}'], "lets older weights sample"),
-        (["rollout.group.late=carry"], "Input should be 'drop'"),
+        (["rollout.group.late=carry", "rollout.staleness=0"], "staleness of 1 or more"),
+        (["rollout.group.late=carry", "rollout.mode=sync"], "staleness of 1 or more"),
         (["rollout.group.quorum=9"], "wanted group.quorum <= group_size, got 9 > 4"),
     ],
 )  # fmt: skip

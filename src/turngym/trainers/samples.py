@@ -104,7 +104,8 @@ def to_samples(
     samples, start = [], 0
     for segment in _segments(trajectory.turns):
         end = start + sum(turn.num_sampled_tokens for _, turn in segment)
-        samples.append(_sample(segment, advantages_M[start:end], index=index, group=group))
+        if end > start:
+            samples.append(_sample(segment, advantages_M[start:end], index=index, group=group))
         start = end
     return samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.scheduling import make_turn, member_of, open_group, trajectory_of
+from helpers.scheduling import make_turn, member_of, open_group
 from turngym.rollouts.scheduler.admission import partial_end, trained_turns, turn_version
 from turngym.rollouts.scheduler.config import (
     BudgetConfig,
@@ -12,7 +12,7 @@ from turngym.rollouts.scheduler.config import (
     GroupConfig,
     RetryConfig,
 )
-from turngym.rollouts.scheduler.groups import GroupStatistics, closes, is_usable, patience_left
+from turngym.rollouts.scheduler.groups import closes, is_usable, patience_left
 from turngym.rollouts.scheduler.metrics import list_schedule
 from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
 from turngym.rollouts.scheduler.running import Allowance
@@ -86,12 +86,6 @@ def test_a_group_that_lost_members_is_used_as_it_is_or_not_at_all() -> None:
     single = open_group(size=1)
     single.finished = [member_of(0)]
     assert is_usable(single, GroupConfig())
-
-
-def test_statistics_of_a_closed_group() -> None:
-    found = GroupStatistics.of([trajectory_of(reward) for reward in (1.0, 0.0, 1.0, 2.0)])
-    assert (found.count, found.mean_return) == (4, 1.0)
-    assert found.std_return == pytest.approx((2 / 3) ** 0.5)
 
 
 def test_faults_are_retried_up_to_the_limit() -> None:

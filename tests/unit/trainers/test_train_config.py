@@ -12,6 +12,7 @@ import pytest
 
 from turngym.config import StrictModel, load_config, to_toml, toml_files
 from turngym.errors import ConfigError
+from turngym.rollouts.scheduler.config import Capacity, InOrder, ReadyFirst, Windowed
 from turngym.trainers.settings.loss import PolicyGradient, PpoClip
 from turngym.trainers.settings.train import TrainConfig, recipes
 
@@ -185,3 +186,33 @@ def test_no_ratio_is_taken_between_engine_and_learner_of_other_rounding(place: s
         config(setting, behaviour)
     assert config(setting).algo.loss.old_policy == "proximal"
     assert config(behaviour).learner.dtype == "float32"
+
+
+def test_everything_that_the_scheduler_can_is_set_in_rollout() -> None:
+    settings = {
+        "group": {"quorum": 3, "patience": 2.0, "redundancy": 1, "late": "carry"},
+        "retry": {"max_tries": 7, "quarantine_after": 9},
+        "failures": {"window": 50, "fraction": 0.4},
+        "budget": {"max_turns": 9, "max_tokens": 99, "extra_turns": 2, "max_extensions": 3},
+        "deadlines": {"reset_s": 5.0, "act_s": 6.0, "step_s": 7.0, "close_s": 8.0},
+        "concurrency": 17,
+        "groups_per_step": 5,
+        "timeout_s": 70.0,
+        "interruption": "drain",
+        "oversampling": 1.5,
+        "buffer_groups": 99,
+        "watchdog_s": 33.0,
+        "keep_packed": 11,
+        "stale": "train_partial",
+    }
+    ahead = {"mode": "overlap", "admission": "windowed", "staleness": 3}
+    admission = {"type": "windowed", "staleness": 3, "pace": False, "freshest": True}
+    sources = ["demo", "algo=ppo", {"rollout": settings | ahead}]
+    both = ["rollout.pace=false", "rollout.freshest=true"]
+    schedule = load_config(TrainConfig, [*sources, *both]).rollout.schedule().model_dump()
+    # Barriers exist to be compared with.
+    assert settings.keys() | {"admission", "barrier"} == schedule.keys()
+    assert {name: schedule[name] for name in settings} == settings
+    assert schedule["admission"] == admission
+    kinds = (InOrder, ReadyFirst, Windowed, Capacity)
+    assert {name for kind in kinds for name in kind.model_fields} == admission.keys()

@@ -75,8 +75,8 @@ class GroupConfig(StrictModel):
     redundancy: int = Field(default=0, ge=0)
     """Attempts that are begun on top; the slowest are dropped. Favours short episodes."""
     late: LateAction = "carry"
-    """What becomes of attempts that end after their group closed: trained in a later step against
-    the closed group's statistics, or dropped."""
+    """What becomes of attempts that end after their group closed: trained in a later step, compared
+    with those it closed with, or dropped."""
 
 
 class RetryConfig(StrictModel):

@@ -11,7 +11,6 @@ from typing import Protocol
 from turngym.rollouts.scheduler.admission import Admission, Candidate, SchedulerLoad, trained_turns
 from turngym.rollouts.scheduler.config import SchedulerConfig
 from turngym.rollouts.scheduler.groups import (
-    GroupStatistics,
     Member,
     OpenGroup,
     ReadyGroup,
@@ -170,7 +169,7 @@ class GroupBuffer:
         if not is_usable(group, self._config.group):
             self._drop_group(group, group.finished, "group_failed")
             return
-        group.statistics = GroupStatistics.of([m.trajectory for m in group.finished])
+        group.siblings = tuple(member.trajectory for member in group.finished)
         ready = ReadyGroup(
             index=group.index,
             request=group.request,
@@ -201,7 +200,7 @@ class GroupBuffer:
             stored.pack()
 
     def _add_late(self, group: OpenGroup, member: Member) -> None:
-        if group.statistics is None:  # its group was dropped
+        if not group.siblings:  # its group was dropped
             self._drop_members(group.index, [member], "group_failed")
             return
         piece = ReadyGroup(
@@ -210,7 +209,7 @@ class GroupBuffer:
             members=(member,),
             start_version=group.start_version,
             kind="late",
-            statistics=group.statistics,
+            siblings=group.siblings,
         )
         self._stats.groups["late_members"] += 1
         if self._ledger is not None:
@@ -221,7 +220,7 @@ class GroupBuffer:
     def _drop_group(self, group: OpenGroup, members: Sequence[Member], reason: str) -> None:
         self._drop_members(group.index, members, reason)
         self._end_group(group.index, group.target, reason)
-        group.finished, group.statistics = [], None
+        group.finished, group.siblings = [], ()
         if group.waiting and self.runner is not None:
             self.runner.drop_members(group.index, sorted(group.waiting), reason)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -53,32 +52,6 @@ class SampleKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStatistics:
-    """Scores and returns of a group when it closed: what a late member is compared with."""
-
-    count: int
-    mean_score: float | None
-    """None when not all of them were scored."""
-    mean_return: float
-    std_return: float
-    """Sample standard deviation; 0 of one member."""
-
-    @classmethod
-    def of(cls, trajectories: Sequence[Trajectory]) -> Self:
-        """Return the statistics of ``trajectories``, at least one."""
-        returns = [t.episode_return for t in trajectories]
-        scores = [t.score for t in trajectories if t.score is not None]
-        count, mean = len(returns), sum(returns) / len(returns)
-        spread = sum((r - mean) ** 2 for r in returns) / max(1, count - 1)
-        return cls(
-            count=count,
-            mean_score=sum(scores) / count if len(scores) == count else None,
-            mean_return=mean,
-            std_return=math.sqrt(spread),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One episode of a group, with the turns of it that are trained on."""
 
@@ -122,8 +95,8 @@ class ReadyGroup:
     kind: GroupKind = "group"
     """``late``: one member that ended after its group closed. ``partial``: the first turns
     of an episode that still runs. ``replay``: from the hook of that name."""
-    statistics: GroupStatistics | None = None
-    """Of the group as it closed, for a late member."""
+    siblings: tuple[Trajectory, ...] = ()
+    """The episodes that its group closed with, for a late member to be compared with."""
 
     @property
     def group_id(self) -> str:
@@ -181,7 +154,8 @@ class OpenGroup:
     waiting: set[int] = field(default_factory=set)
     """Members that neither finished nor were dropped."""
     finished: list[Member] = field(default_factory=list)
-    statistics: GroupStatistics | None = None
+    siblings: tuple[Trajectory, ...] = ()
+    """Those it closed with, while late members run."""
     closed: bool = False
 
     @property

@@ -21,7 +21,6 @@ from turngym.rollouts.scheduler.dispatch import prefix_of
 from turngym.rollouts.scheduler.groups import (
     GroupKind,
     GroupRequest,
-    GroupStatistics,
     Member,
     OpenGroup,
     ReadyGroup,
@@ -32,6 +31,7 @@ from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_
 from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
 from turngym.rollouts.scheduler.running import QueuedEpisode
 from turngym.rollouts.scheduler.stored import StoredGroup, StoredMember, read_episode, read_turns
+from turngym.types import Trajectory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class _Reader:
         group = self._group(index)
         group.closed = True
         group.waiting = {row[0] for row in rows}
-        group.statistics = self._statistics(index)
+        group.siblings = self._siblings(index)
         return group, [self._job(group, *row[:2]) for row in rows]
 
     def _samples(self, index: int) -> list[tuple[int, int, str, int]]:
@@ -241,17 +241,18 @@ class _Reader:
             start_version=group.start_version,
             target=group.target if kind == "group" else None,
             kind=kind,
-            statistics=self._statistics(index) if kind == "late" else None,
+            siblings=self._siblings(index) if kind == "late" else (),
         )
 
-    def _statistics(self, index: int) -> GroupStatistics | None:
+    def _siblings(self, index: int) -> tuple[Trajectory, ...]:
         rows = self._db.execute(
             "SELECT s.member, s.retry FROM samples s JOIN tries a USING (grp, member, retry)"
-            " WHERE grp = ? AND NOT late AND a.tail IS NOT NULL",
+            " WHERE grp = ? AND NOT late AND s.state <> 'finished' AND a.tail IS NOT NULL"
+            " ORDER BY s.member",
             (index,),
         ).fetchall()
-        whole = [self._member(index, member, retry) for member, retry in rows]
-        return GroupStatistics.of([m.trajectory for m in whole]) if whole else None
+        keys = [(SampleKey(index, member), retry) for member, retry in rows]
+        return tuple(unpack_episode(read_episode(self._db, *key)) for key in keys)
 
     def _member(
         self,
@@ -364,6 +365,6 @@ def _stored(group: ReadyGroup) -> StoredGroup:
         start_version=group.start_version,
         target=group.target,
         kind=group.kind,
-        statistics=group.statistics,
+        siblings=group.siblings,
         closed=0,
     )

@@ -13,7 +13,6 @@ from turngym.rollouts.scheduler.admission import Candidate
 from turngym.rollouts.scheduler.groups import (
     GroupKind,
     GroupRequest,
-    GroupStatistics,
     Member,
     ReadyGroup,
     SampleKey,
@@ -60,7 +59,7 @@ class StoredGroup:
     start_version: int
     target: int | None
     kind: GroupKind
-    statistics: GroupStatistics | None
+    siblings: tuple[Trajectory, ...]
     closed: int
     """Order in which groups closed."""
     pinned: bool = False
@@ -102,7 +101,7 @@ def store(group: ReadyGroup, *, closed: int, pinned: bool = False) -> StoredGrou
         start_version=group.start_version,
         target=group.target,
         kind=group.kind,
-        statistics=group.statistics,
+        siblings=group.siblings,
         closed=closed,
         pinned=pinned,
     )
@@ -122,7 +121,7 @@ def fetch(stored: StoredGroup, read: ReadEpisode | None) -> ReadyGroup:
         start_version=stored.start_version,
         target=stored.target,
         kind=stored.kind,
-        statistics=stored.statistics,
+        siblings=stored.siblings,
     )
 
 
@@ -185,7 +184,8 @@ def read_episode(
         db: The ledger.
         key: The episode.
         retry: The try.
-        whole: It must have ended; else, if it did not, its turns so far are a truncated episode.
+        whole: It must have ended; else its turns are a truncated episode, as when they were trained
+            early.
 
     Raises:
         RecordError: It holds no such try.
@@ -195,7 +195,7 @@ def read_episode(
     row = db.execute(f"SELECT tail, policy_seed FROM tries {where}", place).fetchone()
     if row is None or (whole and row[0] is None):
         raise RecordError(f"ledger: holds no finished episode {key}, try {retry}")
-    tail = row[0] or _open_tail(db, key, row[1])
+    tail = row[0] if whole else _open_tail(db, key, row[1])
     return PackedEpisode(read_turns(db, key, retry), tail)
 
 

@@ -5,15 +5,16 @@ Axis letters: L token of an episode, T turn, M token of a text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turngym.errors import ConfigError
 from turngym.trainers.samples import IntArray
-from turngym.types import Trajectory
+from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,6 +52,32 @@ class Layout:
             action_T=end_T - sampled_T,
             end_T=end_T,
         )
+
+
+def trained_turns(groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return the episodes from their first turn on that is trained on, for a critic.
+
+    What a critic says of a turn depends on what follows. Turns before that, which are too old or
+    were trained early, are what the first one reads; an episode of them alone has no turn left.
+    """
+    return [
+        replace(group, trajectories=tuple(_without_head(t) for t in group.trajectories))
+        for group in groups
+    ]
+
+
+def _without_head(trajectory: Trajectory) -> Trajectory:
+    turns = trajectory.turns
+    head = list(takewhile(lambda turn: not turn.num_sampled_tokens, turns))
+    if not head:
+        return trajectory
+    rest = turns[len(head) :]
+    if rest:
+        starts = [n for n, turn in enumerate(turns[: len(head) + 1]) if turn.starts_segment]
+        read = turns[max(starts, default=0) : len(head) + 1]
+        first = replace(rest[0], spans=tuple(span for turn in read for span in turn.spans))
+        rest = (first, *rest[1:])
+    return replace(trajectory, turns=rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

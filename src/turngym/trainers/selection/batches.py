@@ -127,17 +127,26 @@ def chosen(groups: Sequence[ReadyGroup], extra: Sequence[ReadyGroup] = ()) -> Ch
 
     Args:
         groups: New groups, with at least one member each.
-        extra: What came from the hook ``replay``; it joins the new group of its number.
+        extra: Attempts of the past and late members, which join the new group of their number;
+            early turns of episodes that still run, and late members whose group was trained on
+            before, are groups of their own. The latter stand beside the attempts that their group
+            closed with, which are context.
     """
+    new = {group.index for group in groups}
     joining: dict[int, list[Member]] = {}
     imitated: list[Trajectory] = []
+    apart: list[TrajectoryGroup] = []
     for past in extra:
         if past.request.condition == IMITATED:
             imitated += past.trajectories
+        elif past.kind == "partial" or (past.kind == "late" and past.index not in new):
+            siblings = [replace(t, turns=as_context(t.turns)) for t in past.siblings]
+            alone = _as_group(past, ())
+            apart.append(replace(alone, trajectories=(*siblings, *alone.trajectories)))
         else:
             joining.setdefault(past.index, []).extend(past.members)
     made = [_as_group(group, joining.get(group.index, [])) for group in groups]
-    return Chosen(groups=tuple(made), imitated=tuple(imitated))
+    return Chosen(groups=(*made, *apart), imitated=tuple(imitated))
 
 
 def _as_group(group: ReadyGroup, past: Sequence[Member]) -> TrajectoryGroup:

@@ -34,8 +34,11 @@ class AdvantageSettings(StrictModel):
     """``module:Class`` of the ``CreditMethod``, called as ``Class(settings, algo, context)``."""
     keeps_groups: ClassVar[bool] = False
     """Samples belong to groups, which may be averaged, thinned out and conditioned as such."""
-    knows_partial_episodes: ClassVar[bool] = False
-    """Turns that are not trained on, such as a stale prefix, are context to it."""
+
+    @property
+    def judges_unfinished(self) -> bool:
+        """Whether a critic says what the state after an episode's first turns is worth."""
+        return False
 
     @property
     def components(self) -> frozenset[str]:

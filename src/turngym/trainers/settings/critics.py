@@ -54,6 +54,11 @@ class Gae(AdvantageSettings):
     critic: TokenValues = TokenValues()
 
     @property
+    def judges_unfinished(self) -> bool:
+        """A last state that is no end is worth what the critic says."""
+        return True
+
+    @property
     def components(self) -> frozenset[str]:
         """The rewards that are named."""
         return frozenset(self.rewards)
@@ -104,7 +109,20 @@ class UtteranceCritic(StrictModel):
     """Bootstrap from the smaller twin. False, as in the paper: each head from its own twin."""
 
 
-class Archer(AdvantageSettings):
+class OffPolicySettings(AdvantageSettings):
+    """What advantages share whose critic learns from a replay buffer."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    critic: UtteranceCritic = UtteranceCritic()
+
+    @property
+    def judges_unfinished(self) -> bool:
+        """Whether the critic knows that a state that is no end has a value."""
+        return self.critic.bootstrap_truncated
+
+
+class Archer(OffPolicySettings):
     """Hierarchical actor-critic: an off-policy critic of whole utterances says what each is worth.
 
     Source:
@@ -113,13 +131,11 @@ class Archer(AdvantageSettings):
     """
 
     builder: ClassVar[str] = "turngym.trainers.credit.critics.archer:ArcherCredit"
-    needs: ClassVar[frozenset[Need]] = frozenset()
 
     type: Literal["archer"]
     mode: Literal["online", "offline"] = "online"
     """``online``: policy gradient on on-policy actions. ``offline``: weighted imitation of replayed
     ones."""
-    critic: UtteranceCritic = UtteranceCritic()
     replay: bool = True
     """Ablation: False learns from the newest batch alone."""
     actor_turns: int = Field(default=256, ge=1)
@@ -137,7 +153,7 @@ class Archer(AdvantageSettings):
     """``offline``: no action weighs more."""
 
 
-class BestOfN(AdvantageSettings):
+class BestOfN(OffPolicySettings):
     """Imitate the best of N actions under an off-policy critic: on-policy ones, and the one played.
 
     An action that was cut off before its end token, or that is empty, has advantage 0. Whether an
@@ -149,10 +165,8 @@ class BestOfN(AdvantageSettings):
     """
 
     builder: ClassVar[str] = "turngym.trainers.credit.critics.best_of_n:BestOfNCredit"
-    needs: ClassVar[frozenset[Need]] = frozenset()
 
     type: Literal["best_of_n"]
-    critic: UtteranceCritic = UtteranceCritic()
     candidates: int = Field(default=8, ge=1)
     """N, the action that was played among them; 1 imitates played actions that did well."""
     actor_turns: int = Field(default=128, ge=1)

@@ -156,7 +156,6 @@ class GroupRelative(AdvantageSettings):
 
     builder: ClassVar[str] = "turngym.trainers.credit.group.group_relative:GroupRelativeCredit"
     keeps_groups: ClassVar[bool] = True
-    knows_partial_episodes: ClassVar[bool] = True
 
     type: Literal["group_relative"] = "group_relative"
     terms: tuple[Term, ...] = Field(default=(Term(),), min_length=1)

@@ -19,8 +19,10 @@ from turngym.agents.engine.config import (
 from turngym.config import StrictModel, toml_files
 from turngym.rollouts.scheduler.config import (
     GroupConfig,
+    LateAction,
     PlayConfig,
     SchedulerConfig,
+    StaleAction,
     check_schedule,
 )
 from turngym.trainers.settings.algo import AlgoConfig
@@ -99,8 +101,10 @@ class TrainedAgentConfig(PartsConfig):
 class TrainedGroupConfig(GroupConfig):
     """When a group that is trained on is complete."""
 
-    late: Literal["drop"] = "drop"
-    """No credit method compares a late member with the group that closed without it."""
+    late: LateAction = "drop"
+    """What becomes of attempts that end after their group closed: dropped, or ``carry``, trained in
+    a later step beside the attempts that it closed with, which are compared but not trained
+    again; overlapped runs alone have a later step that may train them."""
 
 
 class RolloutConfig(PlayConfig):
@@ -123,11 +127,19 @@ class RolloutConfig(PlayConfig):
     admission: Literal["in_order", "ready_first", "windowed", "capacity"] = "ready_first"
     """``overlap``: which episodes may begin, and which a step takes: those that were begun for it,
     whatever is ready first, what is inside a window, or as in AReaL."""
-    stale: Literal["mask_stale", "drop", "train"] = "mask_stale"
+    pace: bool = True
+    """``windowed``: begin no more than the window can consume."""
+    freshest: bool = False
+    """``windowed``: take the newest groups first."""
+    stale: StaleAction = "mask_stale"
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
-    dropped; or they are trained on, which lifts the bound."""
+    dropped; finished turns of an episode that still runs are trained just before they get too old,
+    which takes a critic; or all are trained on, which lifts the bound."""
     isolation: Literal["inline", "thread", "process"] = "inline"
     """Where environments that compute run; those that block get threads of their own."""
+    calls_at_once: int | None = Field(default=None, ge=1)
+    """Calls that run at a time, to environments that wait for something outside; None for eight on
+    each core, as is right for browsers, sandboxes and programs of this machine."""
 
     def schedule(self) -> SchedulerConfig:
         """Return these settings as the scheduler takes them: ``sync`` is in order, never stale."""
@@ -135,9 +147,10 @@ class RolloutConfig(PlayConfig):
         is_sync = self.mode == "sync"
         kind = "in_order" if is_sync else self.admission
         admission = {"type": kind, "staleness": 0 if is_sync else self.staleness}
-        return SchedulerConfig.model_validate(
-            {**shared, "admission": admission, "stale": self.stale}
-        )
+        if kind == "windowed":
+            admission |= {"pace": self.pace, "freshest": self.freshest}
+        stale = "mask_stale" if is_sync else self.stale
+        return SchedulerConfig.model_validate({**shared, "admission": admission, "stale": stale})
 
 
 class EvaluationConfig(StrictModel):
@@ -255,11 +268,6 @@ class TrainConfig(StrictModel):
             )
         return self
 
-    @model_validator(mode="after")
-    def _schedule_fits(self) -> Self:
-        check_schedule(self.rollout.schedule(), self.largest_group)
-        return self
-
     @property
     def reserved_tasks(self) -> int:
         """Train tasks of each environment that are kept for validation."""
@@ -318,8 +326,17 @@ class TrainConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _check_staleness_is_corrected(self) -> Self:
+    def _rollout_fits(self) -> Self:
         rollout, loss = self.rollout, self.algo.loss
+        check_schedule(rollout.schedule(), self.largest_group)
+        is_behind = rollout.mode == "overlap" and rollout.staleness > 0
+        if rollout.group.late == "carry" and not is_behind:
+            raise ValueError(
+                "rollout.group.late='carry' trains on attempts that end after their step: wanted "
+                "rollout.mode='overlap' with rollout.staleness of 1 or more"
+            )
+        if rollout.admission != "windowed" and (rollout.freshest or not rollout.pace):
+            raise ValueError("rollout.pace and rollout.freshest belong to admission='windowed'")
         if rollout.mode == "sync":
             return self
         if self.algo.advantage.updates_last_turn_first:
@@ -334,12 +351,11 @@ class TrainConfig(StrictModel):
                 f"{rollout.staleness} lets older weights sample: use 'proximal' or 'behaviour', or "
                 "set algo.loss.correction.weight"
             )
-        heads = rollout.stale == "mask_stale" and rollout.admission != "in_order"
-        if heads and not self.algo.advantage.knows_partial_episodes:
+        if rollout.stale == "train_partial" and not self.algo.advantage.judges_unfinished:
             raise ValueError(
-                "rollout.stale='mask_stale' leaves turns that are not trained on, which "
-                f"advantage.type={self.algo.advantage.type!r} does not know: wanted "
-                "rollout.stale='drop' or rollout.admission='in_order'"
+                "rollout.stale='train_partial' trains on episodes that have not ended, which "
+                f"advantage.type={self.algo.advantage.type!r} cannot judge: wanted "
+                "rollout.stale='mask_stale', or a method with a critic that bootstraps"
             )
         return self
 

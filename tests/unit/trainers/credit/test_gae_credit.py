@@ -15,6 +15,7 @@ from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.gae import GaeCredit
+from turngym.trainers.selection.prefixes import as_context
 from turngym.trainers.settings.critics import Gae
 from turngym.types import Message, StopReason
 
@@ -69,6 +70,24 @@ async def test_turns_and_tokens_are_discounted_as_steps_of_their_level() -> None
     both = await method("bilevel", turn_gamma=0.8, **settings).assign([group(attempt)])
     assert both.samples[0].advantages.tolist() == pytest.approx([0, 0, 0.2, 0.4, 0.8, 0, 0, 0.5, 1])
     assert [values.tolist() for values in by_turn.advantages] == [[0.5, 1.0]]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_turns_after_a_head_that_is_not_trained_are_judged_as_in_the_whole(
+    level: str,
+) -> None:
+    turns = [turn(1.0), turn(2.0, drawn=(5, 6, 7)), turn(3.0)]
+    whole, head = episode(turns), episode([*as_context(turns[:1]), *turns[1:]])
+    settings: dict[str, Any] = {"gamma": 0.9, "batch": None}
+    [all_of_it] = (await method(level, **settings).assign([group(whole)])).samples
+    lost = episode(as_context(turns), attempt=1)
+    credit = await method(level, **settings).assign([group(head, lost)])
+    [rest] = credit.samples
+    assert rest.token_ids.tolist() == all_of_it.token_ids.tolist()
+    assert rest.loss_mask.tolist() == [False] * 4 + all_of_it.loss_mask.tolist()[4:]
+    kept = rest.loss_mask
+    assert rest.advantages[kept] == pytest.approx(all_of_it.advantages[kept])
+    assert [values.size for values in credit.advantages] == [2]
 
 
 @pytest.mark.parametrize("level", LEVELS)

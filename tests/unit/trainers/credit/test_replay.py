@@ -15,6 +15,8 @@ from turngym.errors import CheckpointError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.values import final_prompt
+from turngym.trainers.credit.layout import trained_turns
+from turngym.trainers.selection.prefixes import as_context
 from turngym.types import Message, StopReason, Trajectory
 
 RENDERER = Renderer(models.tokenizer())
@@ -51,6 +53,21 @@ def test_a_rewritten_history_is_followed_into_its_new_text() -> None:
     rows = played(episode(turns))
     assert [row.state.tolist() for row in rows] == [[1, 2], [7, 8], [7, 8, 9, 4]]
     assert [row.next_state.tolist() for row in rows] == [[7, 8], [7, 8, 9, 4], []]
+
+
+def test_turns_that_are_not_trained_are_what_the_next_one_saw() -> None:
+    turns = [
+        turn(1.0, prompt=(1, 2), drawn=(3,)),
+        turn(prompt=(7, 8), drawn=(9,), starts_segment=True),
+        turn(prompt=(4,), drawn=(5,)),
+        turn(2.0, prompt=(6,), drawn=(2,)),
+    ]
+    head = episode([*as_context(turns[:2]), *turns[2:]])
+    [made] = trained_turns([group(head)])
+    rows, whole = played(*made.trajectories), played(episode(turns))
+    assert [row.state.tolist() for row in rows] == [row.state.tolist() for row in whole[2:]]
+    assert [row.mc_return for row in rows] == [row.mc_return for row in whole[2:]]
+    assert trained_turns([group(episode(turns))]) == [group(episode(turns))]
 
 
 def test_a_limit_is_not_an_end() -> None:

@@ -189,6 +189,38 @@ def test_a_prefix_is_context_and_its_rest_is_trained() -> None:
     assert sample.token_ids.tolist() == to_samples(whole, np.ones(6), index=0)[0].token_ids.tolist()
 
 
+def late(*, reward: float, closed_with: ReadyGroup) -> ReadyGroup:
+    made = member_of(attempt(reward, 9), 3)
+    return replace(closed_with, kind="late", members=(made,), siblings=closed_with.trajectories)
+
+
+def test_a_late_member_is_compared_with_those_that_were_in_time_and_trained_alone() -> None:
+    closed, other = ready([1, 0, 0], index=3), ready([1, 0], index=4)
+    _, alone = chosen([other], [late(reward=1.0, closed_with=closed)]).groups
+    credit = credit_of(algo("dr_grpo"), alone)
+    [sample] = credit.samples
+    assert credit.trajectories[sample.trajectory].policy_seed == 9
+    assert sample.advantages[sample.loss_mask] == pytest.approx(1 - 2 / 4)
+
+
+def test_a_late_member_joins_its_group_when_that_is_trained_in_the_same_step() -> None:
+    closed = ready([1, 0, 0], index=3)
+    [together] = chosen([closed], [late(reward=1.0, closed_with=closed)]).groups
+    credit = credit_of(algo("dr_grpo"), together)
+    values = [float(a[0]) for a in credit.advantages]
+    assert values == pytest.approx([0.5, -0.5, -0.5, 0.5])
+    assert len(credit.samples) == 4
+
+
+def test_early_turns_of_an_episode_are_a_group_of_their_own() -> None:
+    whole = ready([1, 0], index=3)
+    head = replace(whole.members[0], end_turn=1)
+    running = replace(whole, kind="partial", members=(head,))
+    groups = chosen([whole], [running]).groups
+    assert [len(g.trajectories) for g in groups] == [2, 1]
+    assert [t.num_sampled_tokens for t in groups[1].trajectories[0].turns] == [2, 0]
+
+
 def prefixer(**settings: object) -> Prefixer:
     return Prefixer(PrefixCondition.model_validate({"type": "prefix", "share": 1.0, **settings}))
 

@@ -17,6 +17,7 @@ from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
 from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
 from turngym.trainers.credit.group.normalize import scale_batch
+from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.critics import Gae
@@ -80,7 +81,7 @@ class GaeCredit:
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return what ``groups`` teach; no samples while the critic warms up."""
         is_ready = self._sources.is_ready
-        turns = TurnBatch.of(groups)
+        turns = TurnBatch.of(trained_turns(groups))
         rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
         if not is_ready or not turns.episodes:
             return Credit(samples=(), metrics=self._sources.metrics())

@@ -18,6 +18,7 @@ from turngym.seeding import derive_seed, generator
 from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
+from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
@@ -273,7 +274,7 @@ class ReplayedCritic:
         Raises:
             TrainingError: A reward is not finite, or a turn has no sampled tokens.
         """
-        turns = TurnBatch.of(groups)
+        turns = TurnBatch.of(trained_turns(groups))
         reward_N = self._sources.read(turns)["env"].values_N
         if not self._replay:
             self.buffer.clear()
