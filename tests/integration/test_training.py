@@ -18,6 +18,7 @@ import turngym
 from helpers.signals import SIGNALS, register_for_a_while
 from turngym.agents.chat.prompting import SummaryHistory
 from turngym.config import load_config
+from turngym.environments.gym.hosts import EnvHost
 from turngym.errors import MissingExtraError, TrainingError, UnknownNameError
 from turngym.records import read_trajectories
 from turngym.trainers.loop import train
@@ -167,6 +168,27 @@ def test_a_mix_of_environments_trains_and_evaluates(tmp_path: Path, mode: str) -
     assert len([name for name in names if name.startswith("validation/success/")]) == 3
     expert = read_trajectories(tmp_path / "trajectories" / "expert.jsonl")
     assert len({episode.env_id for episode in expert}) == 3
+
+
+def test_all_phases_hold_back_calls_to_environments_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, call = 0, 0, EnvHost._call
+
+    async def counted(host: EnvHost, name: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal running, most
+        is_played = name in ("reset", "step")
+        running += is_played
+        most = max(most, running)
+        try:
+            return await call(host, name, *args, **kwargs)
+        finally:
+            running -= is_played
+
+    monkeypatch.setattr(EnvHost, "_call", counted)
+    overrides = ["rollout.isolation=thread", "rollout.calls_at_once=3", "algo=grpo"]
+    assert train(config(SMALL, *overrides), tmp_path).updates == 2
+    assert most == 3
 
 
 def test_broken_episodes_are_masked_and_counted(tmp_path: Path) -> None:

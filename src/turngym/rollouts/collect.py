@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
 
 from turngym.agents.policy import Policy
-from turngym.environments.gym.hosts import AsyncEnv, InlineEnv, as_async
+from turngym.environments.gym.hosts import Isolation
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import AnyEnv, EpisodeSpec, KeepPicture
-from turngym.rollouts.scheduler.config import FailureConfig, RetryConfig, SchedulerConfig
+from turngym.rollouts.scheduler.config import (
+    DeadlineConfig,
+    FailureConfig,
+    RetryConfig,
+    SchedulerConfig,
+)
 from turngym.rollouts.scheduler.groups import GroupRequest, SampleKey, UniformSelection
-from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
 
 MakeEnv = Callable[[], AnyEnv]
-CALLS_PER_CORE = 8
-"""Calls to environments that wait for something outside that run at a time, for each core of the
-machine: more would only make all of them slow, and some too slow for their limits."""
 OnEpisode = Callable[[Trajectory, float], None]
 """Called with an episode that ended, and the seconds that it took."""
 
@@ -35,6 +33,9 @@ async def collect(
     concurrency: int,
     timeout_s: float | None = None,
     failures: FailureConfig | None = None,
+    deadlines: DeadlineConfig | None = None,
+    isolation: Isolation = "inline",
+    calls: int | None = None,
     on_episode: OnEpisode | None = None,
     keep_picture: KeepPicture | None = None,
 ) -> list[Trajectory]:
@@ -52,6 +53,10 @@ async def collect(
         concurrency: Episodes alive at once, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
         failures: When there are too many faults to go on; None for never.
+        deadlines: Seconds that one call may take; None for no limits.
+        isolation: Where environments run, as for ``EnvPool``.
+        calls: Calls to environments that wait for something outside, at a time; see
+            ``calls_at_once``.
         on_episode: Called after each episode, with the seconds that it took.
         keep_picture: Keeps the ``image`` of each observation.
 
@@ -72,9 +77,11 @@ async def collect(
             on_episode(trajectory, seconds)
 
     makers = make_env if isinstance(make_env, Mapping) else {specs[0].env_id: make_env}
-    turns = asyncio.Semaphore(CALLS_PER_CORE * (os.cpu_count() or 1))
+    deadlines, turns = deadlines or DeadlineConfig(), calls_at_once(calls)
     pools = {
-        env_id: _LazyPool(partial(_throttled, make, turns), size=concurrency)
+        env_id: _LazyPool(
+            make, size=concurrency, isolation=isolation, deadlines=deadlines, calls=turns
+        )
         for env_id, make in makers.items()
     }
     config = SchedulerConfig(
@@ -83,6 +90,7 @@ async def collect(
         retry=RetryConfig(max_tries=1),
         failures=failures or FailureConfig(fraction=1.0),
         timeout_s=timeout_s,
+        deadlines=deadlines,
         watchdog_s=None,
     )
     async with RolloutScheduler(
@@ -97,33 +105,6 @@ async def collect(
     ) as scheduler:
         await scheduler.take()
     return [found[number] for number in range(len(specs))]
-
-
-def _throttled(make_env: MakeEnv, turns: asyncio.Semaphore) -> AsyncEnv | _Throttled:
-    env = as_async(make_env)
-    return env if isinstance(env, InlineEnv) else _Throttled(env, turns)
-
-
-class _Throttled:
-    """An environment that waits for something outside, whose calls begin when it is their turn."""
-
-    def __init__(self, env: AsyncEnv, turns: asyncio.Semaphore) -> None:
-        self._env = env
-        self._turns = turns
-
-    async def reset(self, **kwargs: Any) -> Any:
-        async with self._turns:
-            return await self._env.reset(**kwargs)
-
-    async def step(self, action: str) -> Any:
-        async with self._turns:
-            return await self._env.step(action)
-
-    async def close(self) -> None:
-        await self._env.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
 
 
 class _LazyPool(EnvPool):

@@ -12,6 +12,7 @@ from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs
+from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.seeding import derive_seed
 from turngym.types import StopReason, TrajectoryGroup
 
@@ -156,6 +157,15 @@ async def test_siblings_of_a_broken_episode_are_unaffected(how, stop, concurrenc
     assert [m.score for m in fine] == [1.0] * 4
     assert list(TrajectoryGroup(group_id="one", trajectories=tuple(made)).usable) == fine
     assert all(m.score is None and m.error for m in made if m not in fine)
+
+
+async def test_a_call_that_takes_too_long_ends_its_episode_in_evaluations_too():
+    limits = DeadlineConfig(step_s=0.05)
+    made = await collect(
+        Maker(AsyncLadderEnv), Saying("break hang"), specs(2), concurrency=2, deadlines=limits
+    )
+    assert [m.stop_reason for m in made] == [StopReason.ERROR_ENV] * 2
+    assert "no answer within 0.05 s" in str(made[0].error)
 
 
 async def test_an_environment_that_broke_is_closed_and_replaced():

@@ -11,10 +11,12 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, make_ladder
+from turngym.environments.core.env import Outcome
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError, EnvironmentFault, UnknownNameError
 from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, Isolation
+from turngym.tasks.base import Task
 from turngym.trainers.settings.train import RolloutConfig
 
 HANG = "break hang"
@@ -48,6 +50,41 @@ async def test_a_broken_environment_is_replaced_and_closed() -> None:
     await pool.close()
     assert [env.closed for env in made] == [1, 1]
     assert pool.stats.replaced == 1
+
+
+class Counted(AsyncLadderEnv):
+    """Knows how many of its kind began an episode at one time."""
+
+    running = most = 0
+
+    async def begin(self, task: Task) -> Outcome:
+        """Take a while."""
+        Counted.running += 1
+        Counted.most = max(Counted.most, Counted.running)
+        await asyncio.sleep(0)
+        Counted.running -= 1
+        return await super().begin(task)
+
+
+async def test_calls_that_wait_for_something_outside_take_turns() -> None:
+    Counted.most = 0
+    pool = EnvPool(Counted, size=6, calls=asyncio.Semaphore(2))
+    leases = [await pool.lease() for _ in range(6)]
+    await asyncio.gather(*(lease.reset(seed=0) for lease in leases))
+    for lease in leases:
+        lease.release()
+    await pool.close()
+    assert Counted.most == 2
+
+
+async def test_what_computes_in_the_event_loop_waits_for_no_turn() -> None:
+    calls = asyncio.Semaphore(1)
+    await calls.acquire()
+    pool = EnvPool(LadderEnv, size=1, calls=calls)
+    lease = await pool.lease()
+    await lease.reset(seed=0)
+    lease.release()
+    await pool.close()
 
 
 async def test_no_more_than_size_are_lent_and_waiting_is_in_order() -> None:

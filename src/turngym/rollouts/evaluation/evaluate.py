@@ -9,12 +9,13 @@ from typing import Any, Self
 import numpy as np
 
 from turngym.agents.policy import Policy
+from turngym.environments.gym.hosts import Isolation
 from turngym.rollouts.collect import MakeEnv, collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.intervals import Interval, mean_interval, wilson_interval
 from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
-from turngym.rollouts.scheduler.config import FailureConfig
+from turngym.rollouts.scheduler.config import DeadlineConfig, FailureConfig
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
 
@@ -99,6 +100,9 @@ async def evaluate(
     attempts: int = 1,
     timeout_s: float | None = None,
     failures: FailureConfig | None = None,
+    deadlines: DeadlineConfig | None = None,
+    isolation: Isolation = "inline",
+    calls: int | None = None,
 ) -> list[Trajectory]:
     """Play every task ``attempts`` times; ``summarize`` turns the result into numbers.
 
@@ -112,6 +116,9 @@ async def evaluate(
         attempts: Episodes per task, 1 or more.
         timeout_s: Wall-clock limit of one episode in seconds.
         failures: When there are too many faults to go on; None for never.
+        deadlines: Seconds that one call may take; None for no limits.
+        isolation: Where environments run, as for ``EnvPool``.
+        calls: Calls to environments that wait for something outside, at a time; as for ``collect``.
 
     Returns:
         The trajectories in the order of ``tasks``, attempts of one task together.
@@ -120,7 +127,15 @@ async def evaluate(
         spec for task in tasks for spec in group_specs(env_id, task, seed=seed, group_size=attempts)
     ]
     return await collect(
-        make_env, policy, specs, concurrency=concurrency, timeout_s=timeout_s, failures=failures
+        make_env,
+        policy,
+        specs,
+        concurrency=concurrency,
+        timeout_s=timeout_s,
+        failures=failures,
+        deadlines=deadlines,
+        isolation=isolation,
+        calls=calls,
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -34,6 +36,9 @@ from turngym.rollouts.scheduler.config import DeadlineConfig
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+CALLS_PER_CORE = 8
+"""Calls to environments that wait for something outside that run at a time, for each core of the
+machine: more would only make all of them slow, and some too slow for their limits."""
 _CANCEL_S = 5.0
 """Seconds that a call has to end after it was cancelled."""
 _LOOK_S = 0.05
@@ -60,6 +65,11 @@ class PoolStats:
     """Environments that would not close in time."""
 
 
+def calls_at_once(count: int | None = None) -> asyncio.Semaphore:
+    """Return what lets ``count`` calls run at a time; None for ``CALLS_PER_CORE`` on each core."""
+    return asyncio.Semaphore(count or CALLS_PER_CORE * (os.cpu_count() or 1))
+
+
 class TooLate(EnvironmentFault):
     """A call did not answer within its deadline."""
 
@@ -79,6 +89,8 @@ class EnvPool:
         deadlines: Seconds that calls may take.
         spares: Environments kept ready besides those that are lent, so that replacing a broken one
             takes no time.
+        calls: Holds back calls to environments that do not compute in the event loop; it may be
+            shared with other pools. None lets all of them run.
 
     Raises:
         ConfigError: ``size`` or ``isolation`` is wrong.
@@ -92,6 +104,7 @@ class EnvPool:
         isolation: Isolation = "inline",
         deadlines: DeadlineConfig | None = None,
         spares: int = 0,
+        calls: asyncio.Semaphore | None = None,
     ) -> None:
         if size < 1:
             raise ConfigError(f"environment pool: size must be at least 1, got {size}")
@@ -102,6 +115,7 @@ class EnvPool:
         self._place: Isolation = isolation
         self.deadlines = deadlines or DeadlineConfig()
         self.stats = PoolStats()
+        self.calls = calls
         self._make_env = make_env
         self._spares = spares
         self._lent = 0
@@ -335,18 +349,24 @@ class Lease:
         self._released = False
         limits = pool.deadlines
         self._reset_s, self._step_s = limits.reset_s, limits.step_s
+        is_held_back = pool.calls is not None and not isinstance(env, InlineEnv)
+        self._turn: AbstractAsyncContextManager[None] = (
+            pool.calls if pool.calls is not None and is_held_back else nullcontext()
+        )
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Start an episode with ``options``, within the deadline for it."""
-        answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
-        return await (answer if limit is None else self._pool.within("reset", answer, limit))
+        async with self._turn:
+            answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
+            return await (answer if limit is None else self._pool.within("reset", answer, limit))
 
     async def step(self, action: str) -> Step:
         """Carry out one action, within the deadline for it."""
-        answer, limit = self._env.step(action), self._step_s
-        return await (answer if limit is None else self._pool.within("step", answer, limit))
+        async with self._turn:
+            answer, limit = self._env.step(action), self._step_s
+            return await (answer if limit is None else self._pool.within("step", answer, limit))
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""

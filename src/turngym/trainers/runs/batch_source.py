@@ -11,7 +11,7 @@ from typing import Any
 from turngym.errors import RecordError, TrainingError
 from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger
-from turngym.rollouts.scheduler.pool import EnvPool
+from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.trainers.credit.base import Credit
@@ -183,6 +183,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
     selection = RecordingSelection(
         run.selection, group_size=config.largest_group, most=rounds * schedule.groups_started
     )
+    calls = calls_at_once(config.rollout.calls_at_once)
     async with AsyncExitStack() as stack:
         ledger = None
         if config.rollout.mode == "overlap":
@@ -200,6 +201,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                     size=schedule.concurrency,
                     isolation=config.rollout.isolation,
                     deadlines=schedule.deadlines,
+                    calls=calls,
                 )
                 for env_id, make_env in runner.make_env.items()
             },

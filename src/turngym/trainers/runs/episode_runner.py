@@ -198,6 +198,9 @@ class EpisodeRunner:
             concurrency=rollout.concurrency,
             timeout_s=rollout.timeout_s,
             failures=failures,
+            deadlines=rollout.deadlines,
+            isolation=rollout.isolation,
+            calls=rollout.calls_at_once,
         )
 
     def _tasks(self, split: Split, count: int, *, first: int = 0) -> list[Task]:
