@@ -87,6 +87,8 @@ def _f1(given: str, wanted: str) -> float:
 # Scorers as settings: ``type = "numeric"`` in a file, ``Numeric(relative=0.01)`` in Python.
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?%?")
+_WITH_UNIT = re.compile(rf"(?:= ?|[$€£¥] ?)?({_NUMBER.pattern}) ?[A-Za-z°µ²³/]{{0,12}}\.?")
+"""A number and its unit, no sentence: "not 12" holds one number too."""
 _MAX_CHARS = 10_000
 """Of an answer that a pattern or a schema looks at."""
 
@@ -143,7 +145,7 @@ class F1(AnswerScorer):
 
 
 class Numeric(AnswerScorer):
-    """1 where the one number of the answer is near the reference.
+    """1 where the answer is a number, with or without a unit, near the reference.
 
     ``|answer - reference| <= max(absolute, relative * |reference|)``
     """
@@ -153,10 +155,11 @@ class Numeric(AnswerScorer):
     relative: float = Field(default=0.0, ge=0)
 
     def compare(self, answer: str, reference: str) -> float:
-        """Return 1 or 0; 0 where the answer holds several numbers."""
-        found = {_number(text) for text in _NUMBER.findall(answer)}
+        """Return 1 or 0; 0 where the answer says more than a number."""
+        if (found := _WITH_UNIT.fullmatch(answer.strip())) is None:
+            return 0.0
         near = max(self.absolute, self.relative * abs(wanted := _number(reference)))
-        return float(len(found) == 1 and abs(found.pop() - wanted) <= near)
+        return float(abs(_number(found[1]) - wanted) <= near)
 
     def check(self, reference: str) -> None:
         """Raise where the reference is no finite number.
