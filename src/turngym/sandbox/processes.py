@@ -204,7 +204,7 @@ class Session:
     that one command. Functions named like commands that this needs itself (eval, unset, declare,
     ...) are not kept, and neither is a state of more than 8 MB.
 
-    Belongs to one sandbox; `carried_to` continues it in a fork. One command at a time.
+    Belongs to one sandbox. One command at a time.
     """
 
     def __init__(self, sandbox: StatefulRunner, state: bytes = b"") -> None:
@@ -231,10 +231,6 @@ class Session:
         )  # fmt: skip
         self._state = _read_state(state) or self._state
         return result
-
-    def carried_to(self, sandbox: StatefulRunner) -> Session:
-        """Return a session of a fork of this one's sandbox, starting from the same state."""
-        return Session(sandbox, self._state)
 
 
 def _read_state(state: bytes) -> bytes:

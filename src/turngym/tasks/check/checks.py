@@ -27,11 +27,13 @@ from turngym.tasks.check.subject import (
     Subject,
     after_expert,
     as_expert,
+    by_chance,
     finish,
     giving,
     hand_in,
     running,
     silent,
+    visiting,
 )
 
 Check = Callable[[], Evidence]
@@ -246,7 +248,7 @@ class TaskChecks:
             answers = library.cheating_answers(prompt, self._right_answer() or "")
             moves += [(f"answer: {name}", giving(text)) for name, text in answers.items()]
         if "goto" in self._actions:
-            moves += [(f"goto {one.text}", _visiting(one.text)) for one in library.recipes("page")]
+            moves += [(f"goto {one.text}", visiting(one.text)) for one in library.recipes("page")]
         if not moves:
             raise NotRun("no cheat of the library fits a task without shell, answer or page")
         played = [one for one in self._all(moves) if not _did_nothing(one)]
@@ -296,7 +298,7 @@ class TaskChecks:
         while len(played) < _CHANCE_EPISODES:
             seed = derive_seed(0, "chance", len(played))
             name = f"chance, run {len(played) + 1}"
-            played.append(self._play(name, _by_chance(seed), max_turns=turns))
+            played.append(self._play(name, by_chance(seed), max_turns=turns))
             if time.perf_counter() - started > self._settings.chance_s and len(played) > 1:
                 break
         self._negatives += [one for one in played if not one.won]
@@ -486,23 +488,6 @@ def _must_lose(played: Sequence[Played], why: str, *, most: float = 0.0) -> Evid
         if one.fault:
             raise Doubtful(f"{one.name} breaks the sandbox instead of a 0: {one.fault}", **found)
     return found
-
-
-def _by_chance(seed: int) -> Moves:
-    def moves(seat: Seat) -> Iterator[str | None]:
-        rng = Random(seed)
-        while menu := seat.menu():
-            yield rng.choice(menu)
-
-    return moves
-
-
-def _visiting(address: str) -> Moves:
-    def moves(seat: Seat) -> Iterator[str | None]:
-        yield seat.say("goto", url=address)
-        yield finish(seat)
-
-    return moves
 
 
 def _did_nothing(played: Played) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 from turngym.tasks.base import Split, Task
@@ -166,5 +167,26 @@ def after_expert(before: str, after: str) -> Moves:
             yield action
         yield seat.say("bash", command=after)
         yield end
+
+    return moves
+
+
+def by_chance(seed: int) -> Moves:
+    """Return random choices from the menu, while there is one."""
+
+    def moves(seat: Seat) -> Iterator[str | None]:
+        rng = Random(seed)
+        while menu := seat.menu():
+            yield rng.choice(menu)
+
+    return moves
+
+
+def visiting(address: str) -> Moves:
+    """Return a visit to an address of the web, and the end."""
+
+    def moves(seat: Seat) -> Iterator[str | None]:
+        yield seat.say("goto", url=address)
+        yield finish(seat)
 
     return moves
