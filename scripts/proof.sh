@@ -19,6 +19,7 @@ outside      agents of others, installed from the registry and run unchanged thr
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
+ranks        two and three ranks of a learner equal one: every loss, whole runs, kills, resumes
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
 '
@@ -87,6 +88,7 @@ drill)
   need
   TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \
     tests/property/test_staleness_bound.py tests/integration/test_chaos_environment.py ;;
+ranks) need train lora; TURNGYM_RANKS=full tests tests/integration/test_ranks.py ;;
 damage) need train; TURNGYM_DAMAGE=full tests -s tests/integration/test_damage.py ;;
 wheel)
   need train

@@ -76,6 +76,17 @@ class SignalsEnv(TextGame):
         return MEANING[self.state.colours[min(self.state.shown, len(self.state.colours) - 1)]]
 
 
+class ToldSignalsEnv(SignalsEnv):
+    """The same game, with the true answer of its first light for who asks."""
+
+    name = "told-signals"
+
+    def opening_info(self) -> dict[str, Any]:
+        """Return the right answer to the first light, and itself as its wording."""
+        first = MEANING[self.state.colours[0]]
+        return {"ground_truth": first, "answer": first}
+
+
 class BrokenSignalsEnv(SignalsEnv):
     """The same game on a machine that breaks in every third problem."""
 

@@ -50,7 +50,11 @@ def train(
     """
     need_train_extra("'turngym train'")
     from turngym.config import load_config
+    from turngym.trainers.distributed.launch import launch, rank_here
+    from turngym.trainers.loop import obey
     from turngym.trainers.loop import train as run_training
+    from turngym.trainers.runs.build_run import check_devices
+    from turngym.trainers.runs.needs import check_needs
     from turngym.trainers.runs.run_folder import check_same_run, has_begun, read_settings
     from turngym.trainers.runs.settings_change import extends
     from turngym.trainers.settings.train import TrainConfig
@@ -60,13 +64,23 @@ def train(
     folder = _folder(sources or [], out)
     kept = [read_settings(folder)] if resume else []
     config = load_config(TrainConfig, [*kept, *(sources or [])])
+    rank = rank_here() if config.learner.ranks > 1 else 0
+    if rank:
+        obey(config)
+        return
     if (folder / "config.json").exists():
         check_same_run(folder, config)
         is_longer = extends(read_settings(folder), config.model_dump(mode="json"))
         if (folder / "summary.json").exists() and not is_longer:
             say(f"{folder}: this run is done; give it more run.steps, or choose another folder")
-        elif has_begun(folder):
+        elif has_begun(folder) and rank is not None:
             say(f"{folder}: resuming the run that is there")
+    if rank is None:
+        check_needs(config)
+        check_devices(config)
+        options = ["--resume"] * resume + ["--json"] * as_json
+        arguments = ["train", *(sources or []), "--out", str(folder), *options]
+        raise typer.Exit(launch(config.learner.ranks, arguments))
     with Watcher() as watcher:
         result = run_training(config, folder, progress=watcher)
     if as_json:

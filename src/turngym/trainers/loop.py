@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from turngym.agents.build import check_engine
 from turngym.errors import EnginesLost, Interrupted
 from turngym.rollouts.evaluation.evaluate import summarize
 from turngym.trainers.beside import Uncut
+from turngym.trainers.distributed.launch import check_size
 from turngym.trainers.runs.batch_source import open_batches, step_metrics
 from turngym.trainers.runs.build_run import build_run, check_devices
 from turngym.trainers.runs.interrupt import cancelled_by_signals
@@ -27,6 +28,9 @@ from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import FAILED_START
+
+if TYPE_CHECKING:
+    from turngym.trainers.distributed.group import Group
 
 
 def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = None) -> TrainResult:
@@ -52,18 +56,35 @@ def train(config: TrainConfig, out: str | Path, *, progress: Progress | None = N
     check_needs(config)
     check_devices(config)
     check_engine(config.engine, context=config.model.context)
-    with RunFolder(Path(out), config) as folder, _threads(config.run.torch_threads):
+    with (
+        _joined(config) as group,
+        RunFolder(Path(out), config) as folder,
+        _threads(config.run.torch_threads),
+    ):
         if not folder.summary.exists():
-            asyncio.run(_train(config, folder, progress or Silent()))
+            asyncio.run(_train(config, folder, progress or Silent(), group))
         return TrainResult.from_json(folder.path, folder.read_summary())
 
 
-async def _train(config: TrainConfig, folder: RunFolder, progress: Progress) -> None:
+def obey(config: TrainConfig) -> None:
+    """Be one of the ranks of a run, not the first, until the first one ends it.
+
+    Raises:
+        ConfigError: There are other processes than ``learner.ranks``.
+    """
+    with _joined(config) as group, _threads(config.run.torch_threads):
+        assert group is not None
+        group.obey()
+
+
+async def _train(
+    config: TrainConfig, folder: RunFolder, progress: Progress, group: Group | None
+) -> None:
     run: Run | None = None
     try:
         with cancelled_by_signals():
             progress.phase("expert episodes", None)
-            run = await build_run(config, folder)
+            run = await build_run(config, folder, group)
             await _imitate(run, progress)
             await _measure(run, "before", progress)
             await _reinforce(run, progress)
@@ -187,6 +208,22 @@ def _judge_start(run: Run, progress: Progress) -> None:
             "reinforcement will be slow. Try more warm_start.max_steps, a lower warm_start.lr or "
             "another seed"
         )
+
+
+@contextmanager
+def _joined(config: TrainConfig) -> Iterator[Group | None]:
+    """Join the other ranks for the block; None where there are none."""
+    check_size(config.learner.ranks)
+    if config.learner.ranks == 1:
+        yield None
+        return
+    from turngym.trainers.distributed.group import Group
+
+    group = Group(config.learner)
+    try:
+        yield group
+    finally:
+        group.close()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from turngym.errors import ConfigError
 DTYPES: dict[DtypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def device_of(wanted: DeviceName, *, setting: str) -> torch.device:
+def device_of(wanted: DeviceName, *, setting: str, number: int | None = None) -> torch.device:
     """Return the device that a setting names; ``auto`` is a GPU where torch finds one.
 
     Of several GPUs each process of a group on one node takes the one of its own number.
@@ -20,6 +20,7 @@ def device_of(wanted: DeviceName, *, setting: str) -> torch.device:
     Args:
         wanted: The setting.
         setting: Its full name, for the error.
+        number: Of the process on this node; None for what its launcher says.
 
     Raises:
         ConfigError: There is no GPU, or fewer than processes.
@@ -27,7 +28,7 @@ def device_of(wanted: DeviceName, *, setting: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and not count):
         return torch.device("cpu")
-    number = int(os.environ.get("LOCAL_RANK", "0"))
+    number = int(os.environ.get("LOCAL_RANK", "0")) if number is None else number
     if number >= count:
         found = f"finds {count or 'no'} GPU{'s' * (count > 1)}"
         here = f", and process {number} of this node wants one of its own" if number else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ from turngym.types import Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from turngym.trainers.distributed.group import Group
+
 logger = logging.getLogger(__name__)
 
 _TOKENIZER_EPISODES = 64
@@ -54,13 +57,20 @@ def check_devices(config: TrainConfig) -> None:
     Raises:
         ConfigError: One is not.
     """
-    device_of(config.learner.device, setting="learner.device")
+    is_rank = "WORLD_SIZE" in os.environ
+    last = None if is_rank else config.learner.ranks - 1
+    device_of(config.learner.device, setting="learner.device", number=last)
     if isinstance(config.engine, LocalEngineConfig):
         device_of(config.engine.device, setting="engine.device")
 
 
-async def build_run(config: TrainConfig, folder: RunFolder) -> Run:
+async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None = None) -> Run:
     """Return a run at its beginning, or where its newest checkpoint left it.
+
+    Args:
+        config: The settings.
+        folder: Where it is kept.
+        group: The ranks that train; None for this process alone.
 
     Raises:
         ConfigError: Environment or model do not exist, or do not fit.
@@ -69,13 +79,15 @@ async def build_run(config: TrainConfig, folder: RunFolder) -> Run:
     """
     runner = EpisodeRunner(config)
     try:
-        return await _open(config, folder, runner)
+        return await _open(config, folder, runner, group)
     except BaseException:
         runner.close()
         raise
 
 
-async def _open(config: TrainConfig, folder: RunFolder, runner: EpisodeRunner) -> Run:
+async def _open(
+    config: TrainConfig, folder: RunFolder, runner: EpisodeRunner, group: Group | None
+) -> Run:
     newest = latest_checkpoint(folder.checkpoints)
     checkpoint = None if newest is None else load_checkpoint(newest)
     state = _state_of(checkpoint, config)
@@ -94,9 +106,21 @@ async def _open(config: TrainConfig, folder: RunFolder, runner: EpisodeRunner) -
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")
         model = add_lora(model, config.model.lora_rank, seed=seed)
-    place(model, config.learner)
-    check_packing(model)
-    run = Run(config, folder, runner, tokenizer=tokenizer, model=model, engine=engine, state=state)
+    place(model, config.learner, move=group is None)
+    if group is None:
+        check_packing(model)
+    else:
+        group.check(model)
+    run = Run(
+        config,
+        folder,
+        runner,
+        tokenizer=tokenizer,
+        model=model,
+        engine=engine,
+        state=state,
+        group=group,
+    )
     try:
         if checkpoint is not None:
             await run.restore(checkpoint, episodes)

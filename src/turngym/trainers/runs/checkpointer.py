@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from turngym.agents.build import TRAINED_AS
 from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.errors import CheckpointError
 from turngym.trainers.runs.checkpoints import Checkpoint, save_checkpoint
-from turngym.trainers.runs.phases import Learning
+from turngym.trainers.runs.phases import SHARDS, Learning
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.runs.run_state import RunState
@@ -30,6 +31,10 @@ from turngym.trainers.update.lora import (
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from turngym.trainers.distributed.learner import ImitatorGroup
+
+    Trainer = Imitator | ImitatorGroup | Learning
 
 
 class Checkpointer:
@@ -61,7 +66,7 @@ class Checkpointer:
         self._model = model
         self._tokenizer = tokenizer
 
-    def save(self, trainer: Imitator | Learning | None, selection: Mapping[str, Any]) -> None:
+    def save(self, trainer: Trainer | None, selection: Mapping[str, Any]) -> None:
         """Write a checkpoint.
 
         Args:
@@ -74,7 +79,9 @@ class Checkpointer:
         state = self._state
         state.metrics_bytes, state.metrics_sha256 = self._log.mark()
         state.optimizer_steps = 0 if trainer is None else trainer.steps
-        tensors: dict[str, Mapping[str, Tensor]] = {}
+        tensors: dict[str, Mapping[str, Tensor]] = {} if trainer is None else trainer.tensors()
+        shards = trainer.learner if isinstance(trainer, Learning) else trainer
+        write_shards = getattr(shards, "write_shards", None)
         if is_adapted(self._model):
             tensors[ADAPTER] = adapter_state(self._model)
         step = state.warm_steps if state.phase == "warm_start" else state.step
@@ -86,13 +93,15 @@ class Checkpointer:
                 "config": self._config.model_dump(mode="json"),
                 "selection": selection,
             },
-            tensors=tensors if trainer is None else tensors | trainer.tensors(),
-            write_model=self._write_model,
+            tensors=tensors,
+            write_model=partial(self._write_model, write_shards),
             keep=self._config.run.keep_checkpoints,
         )
         self._folder.mark_logs(state.metrics_bytes, state.metrics_sha256)
 
-    def _write_model(self, path: Path) -> None:
+    def _write_model(self, write_shards: Callable[[Path], None] | None, path: Path) -> None:
+        if write_shards is not None:
+            write_shards(path.parent / SHARDS)
         save_merged(self._model, self._tokenizer, path)
         trained = self._config.agent.model_dump(mode="json") | {
             "max_new_tokens": self._config.rollout.max_new_tokens,

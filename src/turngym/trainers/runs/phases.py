@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from turngym.agents.build import prompting_of
@@ -20,12 +21,19 @@ from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.protocol import Learner
+from turngym.trainers.update.ranks import Scorer
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
+
+    from turngym.trainers.distributed.group import Group
+    from turngym.trainers.distributed.learner import ImitatorGroup
+
+SHARDS = "learner"
+"""Folder of a checkpoint in which ranks write their moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +69,40 @@ class Learning:
         Raises:
             CheckpointError: It lacks what training on needs.
         """
-        moments = checkpoint.tensors("optimizer")
         is_longer = state.phase != checkpoint.state["run"]["phase"]
-        if is_longer and not moments and state.metrics_sha256 is None:
+        if is_longer and not has_moments(checkpoint) and state.metrics_sha256 is None:
             raise CheckpointError(  # of an earlier version, which did not keep it to the end
                 f"{checkpoint.path}: holds no optimizer, so the run cannot be made longer"
             )
-        self.learner.load_state(moments, updates=state.step, steps=state.optimizer_steps)
-        if self.reference is not None:
+        if self.reference is not None:  # first: ranks begin with it as it is then
             load_own_state(self.reference, checkpoint.tensors("reference"))
+        restore_moments(self.learner, checkpoint, updates=state.step, steps=state.optimizer_steps)
         self.credit.load_state(checkpoint.tensors("credit"))
+
+
+def has_moments(checkpoint: Checkpoint) -> bool:
+    """Say whether a checkpoint holds an optimizer that has stepped."""
+    return (checkpoint.path / SHARDS).is_dir() or "optimizer.safetensors" in checkpoint.files
+
+
+def restore_moments(
+    trainer: Learner | Imitator | ImitatorGroup, checkpoint: Checkpoint, **counters: int
+) -> None:
+    """Give a trainer the moments of a checkpoint, which another number of ranks may have written.
+
+    Args:
+        trainer: Of one process, or of ranks.
+        checkpoint: Holds them, or none where no step was taken.
+        counters: As of its ``load_state``.
+
+    Raises:
+        CheckpointError: They cannot be read, or belong to another model.
+    """
+    folder = checkpoint.path / SHARDS
+    if folder.is_dir():
+        trainer.read_shards(folder, **counters)
+    else:
+        trainer.load_state(checkpoint.tensors("optimizer"), **counters)
 
 
 def begin_imitation(
@@ -80,7 +112,8 @@ def begin_imitation(
     episodes: Sequence[Trajectory],
     *,
     instructions: Mapping[str, str],
-) -> Imitator:
+    group: Group | None = None,
+) -> Imitator | ImitatorGroup:
     """Return what the warm start trains with.
 
     Args:
@@ -89,6 +122,7 @@ def begin_imitation(
         renderer: Encodes the episodes.
         episodes: Of the expert.
         instructions: By environment; none where the agent goes without.
+        group: The ranks that train; None for this process alone.
     """
     prompting = prompting_of(config.agent)
     system = {
@@ -97,7 +131,12 @@ def begin_imitation(
     }
     rendered = [renderer.render_episode(e, system[e.env_id]) for e in episodes]
     seed = derive_seed(config.run.seed, "warm_start")
-    return Imitator(model, rendered, config.warm_start, seed=seed)
+    make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
+    if group is None:
+        return make(model=model)
+    from turngym.trainers.distributed.learner import ImitatorGroup
+
+    return ImitatorGroup(group, make, {"model": model})
 
 
 def begin_learning(
@@ -107,6 +146,7 @@ def begin_learning(
     *,
     renderer: Renderer,
     sampling: Sampling,
+    group: Group | None = None,
 ) -> Learning:
     """Return what reinforcement trains with; the policy as it is now becomes the reference.
 
@@ -116,21 +156,22 @@ def begin_learning(
         engine: Samples fresh actions for credit methods that want some.
         renderer: Encodes conversations.
         sampling: How the episodes are sampled.
+        group: The ranks that train; None for this process alone.
     """
     reference = None
     if needs_reference(config.algo.loss, config.regularizer):
         reference = copy.deepcopy(model).requires_grad_(False)
     backward = config.algo.advantage.updates_last_turn_first
-    learner = (LastTurnFirstLearner if backward else TorchLearner)(
-        model,
-        config.learner,
-        config.algo.loss,
-        config.regularizer,
+    make = partial(
+        LastTurnFirstLearner if backward else TorchLearner,
+        config=config.learner,
+        loss=config.algo.loss,
+        regularizer=config.regularizer,
         temperature=config.rollout.temperature,
         seed=derive_seed(config.run.seed, "learner"),
-        reference=reference,
         total_updates=config.run.steps,
     )
+    learner, scorer = _learner(make, model, reference, group)
     context = CreditContext(
         model=model,
         renderer=renderer,
@@ -140,6 +181,23 @@ def begin_learning(
         max_sessions=config.rollout.concurrency,
         max_tokens=config.learner.microbatch_tokens,
         total_updates=config.run.steps,
+        scorer=scorer,
     )
     credit = build_credit(config.algo, context)
     return Learning(learner=learner, credit=credit, reference=reference)
+
+
+def _learner(
+    make: Callable[..., TorchLearner],
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    group: Group | None,
+) -> tuple[Learner, Scorer | None]:
+    """Return a learner, and what reaches its policy where ``model`` is not it."""
+    if group is None:
+        return make(model=model, reference=reference), None
+    from turngym.trainers.distributed.learner import LearnerGroup
+
+    models = {"model": model} | ({} if reference is None else {"reference": reference})
+    learner = LearnerGroup(group, make, models)
+    return learner, learner.score

@@ -18,7 +18,12 @@ from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.checkpointer import Checkpointer
 from turngym.trainers.runs.checkpoints import Checkpoint
 from turngym.trainers.runs.episode_runner import EpisodeRunner
-from turngym.trainers.runs.phases import Learning, begin_imitation, begin_learning
+from turngym.trainers.runs.phases import (
+    Learning,
+    begin_imitation,
+    begin_learning,
+    restore_moments,
+)
 from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.rollout_metrics import evaluation_metrics, success_by_env
 from turngym.trainers.runs.run_folder import RunFolder
@@ -36,6 +41,9 @@ from turngym.types import Trajectory, TrajectoryGroup
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from turngym.trainers.distributed.group import Group
+    from turngym.trainers.distributed.learner import ImitatorGroup
+
 
 class Run:
     """Everything one run holds. ``build_run`` makes it.
@@ -48,6 +56,7 @@ class Run:
         model: The policy that is trained, with adapters or without.
         engine: Samples tokens; made from the model without adapters.
         state: Where the run stands.
+        group: The ranks that train; None for this process alone.
     """
 
     def __init__(
@@ -60,13 +69,15 @@ class Run:
         model: PreTrainedModel,
         engine: TrainableEngine,
         state: RunState,
+        group: Group | None = None,
     ) -> None:
+        self._group = group
         self.config = config
         self.folder = folder
         self.runner = runner
         self.model = model
         self.state = state
-        self.imitator: Imitator | None = None
+        self.imitator: Imitator | ImitatorGroup | None = None
         self.learning: Learning | None = None
         self.selection = DataSelection(
             config.selection,
@@ -97,8 +108,8 @@ class Run:
 
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
-        learning = self.learning
-        weights = full_state(self.model) if learning is None else learning.learner.weights()
+        trainer = self.imitator if self.learning is None else self.learning.learner
+        weights = full_state(self.model) if trainer is None else trainer.weights()
         await self._engine.publish(weights, self.state.step)
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:
@@ -211,7 +222,7 @@ class Run:
             seconds=self.folder.seconds(),
         )
 
-    def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator:
+    def start_imitation(self, episodes: Sequence[Trajectory]) -> Imitator | ImitatorGroup:
         """Make what the warm start trains with."""
         self.imitator = begin_imitation(
             self.config,
@@ -219,6 +230,7 @@ class Run:
             self.renderer,
             episodes,
             instructions=self.runner.instructions,
+            group=self._group,
         )
         return self.imitator
 
@@ -231,6 +243,7 @@ class Run:
             self._engine,
             renderer=self.renderer,
             sampling=self.sampling,
+            group=self._group,
         )
         return self.learning
 
@@ -267,8 +280,8 @@ class Run:
         self._checkpointer.load_model(checkpoint)
         state = self.state
         if state.phase == "warm_start" and self.config.warm_start.imitates:
-            moments = checkpoint.tensors("optimizer")
-            self.start_imitation(episodes).load_state(moments, steps=state.optimizer_steps)
+            imitator = self.start_imitation(episodes)
+            restore_moments(imitator, checkpoint, steps=state.optimizer_steps)
         elif state.phase not in ("warm_start", "before"):
             self.start_learning().restore(checkpoint, state)
             if selection := checkpoint.state.get("selection"):

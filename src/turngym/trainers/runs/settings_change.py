@@ -8,8 +8,10 @@ from typing import Any
 
 from turngym.errors import ConfigError
 
-_KEPT_FREE = frozenset({"run.checkpoint_every", "run.keep_checkpoints", "run.tensorboard"})
-"""Settings on which no result depends."""
+_KEPT_FREE = frozenset(
+    {"run.checkpoint_every", "run.keep_checkpoints", "run.tensorboard", "learner.ranks"}
+)
+"""Settings on which no result depends, or by rounding only."""
 _MOST_LINES = 10
 _LONGEST_VALUE = 60
 

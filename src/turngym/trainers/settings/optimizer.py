@@ -43,6 +43,9 @@ class ComputeConfig(StrictModel):
 class LearnerConfig(OptimizerConfig, ComputeConfig):
     """How a batch of episodes changes the weights."""
 
+    ranks: int = Field(default=1, ge=1)
+    """Processes that share the weights and each batch, each with a GPU of its own where there are
+    GPUs. No result depends on it but by rounding."""
     num_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     num_minibatches: int = Field(default=1, ge=1)

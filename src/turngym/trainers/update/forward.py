@@ -147,9 +147,14 @@ def token_logprobs(
     return found
 
 
-def shard_calls(model: PreTrainedModel) -> str:
+def add_measure(model: PreTrainedModel) -> str:
     """Give a model the method through which ``token_logprobs`` reads it; return its name."""
-    setattr(plain_model(model), MEASURE, partial(_measure, model))
+
+    def measure(*args: Any) -> tuple[Tensor, Tensor]:
+        chosen, entropies = _measure(model, *args)
+        return chosen.clone(), entropies  # a view would lose the hooks that gather weights
+
+    setattr(plain_model(model), MEASURE, measure)
     return MEASURE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -413,6 +414,12 @@ class TorchLearner:
         """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
         self.updates = updates
         self.optimizer.load_state(tensors, steps=steps)
+
+    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
+        """Take over what the ranks of a learner wrote."""
+        from turngym.trainers.distributed.shards import read_shards
+
+        self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)
 
 
 def _with_solved_bounds(

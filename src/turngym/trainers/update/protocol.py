@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from turngym.trainers.samples import TrainingSample
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 class Learner(Protocol):
     """Changes the weights of a policy."""
 
-    updates: int
-    """Updates done; the version of the weights."""
+    @property
+    def updates(self) -> int:
+        """Updates done; the version of the weights."""
+        ...
 
     @property
     def steps(self) -> int:
@@ -46,4 +49,12 @@ class Learner(Protocol):
 
     def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
         """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
+        ...
+
+    def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
+        """Take over what the ranks of such a learner wrote, however many they were.
+
+        Raises:
+            CheckpointError: It cannot be read, or belongs to another model.
+        """
         ...

@@ -1,0 +1,152 @@
+"""One command that starts all ranks of a learner on this machine, and ends them together.
+
+Rank 0 is the command itself, with its output. When a rank ends early so do the others; a run loses
+no more by that than by ``kill -9``. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from turngym.errors import ConfigError, TrainingError
+
+_GRACE_S = 10.0
+"""For ranks to end by themselves."""
+_PIPE = "TURNGYM_LAUNCHER"
+
+
+def rank_here() -> int | None:
+    """Return the number of this process among the ranks; None where it is none of them.
+
+    It ends with its launcher from then on, and only rank 0 answers signals.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        return None
+    rank = int(os.environ["RANK"])
+    if pipe := os.environ.get(_PIPE):
+        threading.Thread(target=_end_with, args=(int(pipe), rank), daemon=True).start()
+    for number in (signal.SIGINT, signal.SIGTERM) if rank else ():
+        signal.signal(number, signal.SIG_IGN)
+    return rank
+
+
+def check_size(ranks: int) -> None:
+    """Make sure that this is one of ``ranks`` processes.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    found = os.environ.get("WORLD_SIZE", "1" if ranks == 1 else None)
+    if found is None:
+        raise ConfigError(
+            f"learner.ranks={ranks} wants a process for each rank: start it with 'turngym train', "
+            "or with torchrun"
+        )
+    if int(found) != ranks:
+        raise ConfigError(
+            f"learner.ranks={ranks}, and {found} processes were started: make them equal"
+        )
+
+
+def launch(ranks: int, arguments: Sequence[str]) -> int:
+    """Run ``turngym`` as ``ranks`` processes and return the exit code of the run.
+
+    SIGINT and SIGTERM go to rank 0, which saves the run.
+
+    Args:
+        ranks: How many.
+        arguments: Of the command line.
+
+    Raises:
+        TrainingError: A rank was killed, or ended without having said why.
+    """
+    reader, writer = os.pipe()  # closed by the end of this process, however it comes
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "turngym", *arguments],
+            env=os.environ | rank_environment(rank, ranks, port) | {_PIPE: str(reader)},
+            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stdin=None if rank == 0 else subprocess.DEVNULL,
+            pass_fds=[reader],
+            start_new_session=True,  # Ctrl-C is for rank 0 alone, once
+        )
+        for rank in range(ranks)
+    ]
+    os.close(reader)
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        processes[0].send_signal(number)
+
+    before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _wait(processes)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writer)
+
+
+def _end_with(pipe: int, rank: int) -> None:
+    """End this process when its launcher is gone; rank 0 in order, the others at once."""
+    os.read(pipe, 1)
+    if rank:
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait for all ranks, when one failed or rank 0 is done for a while only; return the code."""
+    ended: dict[int, int] = {}
+    """Codes of those that ended by themselves."""
+    until = float("inf")
+    while len(ended) < len(processes) and time.monotonic() < until:
+        time.sleep(0.05)
+        ended |= {rank: p.returncode for rank, p in enumerate(processes) if p.poll() is not None}
+        failed = any(ended.values())
+        if until == float("inf") and (failed or 0 in ended):
+            until = time.monotonic() + _GRACE_S * (not ended.get(0))
+            if failed:
+                processes[0].terminate()
+    for process in processes:
+        process.kill()
+        process.wait()
+    killed = [rank for rank, code in ended.items() if code < 0]
+    if not killed and ended.get(0):
+        return ended[0]  # it has said what is wrong
+    lost = killed or [rank for rank in range(len(processes)) if ended.get(rank)]
+    if not lost:
+        return 0 if 0 in ended else 1
+    code = ended[lost[0]]
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    raise TrainingError(
+        f"rank {lost[0]} of the learner {how}; the same command resumes the run from its newest "
+        "checkpoint"
+    )
+
+
+def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Return what torchrun would set."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,132 @@
+"""How a model reaches the other ranks, is spread over them, and comes back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+from turngym.errors import ConfigError
+from turngym.trainers.update.compute import compute_of, layers_of, plain_model
+from turngym.trainers.update.forward import add_measure
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedModel
+
+
+def check_shards(model: PreTrainedModel) -> None:
+    """Make sure that a model can be spread.
+
+    Raises:
+        ConfigError: It has no layers that ``transformers`` marks as such.
+    """
+    if not layers_of(plain_model(model)):
+        name = type(plain_model(model)).__name__
+        raise ConfigError(f"learner.ranks: {name} has no layers to spread; set learner.ranks=1")
+
+
+def shard(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+    """Spread the weights over ``mesh``, in place: each layer is whole only while it computes.
+
+    Embedding, norm and head stay float32 where layers compute in another precision.
+    """
+    compute, plain = compute_of(model), plain_model(model)
+    precision = MixedPrecisionPolicy()
+    if compute.dtype != torch.float32:
+        precision = MixedPrecisionPolicy(
+            param_dtype=compute.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+    for layer in layers_of(plain):
+        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+    # Else weights that were whole in a pass without gradient would be read again after a step.
+    fully_shard(plain, mesh=mesh, reshard_after_forward=True)
+    register_fsdp_forward_method(plain, add_measure(model))
+
+
+def gathered(model: PreTrainedModel, *, keep: bool) -> dict[str, Tensor]:
+    """Return the whole weights that are trained, by name, on the CPU; all ranks call it.
+
+    Args:
+        model: From ``shard``.
+        keep: Else nothing is returned, and of each weight no more than one is held at once.
+    """
+    found: dict[str, Tensor] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            whole: Tensor = _whole(weight.detach())
+            if keep:
+                found[name] = whole.cpu()
+    return found
+
+
+def take(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model that is not spread."""
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in weights.items():
+            own[name].copy_(weight)
+
+
+def without_weights(models: Mapping[str, PreTrainedModel]) -> bytes:
+    """Return models as bytes, without their weights."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(dict(models))
+    return buffer.getvalue()
+
+
+def empty_models(content: bytes) -> dict[str, PreTrainedModel]:
+    """Return what ``without_weights`` was given, with weights that are still to come."""
+    found: dict[str, PreTrainedModel] = _Unpickler(io.BytesIO(content)).load()
+    return found
+
+
+def broadcast(
+    models: Mapping[str, PreTrainedModel],
+    sources: Mapping[str, PreTrainedModel] | None,
+    group: Any,
+) -> None:
+    """Fill the weights of ``models`` on all ranks from ``sources``, which the first rank has."""
+    for key, model in models.items():
+        given = None if sources is None else dict(sources[key].named_parameters())
+        for name, weight in model.named_parameters():
+            if given is not None:
+                weight.data.copy_(given[name].data)
+            dist.broadcast(weight.data, src=0, group=group)
+
+
+def _whole(weight: Any) -> Any:
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves weights out; one that is used twice stays one."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> tuple[int, tuple[int, ...], torch.dtype, bool] | None:
+        if not isinstance(value, nn.Parameter):
+            return None
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        return number, tuple(value.shape), value.dtype, value.requires_grad
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
+        self._made: dict[int, nn.Parameter] = {}
+
+    def persistent_load(self, key: tuple[int, tuple[int, ...], torch.dtype, bool]) -> nn.Parameter:
+        number, shape, dtype, is_trained = key
+        if number not in self._made:
+            empty = torch.empty(shape, dtype=dtype)
+            self._made[number] = nn.Parameter(empty, requires_grad=is_trained)
+        return self._made[number]

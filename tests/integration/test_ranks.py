@@ -1,0 +1,272 @@
+"""A learner on several ranks is the learner on one, but for rounding; and it ends as one.
+
+``make proof PART=ranks`` (TURNGYM_RANKS=full) takes two and three ranks, every loss and more kills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.cli import COMMAND, SOURCE
+from helpers.rank_process import CASES, QUICK, learner_of, ranks, samples_of
+from turngym.cli.main import main
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.distributed.sharding import check_shards
+from turngym.trainers.loop import train
+from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.checkpoints import latest_checkpoint, load_checkpoint
+from turngym.trainers.settings.optimizer import ComputeConfig
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.compute import place
+
+PATHS = os.pathsep.join([SOURCE, str(Path(__file__).parents[1])])
+FULL = os.environ.get("TURNGYM_RANKS") == "full"
+SIZES = (2, 3) if FULL else (2,)
+NAMES = list(CASES if FULL else QUICK)
+ROUNDING = {"bfloat16": 2e-2}
+
+
+def said(number: int, *arguments: str | Path) -> Any:
+    """Return what rank 0 of a group says, which ends well."""
+    done = ranks(number, *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIZES)
+def test_ranks_change_nothing_but_rounding(number: int) -> None:
+    found = said(number, "compare", "imitation", *NAMES)
+    for name, case in found.items():
+        rounding = ROUNDING.get(name, 1e-4)
+        one, several = case["metrics"]
+        for wanted, given in zip(one, several, strict=True):
+            assert given.keys() == wanted.keys(), name
+            for key, value in wanted.items():
+                assert given[key] == pytest.approx(value, rel=rounding, abs=1e-6), (name, key)
+        assert case["apart"] < rounding * 10, name
+
+
+@pytest.mark.slow
+def test_moments_of_two_ranks_are_read_by_any_number(tmp_path: Path) -> None:
+    wanted = said(2, "write", tmp_path)
+    assert len(list((tmp_path / "learner").glob("*.distcp"))) == 2
+    _, model, make = learner_of("grpo")
+    model.load_state_dict(torch.load(tmp_path / "weights.pt"), strict=False)
+    alone = make(model=place(model, ComputeConfig(device="cpu")))
+    alone.read_shards(tmp_path / "learner", updates=2, steps=4)
+    torch.save(alone.state(), tmp_path / "whole.pt")
+    found = [alone.update(samples_of("grpo")), said(3, "read", tmp_path)]
+    (tmp_path / "whole.pt").unlink()
+    found += [said(3, "read", tmp_path)] if FULL else []
+    for given in found:
+        for key in ("train/loss", "train/grad_norm", "train/clip_fraction", "train/learning_rate"):
+            assert given[key] == pytest.approx(wanted[key], rel=1e-5, abs=1e-6), key
+
+
+# When a rank fails.
+
+
+@pytest.mark.slow
+def test_an_error_on_one_rank_is_known_to_all_before_they_wait_again() -> None:
+    found = said(2, "fail", "raise")
+    assert found["error"] == "rank 1 of the learner: ValueError: no such loss"
+    assert found["same"]
+    assert found["after"] == pytest.approx(found["after"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_within_a_step_ends_the_others() -> None:
+    began = time.monotonic()
+    done = ranks(2, "fail", "die")
+    assert done.returncode == 7
+    assert "a rank of the learner is gone" in json.loads(done.stdout)["error"]
+    assert time.monotonic() - began < 300  # and not the half hour after which a rank is stuck
+
+
+# Whole runs.
+
+RUN = """
+algo = "grpo"
+
+[env]
+id = "helpers.signals:ToldSignalsEnv"
+
+[model]
+hidden = 32
+layers = 2
+heads = 2
+context = 64
+vocab_size = 280
+
+[warm_start]
+episodes = 64
+max_steps = 60
+evaluate_every = 60
+lr = 3e-3
+target_success = 1.0
+
+[learner]
+lr = 1e-3
+num_minibatches = 1
+microbatch_tokens = 256
+
+[rollout]
+groups_per_step = 4
+group_size = 4
+max_new_tokens = 6
+
+[evaluation]
+every = 3
+validation_tasks = 6
+held_out_tasks = 6
+
+[run]
+steps = 3
+checkpoint_every = 1
+tensorboard = false
+"""
+METHODS = {
+    "igpo": ["algo=igpo"],
+    "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
+    "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
+}
+
+
+def run(out: Path, *settings: str, code: int = 0) -> list[dict[str, float]]:
+    """Train in processes of their own and return the metrics."""
+    done = turngym("train", recipe(out), *settings, "--out", out)
+    assert done.returncode == code, done.stderr
+    return read_metrics(out / "metrics.jsonl")
+
+
+def turngym(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": PATHS} | environment,
+        text=True,
+        capture_output=True,
+        timeout=900,
+        check=False,
+    )
+
+
+def recipe(out: Path) -> Path:
+    file = out.with_suffix(".toml")
+    file.write_text(RUN)
+    return file
+
+
+def assert_same(found: list[dict[str, float]], wanted: list[dict[str, float]]) -> None:
+    """Compare the metrics of two runs, of which one had other ranks."""
+    assert len(found) == len(wanted)
+    for given, row in zip(found, wanted, strict=True):
+        for key, value in row.items():
+            assert given[key] == pytest.approx(value, rel=2e-3, abs=2e-5), (row["step"], key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grpo", *METHODS] if FULL else ["igpo"])
+def test_a_whole_run_is_the_same_on_two_ranks(method: str, tmp_path: Path) -> None:
+    settings = METHODS.get(method, [])
+    wanted = run(tmp_path / "one", *settings)
+    assert any(abs(row.get("train/loss", 0.0)) > 0 for row in wanted)
+    for number in SIZES:
+        assert_same(run(tmp_path / f"{number}", *settings, f"learner.ranks={number}"), wanted)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Path) -> None:
+    out, settings = tmp_path / "killed", ["algo=igpo", "run.steps=4"]
+    wanted = run(tmp_path / "whole", *settings)
+    began = ["train", str(recipe(out)), *settings, "learner.ranks=2", "--out", str(out)]
+    process = subprocess.Popen(
+        [*COMMAND, *began],
+        env=os.environ | {"PYTHONPATH": PATHS},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_checkpoint(out, "train-2", process)
+    os.kill(rank_one_of(process.pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "rank 1 of the learner was ended by SIGKILL; the same command resumes" in errors
+    assert "Traceback" not in errors
+    newest = load_checkpoint(latest_checkpoint(out / "checkpoints") or out)
+    assert any(name.startswith("learner/") for name in newest.files)
+    # One and three ranks go on from it too.
+    for number in (2, 1, 3) if FULL else (1,):
+        copied = tmp_path / f"resumed-{number}"
+        subprocess.run(["cp", "-r", str(out), str(copied)], check=True)
+        assert_same(run(copied, *settings, f"learner.ranks={number}"), wanted)
+
+
+def wait_for_checkpoint(out: Path, label: str, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 600
+    while not any(path.name.endswith(label) for path in (out / "checkpoints").glob("0*")):
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def rank_one_of(launcher: int) -> int:
+    """Return the process that a launcher started as rank 1."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == launcher and b"RANK=1" in environment:
+            return int(folder.name)
+    raise AssertionError("no rank 1")
+
+
+# What is asked for in vain.
+
+
+def test_ranks_without_a_launcher_are_one_line(tmp_path: Path) -> None:
+    config = load_config(TrainConfig, ["demo", "learner.ranks=2"])
+    with pytest.raises(ConfigError, match="start it with 'turngym train', or with torchrun"):
+        train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("wanted", "started"), [(2, "1"), (2, "3"), (1, "2")])
+def test_another_number_of_processes_than_ranks_is_one_line(
+    wanted: int, started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", started)
+    config = load_config(TrainConfig, ["demo", f"learner.ranks={wanted}"])
+    line = f"^learner.ranks={wanted}, and {started} processes were started: make them equal$"
+    with pytest.raises(ConfigError, match=line):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_fewer_gpus_than_ranks_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert main(["train", "demo", "learner.ranks=3", "--out", str(tmp_path / "run")]) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "learner.device='auto': torch" in line
+    assert "finds 2 GPUs, and process 2 of this node wants one of its own" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_layers_to_spread_is_refused() -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match=r"^learner\.ranks: Linear has no layers to spread"):
+        check_shards(model)
