@@ -136,11 +136,7 @@ steps = 3
 checkpoint_every = 1
 tensorboard = false
 """
-METHODS = {
-    "igpo": ["algo=igpo"],
-    "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
-    "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
-}
+METHODS = {"igpo": ["algo=igpo"]}
 
 
 def run(out: Path, *settings: str, code: int = 0) -> list[dict[str, float]]:
