@@ -332,7 +332,7 @@ class QuizEnv(TaskSetEnv, TurnEnv):
         return Outcome(text=self.problem.prompt, info={"ground_truth": self.truth})
 
     def turn(self, action: Any) -> Outcome:
-        from turngym.environments.core.episode import finished
+        from turngym.environments.core.coroutines import finished
         from turngym.tasks.problem import judge
 
         @dataclass

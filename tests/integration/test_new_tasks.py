@@ -60,7 +60,7 @@ def test_what_new_writes_is_sound_and_short(
     assert "test_try_one.py" in written
     target = KINDS[kind][0].format(name="try_one")
     assert main(["check", "task", target, "--episodes", "1"]) == 0
-    assert "tasks are sound" in capsys.readouterr().out
+    assert f"{target}: sound" in capsys.readouterr().out
     assert main(["eval", target, "--agent", "expert", "--episodes", "1", "--json"]) == 0
     ((_, found),) = json.loads(capsys.readouterr().out).items()
     assert (found["episodes"], found["solved"]) == (1, 1)

@@ -81,7 +81,7 @@ def pip(venv: Path, *arguments: str) -> None:
 def requirements(wheel: Path, extras: tuple[str, ...]) -> set[str]:
     """Return every distribution that the wheel asks for, and that those ask for."""
     with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        (metadata,) = (n for n in archive.namelist() if re.fullmatch(r"turngym-[^/]*/METADATA", n))
         text = archive.read(metadata).decode()
     asked = re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)
     todo = [(Requirement(line), extras) for line in asked]

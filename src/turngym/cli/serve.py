@@ -63,8 +63,8 @@ def policy(
 ) -> None:
     """Serve a model from the local engine: chat completions, completions, token ids, log-probs.
 
-    With --weights a run trains with it as with vLLM. Those routes ask for no key: keep to 127.0.0.1
-    or a network of your own.
+    With --weights a run trains with it as with vLLM.
+    Those routes ask for no key: keep to 127.0.0.1 or a network of your own.
     """
     from turngym.agents.serving.policy_server import PolicyServer
     from turngym.agents.serving.run import bind, serve_until_signal, url_of
@@ -98,7 +98,7 @@ def engine(
     model: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model, as transformers saves.")],
     weights: Annotated[Path, typer.Option(help="engine.folder of the run that trains with it.")],
     python: Annotated[str, typer.Option(help="Interpreter of vLLM's environment.")] = "python3",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
     context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
