@@ -144,15 +144,18 @@ class BrowserHost(SharedResource):
     async def kill(self) -> None:
         """Kill the browser process, as a crash would. For drills."""
         browser = self._browser
-        if browser is None:
+        if browser is None or not browser.is_connected():
             return
 
-        async def crash() -> None:
-            session = await browser.new_browser_cdp_session()
-            await session.send("Browser.crash")
-
-        with suppress(Exception):  # the answer never comes
-            await asyncio.wait_for(crash(), 1.0)
+        gone = asyncio.Event()
+        browser.once("disconnected", lambda _: gone.set())
+        session = await browser.new_browser_cdp_session()
+        crash = asyncio.ensure_future(session.send("Browser.crash"))  # the answer never comes
+        try:
+            await asyncio.wait_for(gone.wait(), 60.0)
+        finally:
+            crash.cancel()
+            await asyncio.gather(crash, return_exceptions=True)
 
     async def _ready(self) -> Browser:
         if self._starting is None:
