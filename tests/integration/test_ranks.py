@@ -250,6 +250,12 @@ def test_another_number_of_processes_than_ranks_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_method_with_a_critic_is_refused_on_several_ranks() -> None:
+    line = "learner.ranks=2 is not shown to equal one rank for methods with a critic"
+    with pytest.raises(ConfigError, match=line):
+        load_config(TrainConfig, ["demo", "algo=archer", "learner.ranks=2"])
+
+
 def test_fewer_gpus_than_ranks_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
