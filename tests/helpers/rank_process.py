@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from helpers import models
+from helpers.cli import SOURCE
 from helpers.samples import random_samples
 from turngym.agents.engine.models import add_lora
 from turngym.agents.rendering import RenderedEpisode
@@ -73,10 +74,11 @@ EPISODES = [
 def ranks(number: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run this program as ``number`` ranks; return what rank 0 printed, and the worst exit code."""
     port = free_port()
+    paths = os.pathsep.join([SOURCE, str(Path(__file__).parents[1])])
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "helpers.rank_process", *map(str, arguments)],
-            env=os.environ | rank_environment(rank, number, port),
+            env=os.environ | {"PYTHONPATH": paths} | rank_environment(rank, number, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
