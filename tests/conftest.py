@@ -12,11 +12,16 @@ Where one of them is missing the test is skipped. Every such skip is listed at t
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
+import gymnasium
 import pytest
 from hypothesis import settings
 
+from turngym import registry
 from turngym.registry import find_program
 
 # Before anything imports torch or a hub client.
@@ -94,3 +99,18 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Return the reason of a skip, without the location and the word before it."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in an empty folder; what is registered and imported there is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    games, modules = dict(gymnasium.registry), set(sys.modules)
+    yield tmp_path
+    gymnasium.registry.clear()
+    gymnasium.registry.update(games)
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(tmp_path):
+            del sys.modules[name]

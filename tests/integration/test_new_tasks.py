@@ -7,14 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import gymnasium
 import pytest
 
 from helpers.cli import TINY_RUN
-from turngym import registry
 from turngym.cli.main import main
 from turngym.cli.new import KINDS
 from turngym.environments.web.chromium import NEED
@@ -25,21 +22,6 @@ MOST_LINES = {"game": 30, "shell": 30, "questions": 10, "page": 30, "harbor": 0,
 NEEDS = {
     "shell": ("bwrap",), "harbor": ("bwrap",), "package": ("bwrap",), "page": ("playwright", NEED),
 }  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in an empty folder; what is registered and imported there is forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    games, modules = dict(gymnasium.registry), set(sys.modules)
-    yield tmp_path
-    gymnasium.registry.clear()
-    gymnasium.registry.update(games)
-    for name in set(sys.modules) - modules:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(tmp_path):
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize(

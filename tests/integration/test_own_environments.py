@@ -7,11 +7,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 
 import turngym
@@ -61,21 +59,6 @@ REGISTER = (
     "\nfrom turngym import register\n"
     'register("lab/{name}-v0", f"{{__name__}}:{name}", family="lab", max_turns=2)\n'
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in an empty folder; what is registered and imported there is forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    games, modules = dict(gymnasium.registry), set(sys.modules)
-    yield tmp_path
-    gymnasium.registry.clear()
-    gymnasium.registry.update(games)
-    for name in set(sys.modules) - modules:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and Path(file).is_relative_to(tmp_path):
-            del sys.modules[name]
 
 
 def write(path: Path, *names: str, registers: bool = False) -> None:

@@ -117,17 +117,13 @@ class _Layer:
 
         qkv = [f"self_attn.{name}_proj" for name in "qkv"]
         gate_up = ["mlp.gate_proj", "mlp.up_proj"]
-        self.norm_in, self.norm_mlp = (
-            _clone(get("input_layernorm.weight")),
-            _clone(get("post_attention_layernorm.weight")),
-        )
+        self.norm_in = _clone(get("input_layernorm.weight"))
+        self.norm_mlp = _clone(get("post_attention_layernorm.weight"))
         self.qkv, self.qkv_bias = fuse(qkv, "weight"), fuse(qkv, "bias")
         self.out = _clone(get("self_attn.o_proj.weight"))
         self.out_bias = _clone(get("self_attn.o_proj.bias"))
-        self.q_norm, self.k_norm = (
-            _clone(get("self_attn.q_norm.weight")),
-            _clone(get("self_attn.k_norm.weight")),
-        )
+        self.q_norm = _clone(get("self_attn.q_norm.weight"))
+        self.k_norm = _clone(get("self_attn.k_norm.weight"))
         self.gate_up, self.gate_up_bias = fuse(gate_up, "weight"), fuse(gate_up, "bias")
         self.down = _clone(get("mlp.down_proj.weight"))
         self.down_bias = _clone(get("mlp.down_proj.bias"))

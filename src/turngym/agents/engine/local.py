@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 from turngym.agents.engine.config import LocalEngineConfig
 from turngym.agents.engine.decoder import Decoder, make_decoder
 from turngym.agents.engine.devices import DTYPES, device_of
-from turngym.agents.engine.protocol import EngineStats, EngineTraits, Generation, OnToken, Sampling
+from turngym.agents.engine.protocol import (
+    EngineStats,
+    EngineTraits,
+    Generation,
+    OnToken,
+    Sampling,
+    one_less,
+)
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 
@@ -94,12 +101,7 @@ class LocalEngine:
         Raises:
             ConfigError: ``max_sessions`` are open.
         """
-        if self.free_sessions == 0:
-            raise ConfigError(
-                f"engine: {self._max_sessions} sessions are open; lower the concurrency or raise "
-                "max_sessions"
-            )
-        self.free_sessions -= 1
+        self.free_sessions = one_less(self.free_sessions, self._max_sessions)
         return EngineSession(self, self._decoder.open_row(), seed)
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:

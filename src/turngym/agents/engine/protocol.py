@@ -203,3 +203,16 @@ def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, 
             )
         )
     return tuple(spans)
+
+
+def one_less(free: int, most: int) -> int:
+    """Return how many of ``most`` sessions are free when one of ``free`` is opened.
+
+    Raises:
+        ConfigError: None is.
+    """
+    if free == 0:
+        raise ConfigError(
+            f"engine: {most} sessions are open; lower the concurrency or raise max_sessions"
+        )
+    return free - 1

@@ -162,9 +162,12 @@ class WebEnv(ScreenEnv):
         Raises:
             EnvironmentFault: The environment is closed.
         """
+        return await self._open_host().run(self._turn(action))
+
+    def _open_host(self) -> BrowserHost:
         if self._host is None:
             raise EnvironmentFault(f"{self.name}: the environment is closed")
-        return await self._host.run(self._turn(action))
+        return self._host
 
     async def close(self) -> None:
         """Close the context; the last environment of the process also ends the browser."""
@@ -336,3 +339,10 @@ class WebEnv(ScreenEnv):
             if is_crash(error) or not self._host.is_alive:
                 raise BrowserGone(f"the browser died ({str(error).splitlines()[0]})") from error
             raise
+
+
+class StoppedWebEnv(WebEnv):
+    """A web environment whose agent says when it is done; at a limit it is judged as if it had."""
+
+    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
+        return await self._open_host().run(self.judge(Action(name="stop")))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Unpack
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.tasks import TaskSetEnv
-from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
+from turngym.environments.web.base import StoppedWebEnv, WebEpisode, WebOptions
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.egress import Folder, Site
 from turngym.environments.web.expert_view import ExpertView, Move
@@ -37,7 +37,7 @@ class PagesEpisode(WebEpisode):
     score: float = 0.0
 
 
-class PagesEnv(TaskSetEnv, WebEnv):
+class PagesEnv(TaskSetEnv, StoppedWebEnv):
     """Reach goals on pages of one's own.
 
     Args:
@@ -57,8 +57,8 @@ class PagesEnv(TaskSetEnv, WebEnv):
     extra: ClassVar[str] = "web"
     provides: ClassVar[tuple[str, ...]] = ("anchor",)
     rules = (
-        f"{WebEnv.rules} Say stop when the goal is reached, or give the answer where one is asked "
-        "for: either ends the episode, which is then judged."
+        f"{StoppedWebEnv.rules} Say stop when the goal is reached, or give the answer where one is "
+        "asked for: either ends the episode, which is then judged."
     )
     episode_type: ClassVar[type[WebEpisode]] = PagesEpisode
     episode: PagesEpisode
@@ -104,12 +104,6 @@ class PagesEnv(TaskSetEnv, WebEnv):
         info = {"problem": result.evidence, "parts": dict(result.parts)}
         text = "done." if result.score == 1 else "failed."
         return Outcome(text=text, reward=result.score, terminated=True, info=info)
-
-    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
-        """Judge as at ``stop``."""
-        if self._host is None:
-            raise EnvironmentFault(f"{self.name}: the environment is closed")
-        return await self._host.run(self.judge(Action(name="stop")))
 
     def score(self) -> float:
         """Return what the judge gave; 0 before the end was judged."""

@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.protocol import EngineStats, EngineTraits, Generation, OnToken, Sampling
+from turngym.agents.engine.protocol import (
+    EngineStats,
+    EngineTraits,
+    Generation,
+    OnToken,
+    Sampling,
+    one_less,
+)
 from turngym.agents.engine.vllm.children import HOST, Child, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError, Sampled
@@ -85,12 +92,7 @@ class VllmEngine:
         Raises:
             ConfigError: ``max_sessions`` are open.
         """
-        if self.free_sessions == 0:
-            raise ConfigError(
-                f"engine: {self._max_sessions} sessions are open; lower the concurrency or raise "
-                "max_sessions"
-            )
-        self.free_sessions -= 1
+        self.free_sessions = one_less(self.free_sessions, self._max_sessions)
         return VllmSession(self, seed)
 
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:

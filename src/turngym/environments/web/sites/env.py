@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Unpack
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.web.base import WebEnv, WebEpisode, WebOptions
+from turngym.environments.web.base import StoppedWebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Site
 from turngym.environments.web.expert_view import ExpertView
@@ -56,7 +56,7 @@ class SiteEpisode(WebEpisode):
     """Actions since it was loaded."""
 
 
-class SiteEnv(WebEnv):
+class SiteEnv(StoppedWebEnv):
     """One kind of task in a web application, with a server and a database of its own.
 
     A subclass says which application by class variables, and ``read`` where queries do not do.
@@ -77,8 +77,8 @@ class SiteEnv(WebEnv):
 
     snapshot_kind: ClassVar[SnapshotKind] = "fs"
     rules = (
-        f"{WebEnv.rules} Say stop when the goal is reached and nothing else was changed, or give "
-        "the answer where one is asked for: either ends the episode, which is then judged."
+        f"{StoppedWebEnv.rules} Say stop when the goal is reached and nothing else was changed, or "
+        "give the answer where one is asked for: either ends the episode, which is then judged."
     )
     episode_type: ClassVar[type[WebEpisode]] = SiteEpisode
     episode: SiteEpisode
@@ -163,11 +163,6 @@ class SiteEnv(WebEnv):
         self.episode.score = float(is_answered and self.data() == problem.wanted)
         text = "done." if self.episode.score else "failed."
         return Outcome(text=text, reward=self.episode.score, terminated=True)
-
-    async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
-        if self._host is None:
-            raise EnvironmentFault(f"{self.name}: the environment is closed")
-        return await self._host.run(self.judge(Action(name="stop")))
 
     def score(self) -> float:
         return self.episode.score
