@@ -30,13 +30,18 @@ SPEC = SandboxSpec(
 GONE = (SandboxFault, SandboxClosed, SandboxFileError)
 
 
-async def nothing_is_left() -> None:
-    """Wait until no process, and see that no mount, folder or control group is left."""
+async def no_guest_is_left() -> None:
+    """Wait until no process of a sandbox is left."""
     for _ in range(1000):
         if not guests_of(os.getpid()):
             break
         await asyncio.sleep(0.01)
     assert guests_of(os.getpid()) == []
+
+
+async def nothing_is_left() -> None:
+    """Wait until no process, and see that no mount, folder or control group is left."""
+    await no_guest_is_left()
     for _ in range(20):  # others, too, may be killing launchers at this moment
         backend = BubblewrapBackend()  # a new launcher sweeps what a killed one could not
         await backend.sweep()
@@ -148,11 +153,7 @@ async def test_kills_during_the_start_leave_nothing() -> None:
         elif not task.cancelled():
             assert isinstance(task.exception(), GONE), task.exception()
     assert struck > KILLS * 0.8, "most starts were over before they were struck"
-    for _ in range(500):
-        if not guests_of(os.getpid()):
-            break
-        await asyncio.sleep(0.01)
-    assert guests_of(os.getpid()) == []
+    await no_guest_is_left()
     assert backend.quota.used["sandboxes"] == 0
     await backend.close()
     await nothing_is_left()
@@ -164,6 +165,7 @@ async def test_a_guest_that_dies_before_its_greeting_is_noticed_at_once(
     backend = BubblewrapBackend()
     async with await backend.start(SPEC):
         pass
+    await no_guest_is_left()  # or that one would be struck instead of the next
     wait_for_greeting = Channel.open
 
     async def open_to_the_dead(guest: Channel) -> dict[str, str]:

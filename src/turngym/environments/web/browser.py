@@ -29,7 +29,7 @@ T = TypeVar("T")
 _LAUNCH_TIMEOUT_MS = 60_000
 _CLOSE_TIMEOUT_S = 10.0
 _JOIN_TIMEOUT_S = 20.0
-_ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
 _LAUNCHES = 2
 """Times that a browser is started before a step gives up."""
 
@@ -53,10 +53,10 @@ async def with_timeout(question: Coroutine[Any, Any, T]) -> T:
         BrowserGone: There was none in time.
     """
     try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await question
     except TimeoutError:
-        raise BrowserGone(f"no answer within {_ANSWER_TIMEOUT_S:.0f} s") from None
+        raise BrowserGone(f"no answer within {ANSWER_TIMEOUT_S:.0f} s") from None
 
 
 def require_browser() -> None:

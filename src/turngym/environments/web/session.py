@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngym.environments.folders import OwnedFolder
-from turngym.environments.web.browser import BrowserGone, BrowserHost, with_timeout
+from turngym.environments.web.browser import (
+    ANSWER_TIMEOUT_S,
+    BrowserGone,
+    BrowserHost,
+    with_timeout,
+)
 from turngym.environments.web.egress import EgressProxy, Site
 from turngym.environments.web.observation import PageView, read_view
 from turngym.environments.web.observation import Tab as TabLine
@@ -93,7 +98,8 @@ async def make_context(
         if s.trace:
             await with_timeout(context.tracing.start(screenshots=True, snapshots=True))
         tab = Tab(await with_timeout(context.new_page()), proxy)
-        await tab.within(tab.open())
+        # Nobody's page is in it yet that could hang: it has as long as the browser.
+        await tab.within(tab.open(), ANSWER_TIMEOUT_S)
     except BaseException as error:
         with suppress(Exception):
             await asyncio.wait_for(context.close(), _CLOSE_S)
@@ -333,7 +339,8 @@ class WebSession:
         """Look at a page from now on."""
         self._listen(page)
         tab = Tab(page, self.proxy)
-        await tab.within(tab.open())
+        # Nobody's page is in it yet that could hang: it has as long as the browser.
+        await tab.within(tab.open(), ANSWER_TIMEOUT_S)
         self._show(tab)
 
     def _listen(self, page: Page) -> None:
