@@ -16,6 +16,7 @@ desktop      500 desktop episodes while processes in them are killed at random
 swe          every SWE task and terminal tasks: sound, solved by the expert, not by doing nothing or cheating
 tasks        the check of tasks on its corpus of planted defects, and on every environment that runs here
 outside      agents of others, installed from the registry and run unchanged through the gateway
+interop      OpenEnv, Harbor, verifiers and TRL, each in its own environment, play and check what is ours
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
@@ -71,10 +72,41 @@ outside)
   test -x $outside/mini || { "$python" -m venv .venv-outside && $outside/pip install -qq \
     'mini-swe-agent>=2.4' 'smolagents>=1.26' 'openai-agents>=0.24'; }
   TURNGYM_OUTSIDE="$PWD/$outside/python" tests -s tests/integration/test_outside_agents.py ;;
+interop)
+  need train serve sandboxes
+  newer=${NEWER:-}  # Harbor needs Python 3.12
+  for one in python3.13 python3.12; do [[ -n "$newer" ]] || ! "$one" -V || newer=$one; done
+  for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0; do
+    name=${one%%==*} place=$PWD/.venv-${one%%==*}
+    test -e "$place/done" || { "${newer:-$python}" -m venv "$place" &&
+      "$place/bin/pip" install -qq "$one" && touch "$place/done"; } ||
+      { echo "NOT RUN: $one cannot be installed here"; continue; }
+    export "TURNGYM_${name^^}=$place/bin/python"
+  done
+  trl=$PWD/.venv-trl
+  test -x "$trl/bin/trl" || { # torch and transformers are those of this environment
+    $bin/python -m venv "$trl" && $bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      > "$(echo "$trl"/lib/python*/site-packages)/parent.pth" && "$trl/bin/pip" install -qq trl==1.16.0; }
+  TURNGYM_TRL="$trl/bin/python" tests -s tests/integration/test_interop.py ;;
 llm)
   need train search smollm2 openai serve sandboxes
   TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
-vllm)
+vinterop)
+  need train serve sandboxes
+  newer=${NEWER:-$(command -v python3.13 || command -v python3.12 || echo "$python")}  # Harbor needs 3.12
+  for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0; do
+    place=.venv-${one%%==*}/bin
+    test -x "$place/python" || { "$newer" -m venv "${place%/bin}" && "$place/pip" install -qq "$one"; } || {
+      echo "NOT RUN: $one cannot be installed here"; rm -rf "${place%/bin}"; continue; }
+    declare "name=TURNGYM_$(echo "${one%%==*}" | tr a-z A-Z)"
+    export "$name=$PWD/$place/python"
+  done
+  trl=.venv-trl
+  test -x $trl/bin/trl || { $bin/python -m venv $trl && { # torch and transformers are this one's
+    echo "$PWD/$($bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | sed "s|^$PWD/||")" \
+      > "$(echo $trl/lib/python*/site-packages)/parent.pth"; } && $trl/bin/pip install -qq trl==1.16.0; }
+  TURNGYM_TRL="$PWD/$trl/bin/python" tests -s tests/integration/test_interop.py ;;
+llm)
   need train serve search
   vllm=${TURNGYM_VLLM:-.venv-vllm/bin/python}
   test -x "$vllm" || {

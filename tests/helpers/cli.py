@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +111,28 @@ def lab_environment(monkeypatch: pytest.MonkeyPatch, id: str, **changes: Any) ->
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(games))
     maze = "turngym.environments.text.maze:MazeEnv"
     package.register(id, maze, family="lab", max_turns=14, **changes)
+
+
+@contextmanager
+def server(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Start a server and yield it with what it told on stdout."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", *arguments],
+        env={**os.environ, "PYTHONPATH": SOURCE, **env},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        told = ""
+        while not told.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, "the server ended before it told where it is"
+            told += line
+        yield process, json.loads(told)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(timeout=900)
+        assert process.stdout is not None
+        process.stdout.close()

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.cli import COMMAND, SOURCE, turngym
+from helpers.cli import server, turngym
 from helpers.models import model, tokenizer
 from turngym.agents.engine.models import save_model_dir
 
 pytestmark = pytest.mark.extra("openai", "starlette", "uvicorn")
-
-
-@contextmanager
-def server(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Start a server and yield it with what it told on stdout."""
-    process = subprocess.Popen(
-        [*COMMAND, "serve", *arguments],
-        env={**os.environ, "PYTHONPATH": SOURCE, **env},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        told = ""
-        while not told.endswith("}\n"):
-            line = process.stdout.readline()
-            assert line, "the server ended before it told where it is"
-            told += line
-        yield process, json.loads(told)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        process.wait(timeout=900)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def post(url: str, body: Any, key: str = "x") -> Any:

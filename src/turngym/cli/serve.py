@@ -1,4 +1,4 @@
-"""``turngym serve``: models and outside agents, over OpenAI's HTTP interface."""
+"""``turngym serve``: models and outside agents as OpenAI has it, environments as OpenEnv has it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turngym.agents.serving.http import Access
     from turngym.rollouts.gateway.hosted import HostedEnv
 
-app = typer.Typer(help="OpenAI-compatible servers.", no_args_is_help=True)
+app = typer.Typer(help="Servers: models, outside agents, environments.", no_args_is_help=True)
 
 _CONTROL_KEY = "TURNGYM_CONTROL_KEY"
 _TOKENS = ("auto", "yes", "no")
@@ -177,6 +177,34 @@ def gateway(
     _announce(found)
     asyncio.run(serve_until_signal(application, sock))
     say(f"{episodes.num_finished} episodes are in {out}")
+
+
+@app.command("openenv")
+def openenv(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="Id, file or folder to be played.")],
+    split: Annotated[str, typer.Option(help="Tasks of a reset that names none.")] = "train",
+    seed: Annotated[int, typer.Option(min=0, help="Root of seeds where none is given.")] = 0,
+    sessions: Annotated[int, typer.Option(min=1, help="Most clients at a time.")] = 16,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8000,
+    allow_host: _AllowHost = None,
+    max_body_mib: _MaxBody = 64,
+) -> None:
+    """Serve an environment to clients of OpenEnv; each has one of its own.
+
+    There is no key, and who plays sees rewards: keep to 127.0.0.1 or a network of your own.
+    """
+    from turngym.agents.serving.run import bind, serve_until_signal, url_of
+    from turngym.rollouts.gateway.openenv import OpenEnvServer
+
+    open_env = _env_maker(env, split)
+    sock = bind(host, port)
+    served = OpenEnvServer(
+        open_env, env_id=env, seed=seed, most=sessions, access=_access(allow_host, max_body_mib)
+    )
+    application = served.app()
+    _announce({"url": url_of(sock), "env": env})
+    asyncio.run(serve_until_signal(application, sock))
 
 
 def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:

@@ -12,13 +12,16 @@ import typer
 
 from turngym.cli.arguments import Json
 from turngym.cli.output import print_json, progress, say, table
-from turngym.errors import Interrupted
+from turngym.errors import ConfigError, Interrupted, unknown_name
+from turngym.tasks.base import SPLITS, Split
 
 if TYPE_CHECKING:
     from turngym.environments.swe.factory import Yield
     from turngym.environments.swe.project import Project
 
-app = typer.Typer(help="Make tasks, and look at what there is.")
+_FORMATS = ("harbor",)
+
+app = typer.Typer(help="Make tasks, look at what there is, and give them to other tools.")
 
 
 @app.callback()
@@ -109,6 +112,44 @@ def show(
     columns = ("project", "version", "split", "tests", "tasks")
     print(table([name.upper() for name in columns], [[str(r[c]) for c in columns] for r in rows]))
     print(f"{sum(int(str(row['tasks'])) for row in rows)} tasks")
+
+
+@app.command("export")
+def export(
+    env: Annotated[
+        str, typer.Argument(metavar="SET", help="Environment, file or module of tasks.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the folders are put.")],
+    format: Annotated[str, typer.Option(help="harbor: a folder each, schema 1.4.")] = "harbor",
+    count: Annotated[int, typer.Option(min=1, help="Tasks, from the first on.")] = 20,
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    as_json: Json = False,
+) -> None:
+    """Write tasks in the format of other tools; those in a shell whose wanted end is data."""
+    from turngym.environments.core.tasks import TaskSetEnv
+    from turngym.environments.gym.face import GymFace
+    from turngym.environments.gym.registration import make
+    from turngym.tasks.interop.harbor import export_harbor
+
+    if format not in _FORMATS:
+        raise unknown_name("value of --format", format, _FORMATS)
+    chosen: list[Split] = [one for one in SPLITS if one == split]
+    if not chosen:
+        raise unknown_name("split", split, SPLITS)
+    made = make(env)
+    try:
+        player = made.inner if isinstance(made, GymFace) else made.unwrapped
+        if not isinstance(player, TaskSetEnv):
+            raise ConfigError(f"{env}: plays no task set; 'terminal/shell' is one that does")
+        known = player.count(chosen[0])
+        tasks = [player.task(chosen[0], one) for one in range(min(count, known or count))]
+        folders = [str(export_harbor(player.tasks, task, out)) for task in tasks]
+    finally:
+        made.close()
+    if as_json:
+        print_json(folders)
+        return
+    print(f"{len(folders)} tasks are in {out}")
 
 
 def _open(name: str) -> tuple[Project, dict[str, str]]:

@@ -73,10 +73,15 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         headers = _Headers(scope)
+        if scope["type"] == "websocket":
+            try:
+                self._check_sender(headers, scope.get("server"))
+            except BadRequest:
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self._app(scope, receive, send)
+            return
         try:
             body = await self._read(headers, receive)  # first: who still sends hears no refusal
             self._check_sender(headers, scope.get("server"))

@@ -6,9 +6,9 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.environments.gym.hosts import as_async
@@ -17,16 +17,12 @@ from turngym.faults import Boundary
 from turngym.tasks.base import Split, Task
 from turngym.types import StopReason
 
-if TYPE_CHECKING:
-    pass
-
-
 OVER = "The episode is over; nothing more can be done."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAnswer:
-    """What came of one tool call."""
+    """What came of one tool call, or of a reset."""
 
     text: str
     image: Any = None
@@ -35,6 +31,8 @@ class ToolAnswer:
     stop_reason: StopReason | None = None
     """Why the episode ended with this call; None when it goes on."""
     score: float | None = None
+    legal_actions: Sequence[str] | None = None
+    """What can be said next, where it can be listed."""
 
 
 class HostedEnv:
@@ -50,58 +48,80 @@ class HostedEnv:
         self.env_id = env_id
         self._env: Any = as_async(env)
         self._split = split
-        self._over = True
+        self.is_over = True
         format: ActionFormat = self._env.action_format
         self._format = format
         self._checker = JsonTools(format.tools())
         self.instructions = str(self._env.rules)
-        self.observation = ""
+        self.observation = self.task_id = ""
+        self.instructions_in_text = ""
+        """Rules, limits and how to act without tools; of the running episode."""
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The actions as OpenAI-style function descriptions."""
         return self._format.tools()
 
-    def task(self, chosen: int | str) -> Task:
-        """Return a task by its number or its id.
+    def task(self, chosen: int | str, split: Split | None = None) -> Task:
+        """Return a task by its number in a split or by its id.
 
         Raises:
             ConfigError: There is none of that id.
         """
         if isinstance(chosen, int):
-            task: Task = self._env.task(self._split, chosen)
+            task: Task = self._env.task(split or self._split, chosen)
         else:
             task = self._env.find_task(chosen)
         return task
 
-    async def reset(self, task: Task, *, seed: int) -> None:
-        """Begin an episode; ``observation`` is then what the agent should see."""
+    async def reset(
+        self, task: Task | None, *, seed: int, split: Split | None = None
+    ) -> ToolAnswer:
+        """Begin an episode; ``observation`` is then what the agent should see.
+
+        Args:
+            task: What is played; None for one that the seed chooses.
+            seed: Seeds the episode.
+            split: Where a task is chosen from; the one of this host by default.
+        """
+        options = {"split": split or self._split} if task is None else {"task": task}
         with Boundary("reset", EnvironmentFault, ConfigError):
-            found = await self._env.reset(seed=seed, options={"task": task})
-        self.observation = found[0]["text"]
-        self._over = False
+            observation, info = await self._env.reset(seed=seed, options=options)
+        self.observation = observation["text"]
+        self.task_id = str(info["task_id"])
+        self.instructions_in_text = str(info["instructions"])
+        self.is_over = False
+        return ToolAnswer(
+            text=observation["text"],
+            image=observation.get("image"),
+            legal_actions=info.get("legal_actions"),
+        )
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        """Carry out one tool call with ``arguments``.
+        """Carry out one tool call with ``arguments``, as ``say``."""
+        return await self.say(self._action(name, arguments))
 
-        A call that is none is carried out too: the environment says what is wrong, and counts it.
+    async def say(self, text: str) -> ToolAnswer:
+        """Carry out what the agent said, in the environment's own words.
+
+        An action that is none is carried out too: the environment says what is wrong, and counts
+        it.
 
         Raises:
             EnvironmentFault: The environment broke.
         """
-        if self._over:
+        if self.is_over:
             return ToolAnswer(text=OVER)
         try:
             with Boundary("step", EnvironmentFault):
-                step = await self._env.step(self._action(name, arguments))
-                observation, reward, terminated, truncated, info = step
+                observation, reward, terminated, truncated, info = await self._env.step(text)
         except EnvironmentFault:
-            self._over = True
+            self.is_over = True
             raise
-        self._over = bool(terminated or truncated)
+        self.is_over = bool(terminated or truncated)
         self.observation = observation["text"]
         fallback = StopReason.TERMINATED if terminated else StopReason.TRUNCATED_ENV
-        stop = StopReason(info.get("stop_reason", fallback)) if self._over else None
+        stop = StopReason(info.get("stop_reason", fallback)) if self.is_over else None
         score = info.get("score")
         return ToolAnswer(
             text=observation["text"],
@@ -110,11 +130,12 @@ class HostedEnv:
             invalid_action=info.get("invalid_action"),
             stop_reason=stop,
             score=None if score is None else float(score),
+            legal_actions=info.get("legal_actions"),
         )
 
     async def close(self) -> None:
         """Close the environment."""
-        self._over = True
+        self.is_over = True
         await self._env.close()
 
     def score(self) -> float | None:

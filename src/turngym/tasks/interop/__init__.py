@@ -1,0 +1,1 @@
+"""Tasks of ours for the tools of others."""

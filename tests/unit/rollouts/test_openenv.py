@@ -1,0 +1,178 @@
+"""An environment served as OpenEnv has it: whole episodes, faults, strangers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import turngym
+from helpers.envs import LadderEnv
+from turngym.agents.serving.run import serving
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
+from turngym.environments.core.limits import TurnLimit
+from turngym.rollouts.gateway.hosted import HostedEnv
+from turngym.rollouts.gateway.openenv import OpenEnvServer
+
+pytestmark = pytest.mark.extra("starlette", "uvicorn", "websockets")
+
+
+class BrokenLadder(LadderEnv):
+    """Breaks in its first turn."""
+
+    def turn(self, action: Action) -> Outcome:
+        raise OSError("the ladder broke")
+
+
+def open_maze() -> HostedEnv:
+    return HostedEnv(turngym.make("text/maze"), env_id="turngym/Maze-v0", split="test")
+
+
+def open_broken() -> HostedEnv:
+    return HostedEnv(BrokenLadder(), env_id="helpers/Broken-v0")
+
+
+@asynccontextmanager
+async def client(open_env: Any, **options: Any) -> AsyncIterator[tuple[Any, str]]:
+    """Yield what sends a message and returns the answer, and the address."""
+    import websockets
+
+    server = OpenEnvServer(open_env, env_id="one", **options)
+    async with (
+        serving(server.app()) as url,
+        websockets.connect(f"ws{url.removeprefix('http')}/ws") as socket,
+    ):
+
+        async def ask(kind: str, **data: Any) -> dict[str, Any]:
+            await socket.send(json.dumps({"type": kind, "data": data}))
+            found: dict[str, Any] = json.loads(await socket.recv())
+            return found
+
+        yield ask, url
+
+
+async def test_an_episode_over_websocket_is_the_episode_here() -> None:
+    env = turngym.make("text/maze")
+    here, info = env.reset(seed=3, options={"task": "maze-easy/test/2"})
+    async with client(open_maze) as (ask, _):
+        found = (await ask("reset", seed=3, split="test", index=2))["data"]
+        assert found["observation"]["text"] == here["text"]
+        assert found["observation"]["instructions"] == info["instructions"]
+        assert found["observation"]["tools"][0]["function"]["name"] == "go"
+        assert (found["reward"], found["done"]) == (None, False)
+        turns = 0
+        while not found["done"]:
+            action = env.unwrapped.expert_action()
+            here, reward, terminated, _, info = env.step(action)
+            found = (await ask("step", text=action))["data"]
+            assert found["observation"]["text"] == here["text"]
+            assert (found["reward"], found["done"]) == (reward, terminated)
+            turns += 1
+        assert found["metadata"] == {
+            "task_id": "maze-easy/test/2", "stop_reason": "terminated", "truncated": False,
+            "score": 1.0,
+        }  # fmt: skip
+        assert (await ask("state"))["data"]["step_count"] == turns
+        over = await ask("step", text="go north")
+        assert over["data"]["code"] == "VALIDATION_ERROR"
+        assert "reset first" in over["data"]["message"]
+    env.close()
+
+
+async def test_a_tool_call_and_an_action_that_is_none_are_carried_out() -> None:
+    async with client(open_maze) as (ask, _):
+        legal = (await ask("reset", seed=1))["data"]["observation"]["legal_actions"]
+        direction = legal[0].split()[-1]
+        moved = (await ask("step", name="go", arguments={"direction": direction}))["data"]
+        assert "invalid_action" not in moved["metadata"]
+        said = (await ask("step", name="fly", arguments={}))["data"]
+        assert "fly" in said["metadata"]["invalid_action"]
+
+
+async def test_a_limit_is_a_truncation_with_its_reason() -> None:
+    env = LadderEnv(slip=0.0)
+    env.episode_limits = [TurnLimit(1)]
+    async with client(lambda: HostedEnv(env, env_id="ladder")) as (ask, _):
+        await ask("reset", seed=1)
+        found = (await ask("step", text="up"))["data"]
+        assert found["done"]
+        assert found["metadata"]["stop_reason"] == "truncated_turns"
+        assert found["metadata"]["truncated"]
+
+
+async def test_a_fault_is_an_error_and_never_a_reward() -> None:
+    async with client(open_broken) as (ask, _):
+        await ask("reset", seed=1)
+        found = await ask("step", text="up")
+        assert found["type"] == "error"
+        assert found["data"]["code"] == "EXECUTION_ERROR"
+        assert "the ladder broke" in found["data"]["message"]
+        assert (await ask("step", text="up"))["data"]["code"] == "VALIDATION_ERROR"
+        assert (await ask("reset", seed=1))["type"] == "observation"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code", "part"),
+    [
+        ("reset", {"indx": 1}, "VALIDATION_ERROR", "indx"),
+        ("reset", {"seed": -1}, "VALIDATION_ERROR", "seed"),
+        ("reset", {"task": "maze-easy/moon/1"}, "VALIDATION_ERROR", "moon"),
+        ("step", {}, "VALIDATION_ERROR", "wanted"),
+        ("step", {"text": "a", "name": "go"}, "VALIDATION_ERROR", "wanted"),
+        ("jump", {}, "UNKNOWN_TYPE", "jump"),
+    ],
+)
+async def test_bad_messages_are_named(kind: str, data: Any, code: str, part: str) -> None:
+    async with client(open_maze) as (ask, _):
+        found = (await ask(kind, **data))["data"]
+        assert found["code"] == code
+        assert part in found["message"]
+
+
+async def test_one_more_session_than_there_may_be_is_refused() -> None:
+    import websockets
+
+    async with client(open_maze, most=1) as (ask, url):
+        await ask("reset", seed=1)
+        async with websockets.connect(f"ws{url.removeprefix('http')}/ws") as other:
+            assert json.loads(await other.recv())["data"]["code"] == "CAPACITY_REACHED"
+        assert (await ask("state"))["type"] == "state"
+
+
+async def test_a_page_of_another_site_gets_no_socket() -> None:
+    import websockets
+
+    async with client(open_maze) as (_, url):
+        place = f"ws{url.removeprefix('http')}/ws"
+        with pytest.raises(websockets.InvalidStatus):
+            await websockets.connect(place, origin="https://evil.example")  # type: ignore[arg-type]
+        async with websockets.connect(place, origin=url):  # type: ignore[arg-type]
+            pass
+
+
+async def test_the_same_over_http() -> None:
+    import asyncio
+
+    def post(url: str, path: str, body: Any) -> Any:
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    async with client(open_maze) as (_, url):
+        first = await asyncio.to_thread(post, url, "/reset", {"seed": 3})
+        action = {"action": {"text": first["observation"]["legal_actions"][0]}}
+        assert (await asyncio.to_thread(post, url, "/step", action))["reward"] == 0
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        listed = await asyncio.to_thread(post, url, "/mcp", call)
+        assert listed["result"]["tools"][0]["name"] == "go"
+        call |= {"method": "tools/call", "params": {"name": "go", "arguments": {"direction": "up"}}}
+        assert (await asyncio.to_thread(post, url, "/mcp", call))["result"]["isError"]
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            await asyncio.to_thread(post, url, "/reset", {"indx": 3})
