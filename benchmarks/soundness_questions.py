@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from turngym.coroutines import finished
 from turngym.environments.core.actions import Commands
-from turngym.environments.core.coroutines import finished
 from turngym.environments.core.env import Outcome, TurnEnv
 from turngym.environments.core.tasks import TaskSetEnv
 from turngym.tasks.problem import AnswerProblem, judge

@@ -33,7 +33,7 @@ from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.catalogue import env_class
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
-from turngym.rollouts.evaluation.evaluate import summarize
+from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tasks.base import procedural_task
 
 AGENTS = {"expert": ExpertPolicy, "noop": NoopPolicy, "random": RandomPolicy}

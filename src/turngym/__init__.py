@@ -33,7 +33,7 @@ if _TYPE_CHECKING:
     from turngym.environments.core.snapshot import fork
     from turngym.environments.text.base import TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
-    from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
+    from turngym.rollouts.evaluation.statistics import Evaluation, summarize
     from turngym.tasks.base import Task
     from turngym.tasks.problem import AnswerProblem, Cheat, FileProblem, JudgeResult, PageProblem
     from turngym.tasks.sets import GeneratedSet, ListedSet, TaskSet
@@ -50,7 +50,7 @@ _LAZY = {
     "turngym.environments.core.snapshot": "fork",
     "turngym.environments.text.base": "TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
-    "turngym.rollouts.evaluation.evaluate": "Evaluation summarize",
+    "turngym.rollouts.evaluation.statistics": "Evaluation summarize",
     "turngym.tasks.base": "Task",
     "turngym.tasks.problem": "AnswerProblem Cheat FileProblem JudgeResult PageProblem",
     "turngym.tasks.sets": "GeneratedSet ListedSet TaskSet",

@@ -16,29 +16,31 @@ import torch
 
 from helpers.losses import ADVANTAGES, BEHAVIOUR, F1, LOGP, PROX, coefficients, f1_loss
 from turngym.config import load_config
-from turngym.trainers.losses.clip_bounds import (
-    balanced_bounds,
-    positive_share,
-    second_moment_bound,
-    solve_clip_bounds,
-)
 from turngym.trainers.losses.corrections import (
+    EpisodeWeights,
     PolicyLogprobs,
     balanced_advantages,
     correction_weights,
     effective_share,
     estimated_old_logprobs,
+    without_rejected,
 )
-from turngym.trainers.losses.off_policy import EpisodeWeights, without_rejected
-from turngym.trainers.losses.ratios import level_log_ratios, sequence_ids, unflat
-from turngym.trainers.settings.correction import (
+from turngym.trainers.losses.policy_loss import (
+    balanced_bounds,
+    positive_share,
+    second_moment_bound,
+    solve_clip_bounds,
+)
+from turngym.trainers.losses.surrogates import level_log_ratios, sequence_ids, unflat
+from turngym.trainers.settings.loss import (
     Balanced,
     CorrectionConfig,
+    LossConfig,
+    PpoClip,
     Rejection,
     SecondMoment,
     StepScale,
 )
-from turngym.trainers.settings.loss import LossConfig, PpoClip
 
 SEQUENCES = torch.from_numpy(
     np.concatenate([ids[s.loss_mask] for ids, s in zip(sequence_ids(F1), F1, strict=True)])

@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from turngym.trainers.losses.aggregation import aggregation_coefficients
-from turngym.trainers.losses.policy_loss import LossParts, TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import sequence_ids
+from turngym.trainers.losses.policy_loss import (
+    LossParts,
+    TokenTerms,
+    aggregation_coefficients,
+    policy_loss,
+)
+from turngym.trainers.losses.surrogates import sequence_ids
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import Aggregation, LossConfig, RegularizerConfig
 

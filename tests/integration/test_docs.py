@@ -48,7 +48,8 @@ def test_new_game_is_won_by_its_expert_and_not_by_chance(new_game: ModuleType) -
     import asyncio
 
     from turngym.agents.scripted import ExpertPolicy, RandomPolicy
-    from turngym.rollouts.evaluation.evaluate import evaluate, summarize
+    from turngym.rollouts.evaluation.evaluate import evaluate
+    from turngym.rollouts.evaluation.statistics import summarize
 
     tasks = [turngym.make("mine/bullsandcows").unwrapped.task("test", i) for i in range(100)]
     solved = {}

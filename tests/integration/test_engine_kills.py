@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.signals import SIGNALS, register_for_a_while
-from turngym.cli.errors import exit_code
+from turngym.cli.output import exit_code
 from turngym.config import load_config
 from turngym.errors import EnginesLost
 from turngym.rollouts.scheduler.audit import audit

@@ -459,7 +459,7 @@ def test_a_full_disk_pauses_the_run_and_nothing_is_lost(
             raise OSError(errno.ENOSPC, "No space left on device")
         original(*args, **kwargs)
 
-    monkeypatch.setattr("turngym.trainers.runs.outbox.RETRY_S", 0.0)
+    monkeypatch.setattr("turngym.trainers.runs.run_folder.RETRY_S", 0.0)
     monkeypatch.setattr("turngym.trainers.runs.run_log.SECONDS_BETWEEN_CURVES", 0.0)
     monkeypatch.setattr(f"{place}.{attribute}", full)
     train(config, tmp_path)

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from turngym.trainers.losses.aggregation import aggregation_coefficients
-from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import episode_log_ratios, sequence_ids
-from turngym.trainers.losses.surrogates import SURROGATES
+from turngym.trainers.losses.policy_loss import TokenTerms, aggregation_coefficients, policy_loss
+from turngym.trainers.losses.surrogates import SURROGATES, episode_log_ratios, sequence_ids
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import (
     Aggregation,

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.trainers.losses.aggregation import aggregation_coefficients
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
+    aggregation_coefficients,
     kl_estimate,
     policy_loss,
 )

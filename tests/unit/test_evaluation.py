@@ -9,9 +9,9 @@ import pytest
 import turngym
 from helpers.trajectories import episode
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy
-from turngym.rollouts.evaluation.evaluate import (
+from turngym.rollouts.evaluation.evaluate import evaluate
+from turngym.rollouts.evaluation.statistics import (
     Evaluation,
-    evaluate,
     mean_interval,
     summarize,
     wilson_interval,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turngym.errors import RecordError
-from turngym.manifest import GrowingFile, Manifest, file_digest
+from turngym.records import GrowingFile, Manifest, file_digest
 
 
 @pytest.fixture

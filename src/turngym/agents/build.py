@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.conversation import ChatModel
 from turngym.agents.chat.prompting import (
+    ChatModel,
     FullHistory,
     History,
     PlainPrompting,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from turngym.coroutines import cancelled_by_signals
 from turngym.errors import Interrupted
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.comparison import Heat, PlannedRun
-from turngym.trainers.runs.interrupt import cancelled_by_signals
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _GRACE_S = 60.0

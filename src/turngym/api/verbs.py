@@ -15,12 +15,12 @@ from turngym.config import load_config
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.rollouts.evaluation import evaluate as evaluation
+from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.tasks.base import Split, Task
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from turngym.reports.comparison import Ranking
-    from turngym.rollouts.evaluation.evaluate import Evaluation
     from turngym.trainers.runs.progress import Progress, TrainResult
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def evaluate(env: str, agent: object, *, episodes: int = 100, **settings: Any) -
     Returns:
         An ``Evaluation``; faults are counted apart and are no failures of the agent.
     """
-    return evaluation.summarize(rollout(env, agent, episodes=episodes, **settings))
+    return summarize(rollout(env, agent, episodes=episodes, **settings))
 
 
 def train(*sources: Source, out: str | Path, progress: Progress | None = None) -> TrainResult:

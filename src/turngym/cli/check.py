@@ -303,7 +303,7 @@ def _record(entry: EnvEntry, *, with_options: bool) -> dict[str, Any]:
 
 
 def _options(entry: EnvEntry) -> list[dict[str, Any]] | None:
-    from turngym.environments.options import options_of
+    from turngym.environments.gym.registration import options_of
 
     if entry.missing():
         return None

@@ -18,10 +18,15 @@ from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
 from turngym.cli.arguments import Json, complete_env, key_values
-from turngym.cli.errors import first_cause
-from turngym.cli.output import print_json, progress, say, writable_folder
+from turngym.cli.output import (
+    evaluation_table,
+    first_cause,
+    print_json,
+    progress,
+    say,
+    writable_folder,
+)
 from turngym.cli.play import interruptible, person
-from turngym.cli.tables import evaluation_table
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
 from turngym.faults import describe
 from turngym.registry import EnvEntry

@@ -19,9 +19,9 @@ from turngym.cli.check import app as check_app
 from turngym.cli.check import envs
 from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
-from turngym.cli.errors import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.eval import evaluate
 from turngym.cli.new import new
+from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.play import play
 from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app

@@ -1,17 +1,20 @@
-"""How commands speak: data on stdout, everything else on stderr."""
+"""How commands speak: data on stdout, everything else on stderr; errors as lines and exit codes."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from turngym.errors import ConfigError
+import typer
+
+from turngym.errors import ConfigError, EnginesLost, Interrupted, RecordError, TurnGymError
+from turngym.reports.texts import figure, percent
 
 Advance = Callable[[int, str], None]
 """Called with the units of work that are done, and a text for beside the bar, perhaps empty."""
@@ -107,3 +110,105 @@ def writable_folder(path: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"--out {path}: cannot be written to ({error.strerror})") from error
     return path
+
+
+FINE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+# Typer keeps its own copy of Click in some releases; both have this family tree.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickError: Any = _UsageError.__mro__[1]
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first error inside groups, as a ``TaskGroup`` raises them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def exit_code(error: BaseException) -> int | None:
+    """Return the exit code for an error that needs no traceback; None for a bug of ours."""
+    if isinstance(error, ConfigError | RecordError | _UsageError):
+        return WRONG_INPUT
+    if isinstance(error, KeyboardInterrupt | typer.Abort | Interrupted):
+        return INTERRUPTED
+    if isinstance(error, EnginesLost):
+        return error.exit_code
+    if isinstance(error, TurnGymError | OSError | _ClickError):
+        return FAILED
+    return None
+
+
+def lines(error: BaseException) -> list[str]:
+    """Return what to say of an error, at least one line."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return ["interrupted"]
+    text = error.format_message() if isinstance(error, _ClickError) else str(error)
+    return text.strip().splitlines() or [type(error).__name__]
+
+
+Found = Mapping[str, Any]
+"""One environment's part of ``turngym eval --json``."""
+
+
+def evaluation_table(results: Mapping[str, Found]) -> str:
+    """Return one line for each environment; columns without any number are left out.
+
+    Args:
+        results: Short name to ``Summary.to_json``.
+    """
+    columns = _columns(results)
+    rows = [[name, *(cell(found) for _, cell in columns)] for name, found in results.items()]
+    return table(["ENVIRONMENT", *(header for header, _ in columns)], rows)
+
+
+def _columns(results: Mapping[str, Found]) -> list[tuple[str, Callable[[Found], str]]]:
+    most = max((int(k) for found in results.values() for k in found["pass_at"]), default=0)
+    columns: list[tuple[str, Callable[[Found], str]]] = [
+        ("EPISODES", lambda found: str(found["episodes"])),
+        ("SUCCESS [95 %]", lambda found: percent(found["success"], found["success_ci95"])),
+    ]
+    if most > 1:
+        columns += [(f"PASS@{k}", _pass_cell(k)) for k in shown_k(most)]
+    columns += [("RETURN", _cell("mean_return")), ("TURNS", _cell("mean_turns", 1))]
+    optional = [
+        ("TOKENS IN", "mean_prompt_tokens", 0),
+        ("TOKENS OUT", "mean_completion_tokens", 0),
+        ("COST $", "mean_cost_usd", 4),
+    ]
+    columns += [
+        (header, _cell(name, digits))
+        for header, name, digits in optional
+        if any(found[name] is not None for found in results.values())
+    ]
+    return [
+        *columns,
+        ("SECONDS", lambda found: _cell("mean_seconds", 3)(found["time"])),
+        ("FAULTS", _faults),
+    ]
+
+
+def shown_k(most: int) -> list[int]:
+    """Return 1, 2, 4 and so on, and ``most``."""
+    powers = [1 << i for i in range(most.bit_length()) if 1 << i < most]
+    return [*powers, most]
+
+
+def _cell(name: str, digits: int = 2) -> Callable[[Found], str]:
+    return lambda found: figure(found[name], found[f"{name}_ci95"], digits)
+
+
+def _pass_cell(k: int) -> Callable[[Found], str]:
+    def cell(found: Found) -> str:
+        value, low, high = found["pass_at"].get(str(k), (None, None, None))
+        return percent(value, None if low is None else (low, high))
+
+    return cell
+
+
+def _faults(found: Found) -> str:
+    kinds = [
+        f"{kind.removeprefix('error_')} {percent(share, (low, high))}"
+        for kind, (share, low, high) in found["faults_by_kind"].items()
+    ]
+    return f"{found['faults']}{': ' if kinds else ''}{', '.join(kinds)}"

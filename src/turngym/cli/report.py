@@ -13,8 +13,7 @@ import typer
 
 from turngym.api.needs import need_train_extra
 from turngym.cli.arguments import Json
-from turngym.cli.output import print_json, progress, say, table, writable_folder
-from turngym.cli.tables import evaluation_table
+from turngym.cli.output import evaluation_table, print_json, progress, say, table, writable_folder
 from turngym.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:

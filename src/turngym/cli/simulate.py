@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turngym.cli.arguments import Json
-from turngym.cli.errors import FAILED
-from turngym.cli.output import print_json, say, table
+from turngym.cli.output import FAILED, print_json, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table

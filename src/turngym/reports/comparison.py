@@ -14,7 +14,7 @@ import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
 from turngym.reports.runs import FinishedRun
-from turngym.reports.statistics import (
+from turngym.rollouts.evaluation.statistics import (
     Estimate,
     area_under_curve,
     at,

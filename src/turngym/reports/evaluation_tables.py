@@ -10,7 +10,7 @@ from typing import Any
 from turngym.reports import texts
 from turngym.reports.evaluations import Comparison, EvalRun
 from turngym.reports.texts import csv_text, markdown_table
-from turngym.rollouts.evaluation.intervals import Measure
+from turngym.rollouts.evaluation.statistics import Measure
 from turngym.rollouts.evaluation.summary import Summary
 
 NOTES = """\

@@ -14,13 +14,13 @@ import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
 from turngym.rollouts.evaluation.folder import EVALUATION_FILE, plan_digest, read_evaluation
-from turngym.rollouts.evaluation.intervals import (
+from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
+from turngym.rollouts.evaluation.statistics import (
     FloatArray,
     Measure,
     bootstrap_ratio,
     paired_interval,
 )
-from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
 from turngym.rollouts.evaluation.summary import Summary, summarize_rows
 
 MEASURED: dict[str, Callable[[EpisodeRow], float | None]] = {

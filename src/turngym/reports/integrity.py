@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from turngym.errors import RecordError
-from turngym.manifest import MANIFEST, Manifest, file_digest
+from turngym.records import MANIFEST, Manifest, file_digest
 from turngym.rollouts.evaluation.folder import (
     EVALUATION_FILE,
     Key,

@@ -9,7 +9,7 @@ from typing import Any
 
 from turngym.reports.comparison import Curve, Ranking, RankingEntry
 from turngym.reports.evaluations import EvalRun
-from turngym.rollouts.evaluation.intervals import Measure
+from turngym.rollouts.evaluation.statistics import Measure
 
 # Colours that people of every kind of colour vision can distinguish: Okabe and Ito 2008.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from turngym.reports.comparison import Ranking, RankingEntry, Reach
 from turngym.reports.plots import draw
-from turngym.reports.statistics import Estimate
 from turngym.reports.texts import csv_text, markdown_table
 from turngym.reports.texts import percent as percent_of
+from turngym.rollouts.evaluation.statistics import Estimate
 
 _HEADERS = (
     "algorithm",

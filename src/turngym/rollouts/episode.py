@@ -19,7 +19,7 @@ from turngym.agents.policy import (
     PolicySession,
     PolicyTurn,
 )
-from turngym.environments.core.coroutines import awaited
+from turngym.coroutines import awaited
 from turngym.environments.core.info import Info
 from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of

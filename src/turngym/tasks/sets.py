@@ -10,9 +10,8 @@ from typing import Generic
 
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
+from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task, split_of
 from turngym.tasks.problem import P
-from turngym.tasks.splits import split_of
 
 _MAX_SAMPLES = 1_000
 

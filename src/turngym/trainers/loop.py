@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from turngym.agents.build import check_engine
+from turngym.coroutines import Uncut, cancelled_by_signals
 from turngym.errors import EnginesLost, Interrupted
-from turngym.rollouts.evaluation.evaluate import summarize
-from turngym.trainers.beside import Uncut
+from turngym.rollouts.evaluation.statistics import summarize
 from turngym.trainers.distributed.launch import check_size
 from turngym.trainers.runs.batch_source import open_batches, step_metrics
 from turngym.trainers.runs.build_run import build_run, check_devices
-from turngym.trainers.runs.interrupt import cancelled_by_signals
 from turngym.trainers.runs.needs import check_needs
 from turngym.trainers.runs.progress import HeldOut, Progress, Silent, TrainResult
 from turngym.trainers.runs.run import Run

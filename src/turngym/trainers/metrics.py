@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import RecordError
-from turngym.manifest import GrowingFile
+from turngym.records import GrowingFile
 
 
 class MetricSums:

@@ -12,9 +12,10 @@ from helpers.models import model as tiny_model
 from helpers.models import policy as tiny_policy
 from helpers.models import tokenizer
 from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.chat.conversation import ChatMessage, Completion
 from turngym.agents.chat.prompting import (
     SUMMARIZE,
+    ChatMessage,
+    Completion,
     PlainPrompting,
     ReActPrompting,
     Reflection,

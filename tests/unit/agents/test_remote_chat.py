@@ -20,12 +20,12 @@ from helpers.fake_server import (
     send_json,
     talk_for_ever,
 )
-from turngym.agents.chat.conversation import ChatMessage, Completion
+from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.chat import ONE_CALL_A_TURN, RemoteChat
 from turngym.agents.remote.config import ChatConfig
 from turngym.agents.remote.endpoint import RateLimit
-from turngym.agents.remote.images import png
+from turngym.agents.remote.wire import png
 from turngym.environments.core.actions import InvalidAction, JsonTools
 from turngym.errors import ConfigError, PolicyFault
 from turngym.types import Message, Turn

@@ -12,7 +12,7 @@ import turngym
 from helpers.envs import registered
 from turngym import registry
 from turngym.environments.core.snapshot import clone, fork
-from turngym.environments.options import options_of
+from turngym.environments.gym.registration import options_of
 from turngym.errors import ConfigError, UnknownNameError
 
 READY = [entry for entry in registry.entries() if not entry.missing()]

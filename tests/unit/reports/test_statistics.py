@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.reports.statistics import (
-    RESAMPLES,
+from turngym.rollouts.evaluation.statistics import (
+    SEED_RESAMPLES,
     Estimate,
     area_under_curve,
     at,
@@ -54,7 +54,7 @@ def test_where_a_curve_first_reaches_a_level() -> None:
 
 def test_resamples_are_the_same_at_every_call_and_even() -> None:
     drawn = resamples(4)
-    assert drawn.shape == (RESAMPLES, 4)
+    assert drawn.shape == (SEED_RESAMPLES, 4)
     assert np.array_equal(drawn, resamples(4))
     assert np.bincount(drawn.ravel()) / drawn.size == pytest.approx([0.25] * 4, abs=0.01)
 

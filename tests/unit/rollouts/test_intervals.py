@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turngym.rollouts.evaluation.intervals import (
+from turngym.rollouts.evaluation.statistics import (
     Measure,
     bootstrap_ratio,
     mean_interval,

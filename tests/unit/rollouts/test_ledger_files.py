@@ -9,7 +9,7 @@ import pytest
 
 from helpers.scheduling import make_turn, open_group
 from turngym.errors import RecordError
-from turngym.manifest import Manifest
+from turngym.records import Manifest
 from turngym.rollouts.scheduler.audit import audit
 from turngym.rollouts.scheduler.groups import SampleKey
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, Ledger

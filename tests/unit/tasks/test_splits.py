@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import split_of
 
 
 def test_a_problem_has_one_split() -> None:

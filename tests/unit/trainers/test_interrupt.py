@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from turngym.trainers.runs.interrupt import cancelled_by_signals
+from turngym.coroutines import cancelled_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,10 +18,8 @@ from helpers.losses import (
     f1_terms,
     sample,
 )
-from turngym.trainers.losses.aggregation import aggregation_coefficients
-from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import level_log_ratios
-from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
+from turngym.trainers.losses.policy_loss import TokenTerms, aggregation_coefficients, policy_loss
+from turngym.trainers.losses.surrogates import SurrogateInputs, level_log_ratios, ppo_clip
 from turngym.trainers.settings.loss import (
     Aggregation,
     ClippedWeight,

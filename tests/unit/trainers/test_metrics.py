@@ -11,15 +11,14 @@ import pytest
 
 from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group
-from turngym.rollouts.evaluation.evaluate import summarize
+from turngym.rollouts.evaluation.statistics import summarize
 from turngym.trainers.metrics import (
     JsonLinesLogger,
     MetricSums,
     TensorBoardLogger,
     read_metrics,
 )
-from turngym.trainers.runs.rollout_metrics import evaluation_metrics, rollout_metrics
-from turngym.trainers.runs.run_log import draw_curve
+from turngym.trainers.runs.run_log import draw_curve, evaluation_metrics, rollout_metrics
 from turngym.types import StopReason
 
 

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from turngym.agents.chat.conversation import ChatMessage, ChatModel, Completion
 from turngym.agents.chat.prompting import (
+    ChatMessage,
+    ChatModel,
+    Completion,
     FullHistory,
     History,
     PlainPrompting,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from turngym.agents.chat.conversation import ChatMessage, Completion
+from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.engine.protocol import Engine, Sampling, Session, spans_of
 from turngym.agents.rendering import Renderer
 from turngym.types import Message, Turn

@@ -7,11 +7,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turngym.agents.chat.conversation import ChatMessage, Completion, Conversation
+from turngym.agents.chat.prompting import ChatMessage, Completion, Conversation
 from turngym.agents.remote.config import OWN_URL, ChatConfig
 from turngym.agents.remote.endpoint import Endpoint, HalfAnswer
-from turngym.agents.remote.images import data_url
-from turngym.agents.remote.wire import ASK_CHAT_TOKENS, first_choice, generation_of, prompt_ids_of
+from turngym.agents.remote.wire import (
+    ASK_CHAT_TOKENS,
+    data_url,
+    first_choice,
+    generation_of,
+    prompt_ids_of,
+)
 from turngym.agents.token_trace import TokenTrace, Traced
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed

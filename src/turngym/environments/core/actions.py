@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from turngym.environments.core.leniency import (
-    LEAD,
-    QUOTES,
-    quoted,
-    readings,
-    unquoted,
-    without_full_stop,
-)
 from turngym.errors import ConfigError, unknown_name
 
 ActionStyle = Literal["commands", "tools"]
@@ -66,12 +58,18 @@ class ActionFormat(Protocol):
 _SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")
 _FENCE = re.compile(r"```[\w-]*\n(?P<body>.*?)```", re.DOTALL)
 _OBJECT = re.compile(r"\{\s*[\"}]")
+QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
+"""Opening to closing."""
+_ANY_QUOTES = "".join(QUOTES)
+LEAD = re.compile(r"^(?:[*_]*action\s*:[*_]*|>|\$)\s*", re.IGNORECASE)
+_MARKS = ("**", "__", "*", "_", "`")
+_QUOTED_WORDS = re.compile(r"(?<!\S)(?:\"([^\"]+)\"|'([^']+)'|\u201c([^\u201d]+)\u201d)(?!\S)")
+_FULL_STOP = re.compile(r"(?<=\w)\.$")
 
 # Bounds on the work that one text can cause: a model that repeats itself sends a megabyte of "{".
 _MAX_LINE_CHARS = 10_000
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_CHARS = 1_024, 200
 _MAX_BROKEN_OBJECTS = 1_000
-_ANY_QUOTES = "".join(QUOTES)
 
 
 class Commands:
@@ -83,9 +81,13 @@ class Commands:
     text has several lines, the last non-empty one counts (so an agent may think first), or the
     last line of the last fenced block; a leading ``Action:`` or ``>`` is dropped.
 
-    What a model puts around a command or an argument is read by the rule of ``leniency``: bold
-    type, backticks, quotes, a full stop. ``{x...:text}`` is text to type, which loses double quotes
-    only, and ``{x...:raw}`` keeps all.
+    The exact form of a command keeps its meaning. Where there is none, the line is read again
+    without ``**``, ``*``, ``__``, ``_``, backticks or quotes around all of it and without a lead,
+    then without the full stop at its end, then without the quotes around single arguments.
+    An argument loses one pair of quotes around the whole of it, unless the same quotes stand
+    inside: ``answer "45.50"`` answers 45.50, and ``answer "a" or "b"`` keeps its quotes. To mean
+    quotes, give them twice: ``answer ""45.50""``. ``{x...:text}`` is text to type, which loses
+    double quotes only, and ``{x...:raw}`` keeps all.
 
     Args:
         templates: Command name to template, for example ``{"go": "go {direction:north|south}"}``.
@@ -172,18 +174,15 @@ class Commands:
         values: dict[str, Any] = {}
         for slot in slots:
             text = match[slot.name] if slot.is_int else self._meant(slot, match[slot.name])
-            if slot.is_int:
-                values[slot.name] = int(text)
-            else:
-                values[slot.name] = text if self.keep_case else text.lower()
+            plain = text if self.keep_case else text.lower()
+            values[slot.name] = int(text) if slot.is_int else plain
         return values
 
     def _meant(self, slot: _Slot, text: str) -> str:
-        """Return what is meant by ``text`` in a slot: see ``leniency``."""
+        """Return what is meant by ``text`` in a slot: see ``Commands``."""
         inner = unquoted(text, slot.quotes)
-        if inner == text and slot.is_last and (slot.is_word or not self.keep_case):
-            return without_full_stop(text)
-        return inner
+        has_stop = inner == text and slot.is_last and (slot.is_word or not self.keep_case)
+        return without_full_stop(text) if has_stop else inner
 
 
 def function_tool(
@@ -242,8 +241,7 @@ class JsonTools:
             return InvalidAction(reason=f"The arguments of {name!r} must be a JSON object.")
         if not _is_unicode(arguments):
             return InvalidAction(reason=f"The arguments of {name!r} hold half of a unicode pair.")
-        problem = self._schema_problem(name, arguments)
-        if problem is not None:
+        if (problem := self._schema_problem(name, arguments)) is not None:
             return InvalidAction(reason=problem)
         return Action(name=name, arguments=self._with_ints(name, arguments))
 
@@ -257,9 +255,8 @@ class JsonTools:
         return [dict(tool) for tool in self._tools]
 
     def _hint(self) -> str:
-        return (
-            f'Tools: {", ".join(self._schemas)}. Form: {{"name": "<tool>", "arguments": {{...}}}}.'
-        )
+        form = '{"name": "<tool>", "arguments": {...}}'
+        return f"Tools: {', '.join(self._schemas)}. Form: {form}."
 
     def _schema_problem(self, name: str, arguments: dict[str, Any]) -> str | None:
         from jsonschema.exceptions import best_match
@@ -436,10 +433,68 @@ def _tool(name: str, template: str, description: str) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for slot in _SLOT.finditer(template):
         kind = slot["kind"]
-        if kind == "int":
-            properties[slot["name"]] = {"type": "integer"}
-        elif kind and "|" in kind:
-            properties[slot["name"]] = {"type": "string", "enum": kind.split("|")}
-        else:
-            properties[slot["name"]] = {"type": "string"}
+        properties[slot["name"]] = {"type": "integer" if kind == "int" else "string"}
+        if kind and "|" in kind:
+            properties[slot["name"]]["enum"] = kind.split("|")
     return function_tool(name, description or _shown(template), properties, list(properties))
+
+
+def readings(line: str) -> Iterator[str]:
+    """Yield ``line`` and what else it may mean, the most literal first."""
+    yield line
+    bare = _bare(line)
+    ended = _bare(bare[:-1].rstrip()) if bare.endswith(".") else bare
+    seen = {line}
+    for one in (bare, ended, *(_QUOTED_WORDS.sub(_inside, form) for form in (line, bare, ended))):
+        if one and one not in seen:
+            seen.add(one)
+            yield one
+
+
+def unquoted(text: str, quotes: str = _ANY_QUOTES) -> str:
+    """Return ``text`` without one pair of ``quotes`` around it, if it stands in one."""
+    if not _is_quoted(text, quotes):
+        return text
+    inner = text[1:-1]
+    has_same = text[0] in inner or text[-1] in inner
+    return text if has_same and not _is_quoted(inner, quotes) else inner
+
+
+def quoted(text: str, quotes: str = _ANY_QUOTES) -> str:
+    """Return ``text`` in quotes, so that ``unquoted`` gives it back; as it is where none do."""
+    forms = (f"{mark}{text}{QUOTES[mark]}" for mark in quotes)
+    return next((form for form in forms if unquoted(form, quotes) == text), text)
+
+
+def without_full_stop(text: str) -> str:
+    """Return ``text`` without a full stop behind its last word."""
+    return _FULL_STOP.sub("", text)
+
+
+def _is_quoted(text: str, quotes: str) -> bool:
+    return len(text) >= 2 and text[0] in quotes and QUOTES[text[0]] == text[-1]
+
+
+def _inside(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group is not None)
+
+
+def _unwrapped(line: str) -> str:
+    """Return ``line`` without quotes around all of it; those around its words may be the same."""
+    is_wrapped = _is_quoted(line, _ANY_QUOTES)
+    between = _QUOTED_WORDS.sub("", line[1:-1]) if is_wrapped else ""
+    has_same = line[:1] in between or line[-1:] in between
+    return line[1:-1] if is_wrapped and not has_same else unquoted(line)
+
+
+def _bare(line: str) -> str:
+    """Return ``line`` without what stands around all of it."""
+    while True:
+        inner = LEAD.sub("", _unwrapped(line)).strip()
+        for mark in _MARKS:
+            if inner.startswith(mark) and inner.endswith(mark) and len(inner) > 2 * len(mark):
+                inner = inner[len(mark) : -len(mark)].strip()
+                break
+        if inner == line:
+            return line
+        line = inner

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import gymnasium
 import numpy as np
 
+from turngym.coroutines import awaited, finished
 from turngym.environments.core.actions import Action, InvalidAction
-from turngym.environments.core.coroutines import awaited, finished
 from turngym.environments.core.episode import (
     EpisodeCore,
     Observation,

@@ -17,8 +17,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 
+from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
-from turngym.environments.core.coroutines import awaited, forked
 from turngym.environments.core.info import Info
 from turngym.environments.core.limits import Limit, Parsed
 from turngym.environments.core.spaces import Unicode, text_observation_space

@@ -25,8 +25,7 @@ from turngym.environments.desktop.observation import Element, View
 from turngym.environments.desktop.tasks.words import NOUNS
 from turngym.environments.desktop.x11_device import X11Device
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
-from turngym.tasks.base import Split, Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, Task, split_of
 
 APPS: Mapping[str, tuple[str, ...]] = {
     "calculator": ("galculator",), "editor": ("mousepad",), "files": ("pcmanfm",),

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from turngym.environments.core.coroutines import LoopThread, finished, forked
+from turngym.coroutines import LoopThread, finished, forked
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
 from turngym.environments.core.info import Info
 from turngym.errors import EnvironmentFault

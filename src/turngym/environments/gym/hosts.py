@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 
 import gymnasium
 
-from turngym.environments.core.coroutines import forked
+from turngym.coroutines import forked
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step
 from turngym.environments.core.info import Info
 from turngym.environments.core.snapshot import clone

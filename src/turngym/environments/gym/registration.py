@@ -1,11 +1,12 @@
-"""Register environments with Gymnasium and with our catalogue, and make them by either name."""
+"""Register environments with Gymnasium and with our catalogue, make them, list their options."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,6 @@ from turngym.environments.core.episode import SnapshotKind
 from turngym.environments.core.limits import Limit, TurnLimit, limit_of
 from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.wrappers import attach
-from turngym.environments.options import options_of
 from turngym.errors import ConfigError, unknown_name
 from turngym.registry import EnvEntry
 
@@ -187,3 +187,71 @@ def create(
         raise ConfigError(f"option max_turns: wanted a whole number, got {turns!r}")
     own = [] if turns is None else [TurnLimit(turns)]
     return attach(as_gym(made), [*own, *map(limit_of, episode_limits)])
+
+
+_HIDDEN = frozenset({"self", "render_mode"})
+_HELP = re.compile(r"^ {4,8}(\w+): (.*(?:\n {9,}\S.*)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvOption:
+    """One argument that ``make``, ``--env-option`` and ``[env.options]`` take."""
+
+    name: str
+    default: Any
+    """What holds without it; None also where it must be given."""
+    help: str
+    """One line; "" where the class does not say."""
+
+
+def options_of(entry: EnvEntry) -> list[EnvOption]:
+    """Return the options of an environment, imported for it.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    maker: Any = inspect.unwrap(load_env_creator(entry.entry_point))
+    layers = list(inspect.getmro(maker)) if inspect.isclass(maker) else [maker]
+    found = {"max_turns": EnvOption(name="max_turns", default=entry.max_turns, help=_LIMIT)}
+    texts: dict[str, str] = {}
+    for layer in layers:
+        for text in (layer.__doc__, vars(layer).get("__init__", layer).__doc__):
+            for name, line in _HELP.findall((text or "").partition("Args:")[2]):
+                if not line.startswith("As ``"):  # which a base class explains
+                    texts.setdefault(name, " ".join(line.split()))
+    for name, parameter in _parameters(layers).items():
+        default = entry.kwargs.get(name, parameter.default)
+        default = None if default is inspect.Parameter.empty else default
+        found[name] = EnvOption(name=name, default=default, help=texts.get(name, ""))
+    return list(found.values())
+
+
+_LIMIT = "Turns after which an episode is truncated."
+
+
+def _parameters(layers: list[Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters, of base classes too as long as ``**kwargs`` are passed on."""
+    found: dict[str, inspect.Parameter] = {}
+    passed: set[str] | None = None
+    """What a class passes on; None: everything."""
+    for layer in layers:
+        call = layer if not inspect.isclass(layer) else vars(layer).get("__init__")
+        if call is None or not callable(call):
+            continue
+        own = inspect.signature(call).parameters
+        for name, parameter in own.items():
+            named = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if named and name not in _HIDDEN and (passed is None or name in passed):
+                found.setdefault(name, parameter)
+        rest = [one for one in own.values() if one.kind == one.VAR_KEYWORD]
+        if not rest:
+            break
+        if typed := _UNPACKED.fullmatch(str(rest[0].annotation)):
+            fields = getattr(inspect.getmodule(call), typed[1]).__annotations__
+            passed = set(fields) if passed is None else passed & set(fields)
+    for name in sorted((passed or set()) - _HIDDEN):  # read from ``**options`` by the base itself
+        found.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
+    return found
+
+
+_UNPACKED = re.compile(r"Unpack\[(\w+)\]")

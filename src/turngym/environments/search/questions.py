@@ -11,9 +11,8 @@ from typing import Any, Required, TypedDict
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import snippet, terms
 from turngym.errors import ConfigError
-from turngym.tasks.base import SPLITS, Split
+from turngym.tasks.base import SPLITS, Split, split_of
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
-from turngym.tasks.splits import split_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from turngym.environments.swe.packages import swe_cache
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
 from turngym.errors import ConfigError, unknown_name
-from turngym.tasks.base import Split
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, split_of
 
 _DATA = Path(__file__).with_name("data")
 SAMPLE = "sample"

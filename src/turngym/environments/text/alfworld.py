@@ -27,8 +27,7 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.text.alfworld_problems import Problem, sample_problem
 from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
-from turngym.tasks.base import Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, split_of
 
 _TRANSLATOR = threading.Lock()
 """The translator keeps its options in its modules and swaps ``sys.stdout`` while it works."""

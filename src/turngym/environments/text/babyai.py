@@ -18,8 +18,7 @@ from turngym.environments.core.actions import Commands
 from turngym.environments.core.env import Outcome, SnapshotKind
 from turngym.environments.text.base import EngineGame
 from turngym.errors import ConfigError
-from turngym.tasks.base import Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, split_of
 
 MOVES = {
     "turn left": 0, "turn right": 1, "go forward": 2, "pick up": 3, "drop": 4, "toggle": 5,

@@ -18,8 +18,7 @@ from turngym.environments.core.actions import Action, ActionStyle, Commands, in_
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.errors import ConfigError, EnvironmentFault, TurnGymError, missing_extra, unknown_name
 from turngym.faults import Boundary
-from turngym.tasks.base import Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, split_of
 
 
 def engine_boundary(name: str, phase: str) -> Boundary:
@@ -179,3 +178,20 @@ class EngineGame(GradedGame):
             return command
         parsed = self.commands.parse(command)
         return self.action_format.render(parsed) if isinstance(parsed, Action) else command
+
+
+def bearing(at: tuple[int, int], goal: tuple[int, int], *, distances: bool) -> str:
+    """Return ``north east``, with ``distances`` ``north 2 east 1``; ``here`` when there is no way.
+
+    Args:
+        at: Row and column; row 0 is the northernmost.
+        goal: Row and column.
+        distances: Also say how many steps.
+    """
+    south, east = goal[0] - at[0], goal[1] - at[1]
+    ways = [
+        ("south" if south > 0 else "north", abs(south)),
+        ("east" if east > 0 else "west", abs(east)),
+    ]
+    words = [f"{way} {steps}" if distances else way for way, steps in ways if steps]
+    return " ".join(words) or "here"

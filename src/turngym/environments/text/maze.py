@@ -10,8 +10,7 @@ import numpy as np
 
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import TextGame
-from turngym.environments.text.compass import bearing
+from turngym.environments.text.base import TextGame, bearing
 
 Cell = tuple[int, int]
 

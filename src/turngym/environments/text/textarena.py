@@ -39,8 +39,7 @@ from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
 from turngym.environments.text.base import engine_boundary
 from turngym.errors import ConfigError, missing_extra, unknown_name
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, split_of
 
 _STEPS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Split
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, split_of
 
 Family = Literal["coin", "treasure", "cooking"]
 Settings = tuple[tuple[str, Any], ...]

@@ -13,11 +13,10 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
 from turngym.environments.core.actions import ActionStyle
 from turngym.environments.core.info import Info
-from turngym.environments.text.compass import bearing
+from turngym.environments.text.base import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
 from turngym.errors import unknown_name
-from turngym.tasks.base import Task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, split_of
 
 Table = Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
 """State, action -> (probability, next state, reward, terminated), as in ``toy_text``."""

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from turngym.environments.core.coroutines import LoopThread
+from turngym.coroutines import LoopThread
 from turngym.environments.web.chromium import FLAGS, find_chromium
 from turngym.errors import EnvironmentFault, missing_extra
 from turngym.shared_resource import SharedResource

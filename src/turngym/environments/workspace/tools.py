@@ -19,8 +19,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from turngym.environments.core.actions import Action, InvalidAction, JsonTools, function_tool
-from turngym.environments.core.leniency import LEAD, readings
+from turngym.environments.core.actions import (
+    LEAD,
+    Action,
+    InvalidAction,
+    JsonTools,
+    function_tool,
+    readings,
+)
 from turngym.errors import ConfigError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 

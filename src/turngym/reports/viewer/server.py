@@ -13,8 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from turngym.errors import ConfigError
 from turngym.reports.viewer.library import Scan
-from turngym.reports.viewer.page import describe, served_page
-from turngym.reports.viewer.tokens import TokenTexts, token_ids
+from turngym.reports.viewer.page import TokenTexts, describe, served_page, token_ids
 
 HOST = "127.0.0.1"
 _WAIT_S = 1.0

@@ -3,90 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
-
-import numpy as np
+from dataclasses import dataclass
 
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import Isolation
 from turngym.rollouts.collect import MakeEnv, collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.intervals import Interval, mean_interval, wilson_interval
 from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
 from turngym.rollouts.scheduler.config import DeadlineConfig, FailureConfig
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """What a set of episodes says about a policy.
-
-    Episodes that broke (``faults``) and episodes that could not be judged (``unscored``) are not
-    failures: they are left out of ``success``, and the first also out of the means.
-    """
-
-    episodes: int
-    """Episodes played, whatever became of them."""
-    faults: int
-    """Episodes that ended by an error of the environment, the policy or the reward."""
-    unscored: int
-    """Episodes without a fault whose success could not be judged."""
-    solved: int
-    success: float | None
-    """Solved share of the judged episodes, in [0, 1]; None when none was judged."""
-    success_ci95: Interval | None
-    """95 % Wilson score interval of ``success``."""
-    mean_score: float | None
-    """Mean partial success in [0, 1] of the judged episodes."""
-    mean_return: float | None
-    mean_return_ci95: Interval | None
-    """95 % bootstrap interval; None with fewer than two episodes."""
-    mean_turns: float | None
-    truncated: int
-    """Episodes that a limit cut off."""
-    invalid_actions: int
-    """Actions that could not be carried out, over all episodes."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; an interval is a list of two numbers."""
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in asdict(self).items()
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return what ``to_json`` described."""
-        fields: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in content.items()
-        }
-        return cls(**fields)
-
-
-def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:
-    """Return what ``trajectories`` say about the policy that played them."""
-    usable = [t for t in trajectories if not t.stop_reason.is_error]
-    scores = [t.score for t in usable if t.score is not None]
-    returns = [t.episode_return for t in usable]
-    solved = sum(t.is_success for t in usable)
-    return Evaluation(
-        episodes=len(trajectories),
-        faults=len(trajectories) - len(usable),
-        unscored=len(usable) - len(scores),
-        solved=solved,
-        success=solved / len(scores) if scores else None,
-        success_ci95=wilson_interval(solved, len(scores)) if scores else None,
-        mean_score=float(np.mean(scores)) if scores else None,
-        mean_return=float(np.mean(returns)) if returns else None,
-        mean_return_ci95=mean_interval(returns),
-        mean_turns=float(np.mean([len(t.turns) for t in usable])) if usable else None,
-        truncated=sum(t.stop_reason.is_truncated for t in usable),
-        invalid_actions=sum(turn.invalid_action is not None for t in usable for turn in t.turns),
-    )
 
 
 async def evaluate(

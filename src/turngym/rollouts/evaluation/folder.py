@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.errors import ConfigError, RecordError
-from turngym.manifest import Manifest
 from turngym.provenance import provenance
-from turngym.records import append_trajectory, read_lines, write_json, write_lines
+from turngym.records import Manifest, append_trajectory, read_lines, write_json, write_lines
 from turngym.rollouts.evaluation.rows import (
     FILE,
     EpisodeRow,

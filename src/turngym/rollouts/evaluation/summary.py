@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from turngym.rollouts.evaluation.intervals import Measure, bootstrap_ratio, pass_at_measure
 from turngym.rollouts.evaluation.rows import EpisodeRow
+from turngym.rollouts.evaluation.statistics import Measure, bootstrap_ratio, pass_at_measure
 
 Groups = list[list[EpisodeRow]]
 """Rows of each task."""

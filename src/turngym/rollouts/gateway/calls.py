@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.endpoint import HalfAnswer
-from turngym.agents.remote.images import png
-from turngym.agents.remote.wire import generation_of, prompt_ids_of, usage_of
+from turngym.agents.remote.wire import generation_of, png, prompt_ids_of, usage_of
 from turngym.agents.serving.http import BadRequest, Json
 from turngym.agents.serving.requests import messages_of
 from turngym.errors import ConfigError, EnvironmentFault, PolicyFault, TurnGymError, missing_extra

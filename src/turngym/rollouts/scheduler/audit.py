@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.errors import RecordError
-from turngym.manifest import Manifest
+from turngym.records import Manifest
 from turngym.rollouts.scheduler.ledger import LEDGER_FILE, check_format, read_meta
 from turngym.rollouts.scheduler.ledger_files import log_damage, log_of
 from turngym.rollouts.scheduler.packing import unpack_turn

@@ -111,6 +111,11 @@ class ReadyGroup:
         return tuple(member.trajectory for member in self.members)
 
     @property
+    def usable(self) -> list[Trajectory]:
+        """The episodes that did not end by an error."""
+        return [t for t in self.trajectories if not t.stop_reason.is_error]
+
+    @property
     def group(self) -> TrajectoryGroup:
         """The episodes as credit assignment takes them."""
         return TrajectoryGroup(group_id=self.group_id, trajectories=self.trajectories)

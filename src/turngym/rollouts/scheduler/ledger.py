@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turngym.errors import ConfigError, RecordError, TrainingError
-from turngym.manifest import Manifest
+from turngym.records import Manifest
 from turngym.rollouts.scheduler import ledger_schema as sql
 from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
 from turngym.rollouts.scheduler.ledger_files import LedgerDigests, log_damage

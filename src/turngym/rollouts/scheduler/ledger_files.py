@@ -12,7 +12,7 @@ import sqlite3
 import struct
 from pathlib import Path
 
-from turngym.manifest import Manifest
+from turngym.records import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from turngym.trainers.samples import (
     per_token,
     to_samples,
 )
-from turngym.trainers.update.ranks import Scorer, scorer_of
+from turngym.trainers.update.compute import Scorer, scorer_of
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:

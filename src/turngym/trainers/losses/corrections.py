@@ -1,20 +1,25 @@
-"""Weights and masks for tokens that other weights sampled. Nothing here has a gradient.
+"""Weights and masks for tokens that other weights sampled; the old policy of importance ratios.
+
+Nothing here has a gradient.
 
 Axis letters: N sampled tokens laid out flat, B episodes, G groups.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from turngym.trainers.losses.ratios import episodes_of, level_log_ratios
-from turngym.trainers.losses.surrogates import MAX_LOG_RATIO
-from turngym.trainers.settings.correction import CorrectionConfig, Rejection
-from turngym.trainers.settings.loss import RatioLevel
+from turngym.trainers.losses.surrogates import MAX_LOG_RATIO, episodes_of, level_log_ratios
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import CorrectionConfig, RatioLevel, Rejection, StepScale
+from turngym.trainers.update.forward import MicroBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +195,161 @@ def balanced_advantages(
     found, places_B = torch.unique(groups_B, return_inverse=True)
     sums_G = shaped_B.new_zeros(len(found)).index_add_(0, places_B, shaped_B)
     return shaped_B - (sums_G / torch.bincount(places_B))[places_B]
+
+
+class EpisodeWeights:
+    """The importance weights of a mini-batch's episodes, gathered micro-batch by micro-batch."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, float] = {}
+
+    def add(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], policy_logprobs_N: Tensor
+    ) -> None:
+        """Add the tokens of one micro-batch.
+
+        Args:
+            batch: The micro-batch.
+            samples: The mini-batch that it was cut from.
+            policy_logprobs_N: Of its sampled tokens, under the policy in training.
+        """
+        behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
+        gaps_N = (policy_logprobs_N.detach() - behaviour_N).double().cpu()
+        sizes = [int(mask.sum()) for mask in batch.masks]
+        for i, part in zip(batch.members, torch.split(gaps_N, sizes), strict=True):
+            episode = samples[i].trajectory
+            self._logs[episode] = self._logs.get(episode, 0.0) + float(part.sum())
+
+    def add_all(self, other: EpisodeWeights) -> None:
+        """Add the tokens that ``other`` holds."""
+        for episode, log in other._logs.items():
+            self._logs[episode] = self._logs.get(episode, 0.0) + log
+
+    def effective_share(self) -> float:
+        """Return how many of the episodes count, as a share of all; NaN when one is not finite."""
+        return effective_share(list(self._logs.values()))
+
+    def step_scale(self, config: StepScale) -> float:
+        """Return by what the learning rate of the step is multiplied.
+
+        Source:
+            VCPO (mit-han-lab/vcpo): square root by default, weights not truncated.
+        """
+        if config.rule == "none":
+            return 1.0
+        share = min(1.0, self.effective_share() / config.base)
+        return math.sqrt(share) if config.rule == "sqrt" else share
+
+
+def without_rejected(
+    samples: Sequence[TrainingSample], weights: Sequence[NDArray[np.floating]]
+) -> list[TrainingSample]:
+    """Return the samples with the tokens alone whose weight is not 0.
+
+    Args:
+        samples: A mini-batch.
+        weights: One array [L] per sample.
+    """
+    kept = []
+    for sample, weight in zip(samples, weights, strict=True):
+        mask = sample.loss_mask & (weight > 0)
+        kept.append(replace(sample, loss_mask=mask, turn_ids=np.where(mask, sample.turn_ids, -1)))
+    return kept
+
+
+def with_balanced_advantages(
+    samples: Sequence[TrainingSample],
+    current: Sequence[NDArray[np.floating]],
+    references: Sequence[NDArray[np.floating]],
+    *,
+    beta: float,
+) -> list[TrainingSample]:
+    """Return the samples with ``balanced_advantages`` in place of their advantages.
+
+    Args:
+        samples: A batch; the attempts of one group share ``group`` and have one advantage each.
+        current: Log-probs under the policy in training, one array [L] per sample.
+        references: The same under the reference.
+        beta: Price of the log-ratio.
+    """
+    gaps: dict[int, float] = {}
+    first: dict[int, TrainingSample] = {}
+    for sample, own, other in zip(samples, current, references, strict=True):
+        first.setdefault(sample.trajectory, sample)
+        gap = float((own - other)[sample.loss_mask].sum(dtype=np.float64))
+        gaps[sample.trajectory] = gaps.get(sample.trajectory, 0.0) + gap
+    earned = [float(s.advantages[s.loss_mask][0]) for s in first.values()]
+    values_B = balanced_advantages(
+        torch.tensor(earned, dtype=torch.float64),
+        torch.tensor([gaps[number] for number in first], dtype=torch.float64),
+        torch.tensor([s.group for s in first.values()]),
+        beta=beta,
+    )
+    value = dict(zip(first, values_B.tolist(), strict=True))
+    return [
+        replace(s, advantages=np.where(s.loss_mask, value[s.trajectory], 0.0).astype(np.float32))
+        for s in samples
+    ]
+
+
+Scores = list[NDArray[np.float32]]
+"""Log-probs of a batch's sampled tokens, one array [L] per sample, 0 elsewhere."""
+
+
+@dataclass(frozen=True)
+class CurrentPolicy:
+    """The policy in training, without gradient: every ratio is 1."""
+
+    def of(self, places: Sequence[int]) -> OldPolicy:
+        """Return the same for some samples of the batch."""
+        return self
+
+    def scores(self, current: Scores) -> Scores:
+        """Return the log-probs of whole samples, whose current ones are ``current``."""
+        return current
+
+    def gather(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], current_N: Tensor
+    ) -> Tensor:
+        """Return the log-probs of a micro-batch, whose current ones are ``current_N``, [N]."""
+        return current_N
+
+
+@dataclass(frozen=True)
+class EstimatedPolicy(CurrentPolicy):
+    """An estimate of the policy that the update began with, made token by token (A-3PO)."""
+
+    version: int
+    """Of the weights that the update began with."""
+
+    def gather(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], current_N: Tensor
+    ) -> Tensor:
+        """Return a point between behaviour and current policy, [N]."""
+        behaviour_N = batch.gather([s.behaviour_logprobs for s in samples])
+        versions_N = batch.gather([s.policy_versions for s in samples])
+        return estimated_old_logprobs(current_N, behaviour_N, versions_N, self.version)
+
+
+@dataclass(frozen=True)
+class RecordedPolicy(CurrentPolicy):
+    """Log-probs that are known before the step: of the behaviour policy, or computed once."""
+
+    logprobs: Scores
+
+    def of(self, places: Sequence[int]) -> OldPolicy:
+        """Return those of some samples of the batch."""
+        return RecordedPolicy([self.logprobs[place] for place in places])
+
+    def scores(self, current: Scores) -> Scores:
+        """Return the recorded log-probs."""
+        return self.logprobs
+
+    def gather(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample], current_N: Tensor
+    ) -> Tensor:
+        """Return the recorded log-probs, [N]."""
+        return batch.gather(self.logprobs)
+
+
+OldPolicy = CurrentPolicy | EstimatedPolicy | RecordedPolicy

@@ -15,8 +15,8 @@ from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.rollout_metrics import rollout_metrics
 from turngym.trainers.runs.run import Run
+from turngym.trainers.runs.run_log import rollout_metrics
 from turngym.trainers.selection.batches import Chosen, chosen
 from turngym.trainers.selection.policy import DataSelection
 from turngym.types import TrajectoryGroup

@@ -25,6 +25,7 @@ from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
 from turngym.trainers.runs.checkpoints import (
     Checkpoint,
+    RunState,
     advice,
     find_model,
     latest_checkpoint,
@@ -33,7 +34,6 @@ from turngym.trainers.runs.checkpoints import (
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
-from turngym.trainers.runs.run_state import RunState
 from turngym.trainers.runs.settings_change import check_change
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import place

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from turngym.agents.build import TRAINED_AS
 from turngym.agents.engine.models import load_model_dir, load_tokenizer
 from turngym.errors import CheckpointError
-from turngym.trainers.runs.checkpoints import Checkpoint, save_checkpoint
+from turngym.trainers.runs.checkpoints import Checkpoint, RunState, save_checkpoint
 from turngym.trainers.runs.phases import SHARDS, Learning
 from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
-from turngym.trainers.runs.run_state import RunState
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.lora import (

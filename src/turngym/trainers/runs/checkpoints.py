@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, with a digest for each file.
+"""Where a run stands, and checkpoints of it, whole or not there, with a digest for each file.
 
 A checkpoint is a folder ``<number>-<phase>-<step>``:
 
@@ -20,14 +20,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from turngym.errors import CheckpointError
-from turngym.manifest import file_digest
+from turngym.records import file_digest
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -219,3 +219,31 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+Phase = Literal["warm_start", "before", "train", "after", "done"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """Where a run stands. With the weights and the optimizer, all that a resumption needs."""
+
+    phase: Phase = "warm_start"
+    warm_steps: int = 0
+    warm_success: float | None = None
+    step: int = 0
+    """Updates done; also the version of the weights."""
+    validated: int = -1
+    """Step of the phase that was validated last."""
+    optimizer_steps: int = 0
+    reached_target: bool = False
+    groups: int = 0
+    """Groups begun for reinforcement; the running number of the next."""
+    episodes: int = 0
+    faults: int = 0
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    metrics_bytes: int = 0
+    """Length of ``metrics.jsonl``; what a killed process wrote after that is cut off."""
+    metrics_sha256: str | None = None
+    """Digest of these bytes; None in checkpoints of earlier versions."""

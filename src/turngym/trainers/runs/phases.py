@@ -14,14 +14,13 @@ from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import CreditContext, CreditMethod, build_credit
-from turngym.trainers.runs.checkpoints import Checkpoint
-from turngym.trainers.runs.run_state import RunState
+from turngym.trainers.runs.checkpoints import Checkpoint, RunState
 from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.compute import Scorer
 from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.protocol import Learner
-from turngym.trainers.update.ranks import Scorer
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import Trajectory
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from turngym.rollouts.evaluation.evaluate import Evaluation
+from turngym.rollouts.evaluation.statistics import Evaluation
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from turngym.agents.build import with_parts
 from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
-from turngym.rollouts.evaluation.evaluate import Evaluation, summarize
+from turngym.coroutines import beside
+from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.seeding import derive_seed
-from turngym.trainers.beside import beside
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.checkpointer import Checkpointer
-from turngym.trainers.runs.checkpoints import Checkpoint
+from turngym.trainers.runs.checkpoints import Checkpoint, Phase, RunState
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.phases import (
     Learning,
@@ -25,10 +25,8 @@ from turngym.trainers.runs.phases import (
     restore_moments,
 )
 from turngym.trainers.runs.progress import HeldOut, TrainResult
-from turngym.trainers.runs.rollout_metrics import evaluation_metrics, success_by_env
 from turngym.trainers.runs.run_folder import RunFolder
-from turngym.trainers.runs.run_log import RunLog
-from turngym.trainers.runs.run_state import Phase, RunState
+from turngym.trainers.runs.run_log import RunLog, evaluation_metrics, success_by_env
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.selection.batches import Chosen, down_sampled, with_imitation
 from turngym.trainers.selection.policy import DataSelection

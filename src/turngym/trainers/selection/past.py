@@ -104,7 +104,7 @@ class SuccessReplayer:
                 joined.append(of_the_past(chosen, group.request, index=group.index))
         for group in groups:
             if not group.request.condition:
-                for trajectory in usable(group):
+                for trajectory in group.usable:
                     self.successes.add(trajectory, step)
         return joined
 
@@ -139,7 +139,7 @@ class SelfImitation:
     ) -> list[ReadyGroup]:
         """Return attempts of the past that beat the baseline, then remember the new ones."""
         for group in groups:
-            if returns := [t.episode_return for t in usable(group)]:
+            if returns := [t.episode_return for t in group.usable]:
                 self._means.append(float(np.mean(returns)))
         while self._buffer and self._buffer[0].step < step - self._config.max_age:
             self._buffer.popleft()
@@ -149,7 +149,7 @@ class SelfImitation:
         for group in groups:
             if not group.request.condition:
                 self._buffer.extend(
-                    Remembered(trajectory=t, step=step) for t in usable(group) if t.turns
+                    Remembered(trajectory=t, step=step) for t in group.usable if t.turns
                 )
         if not groups:
             return []
@@ -171,11 +171,6 @@ class SelfImitation:
         self._buffer.extend(Remembered.from_json(one) for one in state.get("buffer", []))
         self._means.clear()
         self._means.extend(state.get("means", []))
-
-
-def usable(group: ReadyGroup) -> list[Trajectory]:
-    """Return the attempts of a group that did not end by an error."""
-    return [t for t in group.trajectories if not t.stop_reason.is_error]
 
 
 def of_the_past(

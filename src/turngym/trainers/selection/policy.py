@@ -18,7 +18,7 @@ from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.selection.batches import reason_to_drop
-from turngym.trainers.selection.past import SelfImitation, SuccessReplayer, usable
+from turngym.trainers.selection.past import SelfImitation, SuccessReplayer
 from turngym.trainers.selection.prefixes import Prefixer
 from turngym.trainers.selection.samplers import Difficulty, SampledTasks, Sampler
 from turngym.trainers.settings.selection import (
@@ -225,7 +225,7 @@ class DataSelection:
 
     def observe(self, group: ReadyGroup) -> None:
         """Learn how hard the task is, and what its advantages are worth."""
-        place, attempts = self._places.get(group.request.task.id), usable(group)
+        place, attempts = self._places.get(group.request.task.id), group.usable
         scores = [t.score for t in attempts if t.score is not None]
         if self._prefixer is not None:
             self._prefixer.observe(group.request, attempts, self._step)
@@ -238,7 +238,7 @@ class DataSelection:
 
     def admit(self, group: ReadyGroup) -> FilterDecision:
         """Drop what the filter drops."""
-        attempts = usable(group)
+        attempts = group.usable
         scores, returns = [t.score for t in attempts], [t.episode_return for t in attempts]
         reason = reason_to_drop(scores, returns, self._config.filter)
         self._count("groups_played", 1)

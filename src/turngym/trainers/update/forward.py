@@ -21,8 +21,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from turngym.errors import ConfigError
-from turngym.trainers.update.compute import NEUTRAL_HEAD, compute_of, computing, plain_model
-from turngym.trainers.update.ranks import ALONE, Ranks
+from turngym.trainers.update.compute import (
+    ALONE,
+    NEUTRAL_HEAD,
+    Ranks,
+    compute_of,
+    computing,
+    plain_model,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,16 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.seeding import generator
-from turngym.trainers.losses.aggregation import aggregation_coefficients
-from turngym.trainers.losses.clip_bounds import solve_clip_bounds
-from turngym.trainers.losses.corrections import PolicyLogprobs, correction_weights
-from turngym.trainers.losses.off_policy import (
+from turngym.trainers.losses.corrections import (
+    CurrentPolicy,
     EpisodeWeights,
+    EstimatedPolicy,
+    OldPolicy,
+    PolicyLogprobs,
+    RecordedPolicy,
+    Scores,
+    correction_weights,
     with_balanced_advantages,
     without_rejected,
 )
-from turngym.trainers.losses.policy_loss import TokenTerms, policy_loss
-from turngym.trainers.losses.ratios import (
+from turngym.trainers.losses.policy_loss import (
+    TokenTerms,
+    aggregation_coefficients,
+    policy_loss,
+    solve_clip_bounds,
+)
+from turngym.trainers.losses.surrogates import (
     episode_log_ratios,
     flat,
     has_split_episodes,
@@ -32,18 +41,10 @@ from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig
-from turngym.trainers.update.compute import compute_of
+from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
 from turngym.trainers.update.lora import full_state
-from turngym.trainers.update.old_policy import (
-    CurrentPolicy,
-    EstimatedPolicy,
-    OldPolicy,
-    RecordedPolicy,
-    Scores,
-)
 from turngym.trainers.update.optimizer import Optimizer
-from turngym.trainers.update.ranks import ALONE, Ranks, backpropagate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

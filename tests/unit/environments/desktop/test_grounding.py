@@ -19,7 +19,7 @@ from turngym.environments.desktop.grounding import (
     ScreenSpec,
     folder_names,
 )
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import split_of
 
 
 @pytest.fixture

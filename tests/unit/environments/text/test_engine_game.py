@@ -19,8 +19,7 @@ from turngym.environments.text import base
 from turngym.environments.text.base import EngineGame, engine_boundary
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, UnknownNameError
 from turngym.rollouts.episode import EpisodeSpec, rollout
-from turngym.tasks.base import Task, procedural_task
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Task, procedural_task, split_of
 from turngym.types import StopReason
 
 

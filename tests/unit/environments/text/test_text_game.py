@@ -2,7 +2,7 @@ import pytest
 
 from turngym.environments.text.maze import MazeEnv, MazeState
 from turngym.errors import UnknownNameError
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import split_of
 
 OPEN = MazeState(size=2, walls=frozenset({((0, 0), (0, 1))}), at=(0, 0), key=(0, 1), door=(1, 0))
 

@@ -17,12 +17,12 @@ from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group
 from turngym.agents.engine.protocol import Generation
 from turngym.config import load_config
+from turngym.coroutines import beside
 from turngym.errors import ConfigError
-from turngym.trainers.beside import beside
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.archer import ArcherCredit, less_baseline
 from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
-from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.settings.critics import Archer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score

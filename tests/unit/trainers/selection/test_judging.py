@@ -12,7 +12,7 @@ from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
 from turngym.rollouts.scheduler.groups import GroupRequest, ReadyGroup
 from turngym.tasks.base import Task
-from turngym.trainers.losses.aggregation import aggregation_coefficients
+from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.samples import to_samples
 from turngym.trainers.selection.batches import (
     chosen,

@@ -13,8 +13,7 @@ from turngym.environments.desktop.phone.site import State
 from turngym.environments.desktop.problems import ScriptedProblem, Step, click, find, key, typed
 from turngym.environments.desktop.tasks.words import NOUNS, TOPICS, lines, sentence
 from turngym.errors import ConfigError
-from turngym.tasks.base import Split
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, split_of
 
 _NAMES = (
     "Ada", "Bela", "Carla", "Dana", "Edgar", "Fay", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lena",

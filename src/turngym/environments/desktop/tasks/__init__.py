@@ -12,8 +12,7 @@ from turngym.environments.desktop.tasks.notes import NOTES
 from turngym.environments.desktop.tasks.settings import SETTINGS
 from turngym.environments.desktop.tasks.sheets import SHEETS
 from turngym.errors import ConfigError
-from turngym.tasks.base import Split
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, split_of
 
 GENERATORS: dict[str, ProblemGenerator] = {
     **NOTES, **FOLDERS, **CALCULATOR, **SHEETS, **SETTINGS, **ACROSS,

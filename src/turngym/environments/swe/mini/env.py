@@ -20,8 +20,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from turngym.coroutines import LoopThread
 from turngym.environments.core.actions import Action, Commands
-from turngym.environments.core.coroutines import LoopThread
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
 from turngym.environments.workspace.host import SandboxHost

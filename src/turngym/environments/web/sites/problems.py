@@ -9,8 +9,7 @@ from typing import Any
 
 from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill
 from turngym.environments.web.observation import Element
-from turngym.tasks.base import Split
-from turngym.tasks.splits import split_of
+from turngym.tasks.base import Split, split_of
 
 Stage = Callable[[ExpertView], Move]
 """One turn of a script, found on the page as it is then."""

@@ -16,7 +16,7 @@ from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import Archer
-from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor

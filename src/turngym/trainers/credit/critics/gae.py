@@ -22,7 +22,7 @@ from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.critics import Gae
 from turngym.trainers.settings.group import BatchScale
-from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from turngym.coroutines import at_home
 from turngym.seeding import derive_seed
-from turngym.trainers.beside import at_home
 from turngym.trainers.samples import TokenIds, TrainingSample
 
 if TYPE_CHECKING:

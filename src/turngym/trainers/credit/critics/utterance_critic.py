@@ -23,8 +23,7 @@ from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
-from turngym.trainers.tensors import below, joined
-from turngym.trainers.update.compute import compute_of
+from turngym.trainers.update.compute import below, compute_of, joined
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:

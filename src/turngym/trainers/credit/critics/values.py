@@ -18,8 +18,8 @@ from turngym.seeding import generator
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.critics import TokenValues
 from turngym.trainers.settings.optimizer import OptimizerConfig
-from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.body import BodyWithHead
+from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import Trajectory

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from turngym.trainers.credit.base import CreditContext
 from turngym.trainers.samples import IntArray
-from turngym.trainers.update.compute import compute_of, plain_model
+from turngym.trainers.update.compute import ALONE, Ranks, compute_of, plain_model
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, score_batches
-from turngym.trainers.update.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

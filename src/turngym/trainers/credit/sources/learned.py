@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.trainers.samples import IntArray, to_samples
-from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.types import Trajectory
 

@@ -37,8 +37,7 @@ from turngym.trainers.credit.sources.learned import (
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
-from turngym.trainers.tensors import below, joined
-from turngym.trainers.update.compute import compute_of
+from turngym.trainers.update.compute import below, compute_of, joined
 from turngym.trainers.update.forward import score, token_logprobs
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.optimizer import Optimizer

@@ -32,8 +32,8 @@ from turngym.trainers.credit.sources.learned import (
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Progress
-from turngym.trainers.tensors import below, joined
 from turngym.trainers.update.body import BodyWithHead
+from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.optimizer import Optimizer
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from turngym.trainers.settings.rewards import (
     RewardConfig,
     RewardParts,
 )
-from turngym.trainers.tensors import below, joined
+from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,9 +1,12 @@
-"""Intervals of shares, means and pass@k, and of differences between two evaluations.
+"""Statistics of evaluations and of runs: intervals, pass@k, curves over seeds.
 
-Axis letters: T task, R resample.
+Axis letters: T task, S seed, P point of a curve, R resample.
 
 Attempts at one task are not independent of each other, so what is resampled is the task with all
-its attempts. The generator has a fixed seed: the same rows always give the same interval.
+its attempts. Runs are resampled by seed (S of S with replacement, 2.5th to 97.5th percentile), both
+algorithms of a difference alike, because the runs of one seed begin with one model and meet the
+same tasks. With few seeds such an interval is too narrow: it knows only the seeds that were run.
+The generators have a fixed seed: the same rows always give the same interval.
 
 Source:
     Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapters 8 and 13.
@@ -12,12 +15,14 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from turngym.types import Trajectory
 
 FloatArray = NDArray[np.float64]
 
@@ -209,3 +214,152 @@ def pass_at_measure(k: int, counts: Iterable[tuple[int, int]]) -> Measure | None
     if all(v in (0.0, 1.0) for v in values):
         return Measure(value=value, interval=wilson_interval(round(sum(values)), len(values)))
     return Measure(value=value, interval=bootstrap_ratio(np.array(values), np.ones(len(values))))
+
+
+SEED_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds with its interval."""
+
+    mean: float
+    low: float | None = None
+    """None with one seed."""
+    high: float | None = None
+
+    @classmethod
+    def of(cls, values_S: FloatArray) -> Self:
+        """Return the mean of ``values_S`` and its interval."""
+        mean = float(values_S.mean())
+        if len(values_S) < 2:
+            return cls(mean=mean)
+        low, high = percentiles(values_S[resamples(len(values_S))].mean(1))
+        return cls(mean=mean, low=low, high=high)
+
+    def to_json(self) -> list[float | None]:
+        """Return ``[mean, low, high]``."""
+        return [self.mean, self.low, self.high]
+
+
+def resamples(size: int) -> NDArray[np.int64]:
+    """Return which of ``size`` seeds each resample holds, shape [R, S]; the same at every call."""
+    return np.random.default_rng(0).integers(size, size=(SEED_RESAMPLES, size))
+
+
+def percentiles(values_R: FloatArray) -> tuple[float, float]:
+    """Return the 2.5th and the 97.5th percentile; infinite values are larger than all others."""
+    low, high = np.percentile(values_R, [2.5, 97.5], method="closest_observation")
+    return float(low), float(high)
+
+
+def at(grid_P: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    """Return the curve ``y`` over ``x`` at the points of ``grid_P``, linear between its own."""
+    return np.interp(grid_P, x, y)
+
+
+def area_under_curve(x_P: FloatArray, y_P: FloatArray, budget: float) -> float:
+    """Return the mean height of a curve from 0 to ``budget``: its trapezoids over ``budget``.
+
+    In [0, 1] when the curve is. It is cut at ``budget``, or goes on at its last height.
+
+    Args:
+        x_P: Increasing, from 0.
+        y_P: Heights.
+        budget: More than 0.
+    """
+    inside_P = np.append(x_P[x_P < budget], budget)
+    heights_P = at(inside_P, x_P, y_P)
+    widths = np.diff(inside_P)
+    return float((widths * (heights_P[1:] + heights_P[:-1]) / 2).sum() / budget)
+
+
+def first_reach(x_P: FloatArray, y_RP: FloatArray, level_R: FloatArray) -> FloatArray:
+    """Return where each curve first is at ``level_R`` or above, shape [R]; infinity if nowhere.
+
+    Between two points the curve is a straight line.
+
+    Args:
+        x_P: Increasing.
+        y_RP: One curve a row.
+        level_R: One level a row.
+    """
+    above_RP = y_RP >= level_R[:, None]
+    found_R = above_RP.any(1)
+    first_R = above_RP.argmax(1)
+    before_R = np.maximum(first_R - 1, 0)
+    rows = np.arange(len(y_RP))
+    low_R, high_R = y_RP[rows, before_R], y_RP[rows, first_R]
+    rise_R = np.where(high_R > low_R, high_R - low_R, 1.0)
+    part_R = np.where(first_R > 0, (level_R - low_R) / rise_R, 0.0)
+    reached_R = x_P[before_R] + part_R * (x_P[first_R] - x_P[before_R])
+    return np.where(found_R, reached_R, np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What a set of episodes says about a policy.
+
+    Episodes that broke (``faults``) and episodes that could not be judged (``unscored``) are not
+    failures: they are left out of ``success``, and the first also out of the means.
+    """
+
+    episodes: int
+    """Episodes played, whatever became of them."""
+    faults: int
+    """Episodes that ended by an error of the environment, the policy or the reward."""
+    unscored: int
+    """Episodes without a fault whose success could not be judged."""
+    solved: int
+    success: float | None
+    """Solved share of the judged episodes, in [0, 1]; None when none was judged."""
+    success_ci95: Interval | None
+    """95 % Wilson score interval of ``success``."""
+    mean_score: float | None
+    """Mean partial success in [0, 1] of the judged episodes."""
+    mean_return: float | None
+    mean_return_ci95: Interval | None
+    """95 % bootstrap interval; None with fewer than two episodes."""
+    mean_turns: float | None
+    truncated: int
+    """Episodes that a limit cut off."""
+    invalid_actions: int
+    """Actions that could not be carried out, over all episodes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values; an interval is a list of two numbers."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` described."""
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in content.items()
+        }
+        return cls(**fields)
+
+
+def summarize(trajectories: Sequence[Trajectory]) -> Evaluation:
+    """Return what ``trajectories`` say about the policy that played them."""
+    usable = [t for t in trajectories if not t.stop_reason.is_error]
+    scores = [t.score for t in usable if t.score is not None]
+    returns = [t.episode_return for t in usable]
+    solved = sum(t.is_success for t in usable)
+    return Evaluation(
+        episodes=len(trajectories),
+        faults=len(trajectories) - len(usable),
+        unscored=len(usable) - len(scores),
+        solved=solved,
+        success=solved / len(scores) if scores else None,
+        success_ci95=wilson_interval(solved, len(scores)) if scores else None,
+        mean_score=float(np.mean(scores)) if scores else None,
+        mean_return=float(np.mean(returns)) if returns else None,
+        mean_return_ci95=mean_interval(returns),
+        mean_turns=float(np.mean([len(t.turns) for t in usable])) if usable else None,
+        truncated=sum(t.stop_reason.is_truncated for t in usable),
+        invalid_actions=sum(turn.invalid_action is not None for t in usable for turn in t.turns),
+    )

@@ -1,0 +1,186 @@
+"""Coroutines: awaited, run without a loop, in another thread, to their end, or until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop to which every other thread may send coroutines.
+
+    Runs from the start until ``stop``; what is left then is cancelled.
+
+    Args:
+        name: Of the thread, which is a daemon.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run, args=(self.loop,), name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``work`` in the loop; the future may be waited for in any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def stop(self) -> None:
+        """Let the loop end. May be called from any thread, its own included."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended, but no longer than ``timeout_s``."""
+        self._thread.join(timeout_s)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def awaited(result: Any) -> Any:
+    """Return ``result``, or what it is a coroutine of."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that has nothing to wait for, without an event loop.
+
+    Raises:
+        TypeError: It waits.
+    """
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise TypeError("a TurnEnv has no coroutines; inherit from AsyncTurnEnv")
+
+
+async def forked(n: int, clone: Callable[[], T], restore: Callable[[T], Any]) -> list[T]:
+    """Return ``n`` clones, each restored; they are closed when one fails.
+
+    Args:
+        n: Number of clones.
+        clone: Makes one.
+        restore: Brings it to its state; may be a coroutine.
+    """
+    children: list[Any] = []
+    try:
+        for _ in range(n):
+            children.append(clone())
+            await awaited(restore(children[-1]))
+    except BaseException:
+        for child in children:
+            await awaited(child.close())
+        raise
+    return children
+
+
+Work = Callable[[], Coroutine[Any, Any, T]]
+
+_home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home", default=None)
+
+
+async def beside(work: Work[T]) -> T:
+    """Run a coroutine in a thread, in an event loop of its own, while this one goes on."""
+    home = asyncio.get_running_loop()
+
+    def there() -> T:
+        _home.set(home)
+        return asyncio.run(work())
+
+    return await asyncio.to_thread(there)
+
+
+async def at_home(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work`` in the event loop that called ``beside``; right here if none did.
+
+    For what belongs to that loop and may not be used by another thread, as the engine is.
+    """
+    home = _home.get()
+    if home is None:
+        return await work
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, home))
+
+
+class Uncut:
+    """Awaits work to its end; a cancellation of the task waits until ``check``."""
+
+    def __init__(self) -> None:
+        self._is_cancelled = False
+
+    async def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what ``work`` returns."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                self._is_cancelled = True
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+        return task.result()
+
+    def check(self) -> None:
+        """Raise the cancellation that came meanwhile.
+
+        Raises:
+            CancelledError: There was one.
+        """
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def cancelled_by_signals() -> Iterator[None]:
+    """Cancel the running task when the process is asked to stop.
+
+    Inside the block SIGINT and SIGTERM cancel the task that entered it, wherever it next waits;
+    code between two waits is never cut in half. A second signal raises ``KeyboardInterrupt`` on the
+    spot. Outside of the main thread, where Python allows no handlers, the block does nothing.
+    """
+    task = asyncio.current_task()
+    if task is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        loop.call_soon_threadsafe(task.cancel)
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
