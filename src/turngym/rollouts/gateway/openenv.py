@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from turngym.agents.remote.images import data_url
+from turngym.agents.remote.wire import data_url
 from turngym.agents.serving.http import Access, BadRequest, Guard, Json, json_object, refused
 from turngym.agents.serving.requests import checked
 from turngym.errors import ConfigError, TurnGymError, missing_extra
