@@ -70,6 +70,7 @@ class LauncherProcess:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Answer]] = {0: Future()}
         self._is_closed = False
+        self._end = "the launcher of sandboxes has ended"
         self._send({"base": self.base, "runtime": str(runtime_folder())}, [])
         greeting = self._waiting[0]
         threading.Thread(target=self._read, name="turngym-launcher", daemon=True).start()
@@ -92,6 +93,8 @@ class LauncherProcess:
         with contextlib.suppress(OSError, ValueError):
             while head := reader.read(4):
                 answer: Answer = json.loads(reader.read(int.from_bytes(head, "big")))
+                if answer["number"] < 0:
+                    self._end += f": {answer['error']}"
                 future = self._waiting.pop(answer["number"], None)
                 if future is None or not future.set_running_or_notify_cancel():
                     continue
@@ -104,7 +107,7 @@ class LauncherProcess:
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if future.set_running_or_notify_cancel():
-                future.set_exception(SandboxUnavailable("the launcher of sandboxes has ended"))
+                future.set_exception(SandboxUnavailable(self._end))
 
     @property
     def is_alive(self) -> bool:
@@ -121,13 +124,13 @@ class LauncherProcess:
         future: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
-                raise SandboxUnavailable("the launcher of sandboxes has ended")
+                raise SandboxUnavailable(self._end)
             self._waiting[number] = future
             try:
                 self._send({"do": do, "number": number, **fields}, fds)
             except OSError:
                 self._waiting.pop(number, None)
-                raise SandboxUnavailable("the launcher of sandboxes has ended") from None
+                raise SandboxUnavailable(self._end) from None
         return future
 
     async def call(self, do: str, *, fds: Sequence[int] = (), **fields: Any) -> Answer:  # JSON

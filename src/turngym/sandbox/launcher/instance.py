@@ -157,8 +157,10 @@ class Instance:
             return False
         if self.is_doomed:
             self.kill()
-        # Only now bubblewrap goes on: before, there was no descriptor to kill process 1 by.
-        os.write(self.block_fd, b"1")
+        # Only now bubblewrap goes on: before, there was no descriptor to kill process 1 by. It may
+        # have died meanwhile, as one does that is killed while it starts.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.block_fd, b"1")
         os.close(self.block_fd)
         self.block_fd = -1
         return True

@@ -160,7 +160,10 @@ class Launcher:
             self.selector.unregister(fd)
             os.close(fd)
             os.waitpid(pid, 0)
-            result = json.loads(b"".join(parts) or b'{"error": "the worker was killed"}')
+            try:
+                result = json.loads(b"".join(parts))
+            except ValueError:  # nothing, or half of it
+                result = {"error": "the worker was killed"}
             if "error" in result:
                 undo()
             else:
@@ -264,12 +267,8 @@ class Launcher:
                 setattr(sandbox, name, -1)
         if sandbox.monitor_fd < 0 and sandbox.init_fd >= 0:
             sandbox.kill()
-        if (
-            sandbox.monitor_fd < 0
-            and sandbox.init_fd < 0
-            and sandbox.info_fd < 0
-            and not sandbox.has_ended
-        ):
+        fds = (sandbox.monitor_fd, sandbox.init_fd, sandbox.info_fd)
+        if max(fds) < 0 and not sandbox.has_ended:
             sandbox.has_ended = True
             self.sandboxes.pop(sandbox.id, None)
             self.answer(sandbox.start_request, {"error": sandbox.messages() or "bwrap ended"})
@@ -299,9 +298,7 @@ class Launcher:
 
     def find(self, id: str) -> Instance | None:
         """Return a sandbox that runs or dies."""
-        return self.sandboxes.get(id) or next(
-            (sandbox for sandbox in self.dying if sandbox.id == id), None
-        )
+        return self.sandboxes.get(id) or next((one for one in self.dying if one.id == id), None)
 
     def _do_freeze(self, request: Request) -> Request:
         """Stop or continue all processes of a sandbox."""
@@ -496,4 +493,8 @@ def main() -> None:
         die(str(error))
         return
     launcher.answer(0, facts)
-    launcher.run()
+    try:
+        launcher.run()
+    except Exception as error:
+        launcher.answer(-1, {"error": repr(error)})  # its last words: they are in the owner's error
+        raise
