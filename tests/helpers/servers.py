@@ -46,7 +46,8 @@ def vllm_server() -> tuple[str, str]:
     save_model_dir(wide_model(), models.tokenizer(), folder / "model")
     config = VllmEngineConfig(type="vllm", python=VLLM)
     port = free_port(0)
-    line, more = command(config, folder / "model", context=CONTEXT, port=port, folder=folder)
+    context = wide_model().config.max_position_embeddings
+    line, more = command(config, folder / "model", context=context, port=port, folder=folder)
     with (folder / "log").open("wb") as log:
         environment = {**os.environ, **more}
         process = subprocess.Popen(line, env=environment, stdout=log, stderr=log)
@@ -96,12 +97,22 @@ async def engine_on_a_server(**settings: Any) -> AsyncIterator[VllmEngine]:
 
 
 def engine_on(
-    urls: list[str], folder: str, *, context: int = CONTEXT, model: Any = None, **settings: Any
+    urls: list[str],
+    folder: str,
+    *,
+    context: int = CONTEXT,
+    model: Any = None,
+    max_sessions: int = 4,
+    **settings: Any,
 ) -> VllmEngine:
     """Return an engine of the small model on running servers."""
     config = VllmEngineConfig(
         type="vllm", urls=tuple(urls), folder=folder, **{"patience_s": 5.0, **settings}
     )
     return VllmEngine(
-        config, model or models.model(), models.tokenizer(), context=context, max_sessions=4
+        config,
+        model or models.model(),
+        models.tokenizer(),
+        context=context,
+        max_sessions=max_sessions,
     )

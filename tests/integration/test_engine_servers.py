@@ -14,7 +14,7 @@ import torch
 from helpers import models, servers
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.protocol import Generation, Sampling
+from turngym.agents.engine.protocol import Sampling
 from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
@@ -65,65 +65,6 @@ async def open_engine(tmp_path: Path) -> AsyncIterator[Open]:
     yield opened
     for one in made:
         await one.close()
-
-
-async def switched(
-    engine: VllmEngine, behind: LocalEngine, prompts: Sequence[Sequence[int]]
-) -> list[Generation]:
-    """Sample while the weights change in the middle of it."""
-    began = behind.stats.sampled_tokens
-    requests = [
-        asyncio.create_task(engine.open(seed).generate(prompt, LONG))
-        for seed, prompt in enumerate(prompts)
-    ]
-    while behind.stats.sampled_tokens - began < 20 * len(prompts):
-        await asyncio.sleep(0)
-    await behind.pause()  # such a small model would be through before the update comes
-    await engine.publish(weights(1), 1)
-    return await asyncio.gather(*requests)
-
-
-@pytest.mark.parametrize("running", ["continue", "reread", "abort"])
-async def test_every_token_is_one_of_the_weights_that_it_names(
-    served: tuple[str, LocalEngine], open_engine: Open, running: str
-) -> None:
-    url, behind = served
-    engine = await open_engine([url], running=running)
-    found = await switched(engine, behind, PROMPTS)
-    old, new = model_of(0), model_of(1)
-    crossed = 0
-    for prompt, each in zip(PROMPTS, found, strict=True):
-        ids, cut = [*prompt, *each.token_ids], each.versions.count(0)
-        assert each.versions == (0,) * cut + (1,) * (len(each.versions) - cut)
-        crossed += 0 < cut < len(each.versions)
-        before, _ = logprobs(old, ids)
-        at = len(prompt) - 1
-        np.testing.assert_allclose(each.logprobs[:cut], before[at : at + cut], atol=1e-5)
-        if cut == len(each.versions):
-            continue
-        if running == "continue" and cut:
-            # What the old weights read stays, up to the last token that they sampled: that one is
-            # read by the new ones.
-            start = len(prompt) + cut - 1
-            _, read = logprobs(old, ids[:start])
-            after, _ = logprobs(new, ids, read.past_key_values, start)
-        else:
-            after = logprobs(new, ids)[0][at + cut :]
-        np.testing.assert_allclose(each.logprobs[cut:], after, atol=1e-5)
-    assert crossed >= 2
-
-
-async def test_what_an_update_cut_off_is_kept_and_goes_on(
-    served: tuple[str, LocalEngine], open_engine: Open
-) -> None:
-    url, behind = served
-    engine = await open_engine([url], running="abort")
-    found = await switched(engine, behind, PROMPTS[:1])
-    assert len(found[0].token_ids) == LONG.max_new_tokens or found[0].finish == "end"
-    assert 20 <= found[0].versions.count(0) < len(found[0].versions)
-    probes = 2  # one after each update, which samples a token
-    sampled = behind.stats.sampled_tokens - probes
-    assert sampled == len(found[0].token_ids), "a token was sampled twice"
 
 
 def loads_nothing(routes: WeightRoutes, before: Mapping[str, Any]) -> None:
@@ -208,6 +149,19 @@ async def test_a_session_stays_where_its_prefix_is_and_leaves_when_that_server_d
         for session, each in zip(sessions, found, strict=True):
             scored, _ = logprobs(model, session.ids)
             np.testing.assert_allclose(each.logprobs, scored[-len(each.token_ids) :], atol=1e-5)
+
+
+async def test_a_server_keeps_what_the_conversations_of_a_whole_batch_have_read(
+    served: tuple[str, LocalEngine], open_engine: Open
+) -> None:
+    url, behind = served
+    engine = await open_engine([url], max_sessions=80)
+    sessions = [engine.open(seed) for seed in range(80)]
+    short = Sampling(max_new_tokens=3)
+    for _ in range(3):
+        await asyncio.gather(*(one.generate([7, 3], short) for one in sessions))
+    read = behind.stats.read_tokens
+    assert read < 80 * 3 * 3 + 60, "conversations were read again"  # the last token, and a probe
 
 
 async def test_weights_of_another_run_are_not_taken_for_ones_own(

@@ -22,6 +22,7 @@ from turngym.cli.doctor import doctor
 from turngym.cli.eval import evaluate
 from turngym.cli.new import new
 from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
+from turngym.cli.plan import plan
 from turngym.cli.play import play
 from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app
@@ -37,6 +38,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
     "Run an agent": {"eval": evaluate, "play": play, "view": view, "serve": serve_app},
     "Train a model": {
         "train": train,
+        "plan": plan,
         "compare": compare,
         "config": config_app,
         "export": export,

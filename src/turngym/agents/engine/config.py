@@ -79,6 +79,11 @@ class VllmEngineConfig(StrictModel):
     """Port of the first server that is started, the next ones follow; 0 for any free ones."""
     gpus: int = Field(default=0, ge=0)
     """GPUs of each server that is started, over which vLLM splits the model; 0 for a CPU build."""
+    first_gpu: int | None = Field(default=None, ge=0)
+    """The first of them; None for the one after the learner's."""
+    gpu_memory: float = Field(default=0.85, gt=0, le=1)
+    """Share of its GPUs' memory that a server takes, cache included. Less where it has to share one
+    with the learner."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """In which the servers compute; with bfloat16 their log-probs differ from the learner's."""
     folder: str = ""
@@ -109,6 +114,11 @@ class VllmEngineConfig(StrictModel):
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
         return self
+
+    def gpus_of(self, number: int) -> range:
+        """Return the GPUs of the server that is started as ``number``."""
+        first = (self.first_gpu or 0) + number * self.gpus
+        return range(first, first + self.gpus)
 
     @property
     def largest_gap(self) -> float:

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.config import ModelConfig, TinyModelConfig
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
@@ -42,8 +42,22 @@ def build_tiny_model(
     Raises:
         ConfigError: The widths do not divide.
     """
+    shape = _tiny_shape(
+        config,
+        vocab_size=len(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    from transformers import AutoModelForCausalLM
+
+    with _seeded(seed):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
+    return model.float().eval()
+
+
+def _tiny_shape(config: TinyModelConfig, **of_tokenizer: int | None) -> PretrainedConfig:
     try:
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoConfig
     except ImportError as error:
         raise missing_extra("a model", "train") from error
     kv_heads = config.kv_heads or config.heads
@@ -52,9 +66,8 @@ def build_tiny_model(
             f"model: hidden={config.hidden} must be a multiple of 2*heads={2 * config.heads} and "
             f"heads={config.heads} a multiple of kv_heads={kv_heads}"
         )
-    shape = AutoConfig.for_model(
+    return AutoConfig.for_model(
         config.architecture,
-        vocab_size=len(tokenizer),
         hidden_size=config.hidden,
         intermediate_size=config.hidden * 8 // 3 // 8 * 8,
         num_hidden_layers=config.layers,
@@ -64,12 +77,30 @@ def build_tiny_model(
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **of_tokenizer,
     )
-    with _seeded(seed):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
-    return model.float().eval()
+
+
+def empty_model(config: ModelConfig) -> PreTrainedModel:
+    """Return the model of ``config`` without memory for its weights; for its shape.
+
+    Raises:
+        ConfigError: There is none, or the widths do not divide.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if isinstance(config, TinyModelConfig):
+        shape = _tiny_shape(config, vocab_size=config.vocab_size)
+    else:
+        try:
+            shape = AutoConfig.from_pretrained(str(_unpacked(config.path)))
+        except (OSError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"model {config.path!r} cannot be loaded: {reason}") from error
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+    return model
 
 
 def load_model_dir(path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

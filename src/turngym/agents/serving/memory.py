@@ -84,7 +84,7 @@ class PrefixCache:
         idle: Most sessions that are kept idle.
     """
 
-    def __init__(self, engine: TrainableEngine, *, idle: int = 32) -> None:
+    def __init__(self, engine: TrainableEngine, *, idle: int) -> None:
         self._engine = engine
         self._idle_max = idle
         self._idle: list[tuple[tuple[int, ...], Session]] = []

@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
+_IDLE, _BATCH = 32, 256
+"""Conversations that are kept ready: of clients that chat, and of a run."""
+
+
 class PolicyServer:
     """Answers requests with one model.
 
@@ -70,7 +74,7 @@ class PolicyServer:
         key: What clients must send as bearer token; None lets everybody in.
         seed: Root of the seeds of requests that name no seed.
         max_new_tokens: Longest answer of requests that name no limit.
-        max_requests: Requests that are sampled for at once; others wait.
+        max_requests: Requests that are sampled for at once; others wait. More with ``weights``.
         on_answer: Called with every whole answer.
         access: Which requests are read at all; None for those of this machine.
         weights: Folder that trainers put new weights into; None for one that is not trained.
@@ -97,8 +101,10 @@ class PolicyServer:
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._memory = ConversationMemory(renderer)
-        self._cache = PrefixCache(engine)
-        self._slots = asyncio.Semaphore(max_requests)
+        # A run asks for a whole batch at once, and goes on with every conversation of it.
+        size = max_requests if weights is None else max(max_requests, _BATCH)
+        self._cache = PrefixCache(engine, idle=_IDLE if weights is None else size)
+        self._slots = asyncio.Semaphore(size)
         self._count = itertools.count()
         self._on_answer = on_answer
         self._access = access or Access()

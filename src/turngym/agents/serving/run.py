@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 App = Callable[..., Any]
 
+_KEEP_ALIVE_S = 75
+"""For an idle connection. On a busy machine five seconds, as is usual, may pass while the client's
+next request is under way, which then fails."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens, so that its port is known before it is announced.
@@ -89,5 +93,11 @@ def _server(app: App) -> uvicorn.Server:
         import uvicorn
     except ImportError as error:
         raise missing_extra("a server", "serve") from error
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+    )
     return uvicorn.Server(config)

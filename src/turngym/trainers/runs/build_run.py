@@ -94,14 +94,12 @@ async def _open(
     folder.check_metrics(state.metrics_bytes, state.metrics_sha256, newest)
     episodes = await _expert_episodes(config, folder, runner)
     tokenizer, model = _build_policy(config, episodes, runner.instructions.values())
-    # Validation plays beside the rollouts, and a question beside the conversation it is about.
-    places = (1 + (config.rollout.mode == "overlap")) * (1 + config.agent.asks_the_model)
     engine = build_engine(
-        config.engine,
+        config.placed_engine,
         model,
         tokenizer,
         context=config.model.context,
-        max_sessions=config.rollout.concurrency * places,
+        max_sessions=config.open_sessions,
     )
     if isinstance(config.model, PretrainedModelConfig) and config.model.lora_rank:
         seed = derive_seed(config.run.seed, "lora")

@@ -30,7 +30,7 @@ from turngym.trainers.settings.train import TrainConfig, recipes
 
 _FIXED = ("run.seed", "run.steps", "evaluation.target_success")
 """What a comparison decides itself."""
-_OWN = ("algo", "learner", "regularizer", "rollout")
+_OWN = ("algo", "engine", "learner", "regularizer", "rollout")
 """What may differ from one algorithm to the other."""
 
 

@@ -15,6 +15,7 @@ from turngym.agents.engine.config import (
     LocalEngineConfig,
     ModelConfig,
     TinyModelConfig,
+    VllmEngineConfig,
 )
 from turngym.config import StrictModel, toml_files
 from turngym.rollouts.scheduler.config import (
@@ -272,6 +273,22 @@ class TrainConfig(StrictModel):
     def reserved_tasks(self) -> int:
         """Train tasks of each environment that are kept for validation."""
         return -(-self.evaluation.validation_tasks // len(self.env.parts))
+
+    @property
+    def placed_engine(self) -> EngineConfig:
+        """The engine, and on which GPUs its servers are: by default those after the learner's."""
+        engine = self.engine
+        if not isinstance(engine, VllmEngineConfig) or engine.first_gpu is not None:
+            return engine
+        first = 0 if self.learner.device == "cpu" else self.learner.ranks
+        return engine.model_copy(update={"first_gpu": first})
+
+    @property
+    def open_sessions(self) -> int:
+        """The most conversations that are open at once."""
+        # Validation plays beside the rollouts, and a question beside the conversation it is about.
+        beside = (1 + (self.rollout.mode == "overlap")) * (1 + self.agent.asks_the_model)
+        return self.rollout.concurrency * beside
 
     @property
     def largest_group(self) -> int:

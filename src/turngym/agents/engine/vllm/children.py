@@ -15,18 +15,26 @@ from pathlib import Path
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.replica import ReplicaError
+from turngym.errors import ConfigError
 
 HOST = "127.0.0.1"
 """The routes that change weights ask for no key, so no other machine may reach them."""
 _PLUGIN = Path(__file__).parent / "plugin"
-_CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
+CPU_CACHE, CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE", "2"
+_GPUS = "CUDA_VISIBLE_DEVICES"
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LAST_CHARS = 2000
 
 
 def command(
-    config: VllmEngineConfig, model: Path, *, context: int, port: int, folder: Path
+    config: VllmEngineConfig,
+    model: Path,
+    *,
+    context: int,
+    port: int,
+    folder: Path,
+    number: int = 0,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line of a server and what it adds to the environment.
 
@@ -36,6 +44,10 @@ def command(
         context: Longest sequence in tokens.
         port: Where it listens.
         folder: Where it finds new weights.
+        number: Of the server, among those that are started: says which GPUs it has.
+
+    Raises:
+        ConfigError: There are fewer GPUs.
     """
     where = ["--host", HOST, "--port", str(port)]
     if config.server == "turngym":
@@ -51,6 +63,7 @@ def command(
         line += ["--hf-overrides", json.dumps({"head_dtype": "float32"})]
     if config.gpus:
         line += ["--tensor-parallel-size", str(config.gpus)]
+        line += ["--gpu-memory-utilization", str(config.gpu_memory)]
     else:
         # A seeded request whose prompt is read in pieces ends the CPU build, so none is.
         most = 32
@@ -63,10 +76,21 @@ def command(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",  # with 5 a request meets a connection that closes
     }
-    if not config.gpus:  # in GiB; else the CPU build wants nearly all of the memory, and fails
-        environment[_CPU_CACHE] = os.environ.get(_CPU_CACHE, "2")
+    if config.gpus:
+        environment[_GPUS] = _visible(config.gpus_of(number))
+    else:  # in GiB; else the CPU build wants nearly all of the memory, and fails
+        environment[CPU_CACHE] = os.environ.get(CPU_CACHE, CPU_CACHE_GIB)
     return [*line, *config.args], environment
+
+
+def _visible(wanted: range) -> str:
+    """Return the GPUs of those numbers, of the ones that this process may use."""
+    own = [name for name in os.environ.get(_GPUS, "").split(",") if name]
+    if own and wanted.stop > len(own):
+        raise ConfigError(f"engine.gpus: wanted GPU {wanted.stop - 1}, {_GPUS} names {len(own)}")
+    return ",".join(own[i] if own else str(i) for i in wanted)
 
 
 class Child:

@@ -1,0 +1,171 @@
+"""What a run puts where, and how much memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import models
+from turngym.agents.engine.config import TinyModelConfig
+from turngym.agents.engine.models import add_lora, build_tiny_model, empty_model
+from turngym.agents.engine.vllm.children import command
+from turngym.config import load_config
+from turngym.errors import ConfigError
+from turngym.trainers.runs.placement import GIB, MAIN, Plan, Shape, plan_run
+from turngym.trainers.settings.optimizer import ComputeConfig
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.compute import computing, place
+
+TINY = TinyModelConfig(hidden=96, layers=3, heads=3, vocab_size=300, context=64)
+SERVERS = {"type": "vllm", "replicas": 2, "gpus": 1}
+
+
+def planned(*sources: Any, gpus: int = 0, names: Sequence[str] = ()) -> Plan:
+    config = load_config(TrainConfig, ["demo", *sources])
+    return plan_run(config, gpus=[80 * GIB] * gpus, names=names)
+
+
+def test_an_empty_model_has_the_shape_of_the_real_one() -> None:
+    tokenizer = models.tokenizer()
+    config = TINY.model_copy(update={"vocab_size": len(tokenizer)})
+    real = build_tiny_model(config, tokenizer, seed=0)
+    shape = Shape.of(config)
+    assert shape.weights == shape.trained == sum(w.numel() for w in real.parameters())
+    assert all(weight.is_meta for weight in empty_model(config).parameters())
+    assert shape.cached == 2 * 96
+
+
+@pytest.mark.extra("peft")
+def test_adapters_are_counted_as_they_are_made(tmp_path: Path) -> None:
+    adapted: Any = add_lora(build_tiny_model(TINY, models.tokenizer(), seed=0), 4, seed=0)
+    own = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    build_tiny_model(TINY, models.tokenizer(), seed=0).save_pretrained(str(tmp_path))
+    model = {"type": "pretrained", "path": str(tmp_path), "lora_rank": 4, "context": 64}
+    learner = planned({"model": model}).parts[0]
+    assert learner.gradients == 4 * own
+    assert learner.moments == 8 * own
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_estimate_of_activations_is_near_what_a_forward_pass_keeps(recompute: bool) -> None:
+    model: Any = build_tiny_model(TINY, models.tokenizer(), seed=0)
+    place(model, ComputeConfig(recompute=recompute))
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    ids = torch.zeros((4, 64), dtype=torch.long)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        computing(model.model),
+    ):
+        hidden = model.model(ids, use_cache=False).last_hidden_state
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    measured = sum(size for address, size in kept.items() if address not in own)
+    assert hidden.requires_grad
+
+    def estimate(layers: int, *, recompute: bool) -> int:
+        shape = replace(Shape.of(TINY), layers=layers, vocabulary=0)
+        return shape.activations(ids.numel(), dtype="float32", recompute=recompute)
+
+    one_layer = estimate(1, recompute=False) - estimate(0, recompute=False)
+    measured += recompute * one_layer  # the one that is computed again for its gradient
+    assert estimate(3, recompute=recompute) == pytest.approx(measured, rel=0.1)
+
+
+def test_the_demo_needs_main_memory_alone() -> None:
+    found = planned()
+    learner, engine = found.parts
+    assert {part.device for part in found.parts} == {MAIN}
+    assert (learner.name, engine.name) == ("learner", "local engine")
+    assert learner.moments == 2 * learner.gradients == 2 * learner.weights
+    assert engine.cache == 128 * 512 * 3 * 2 * 96 * 4
+    assert any("not known" in note for note in found.notes)
+
+
+def test_ranks_come_first_and_servers_have_the_gpus_behind_them() -> None:
+    found = planned({"engine": SERVERS}, "learner.ranks=2", gpus=4)
+    assert [part.device for part in found.parts] == ["cuda:0", "cuda:1", MAIN, "cuda:2", "cuda:3"]
+    alone = planned(gpus=1)
+    assert found.parts[0].moments == alone.parts[0].moments // 2
+    assert found.parts[3].total == int(0.85 * 80 * GIB)
+
+
+def test_servers_see_the_gpus_that_the_plan_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(TrainConfig, ["demo", {"engine": SERVERS}, "learner.ranks=2"])
+    engine: Any = config.placed_engine
+    where: Any = {"context": 64, "port": 1, "folder": tmp_path, "number": 1}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert command(engine, tmp_path, **where)[1]["CUDA_VISIBLE_DEVICES"] == "3"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert command(engine, tmp_path, **where)[1]["CUDA_VISIBLE_DEVICES"] == "7"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    with pytest.raises(ConfigError, match="wanted GPU 3, CUDA_VISIBLE_DEVICES names 3"):
+        command(engine, tmp_path, **where)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "gib", "said"),
+    [
+        (["learner.ranks=3"], 2, 80, "learner.ranks: wants GPU 2, there are 2"),
+        ([{"engine": SERVERS}], 2, 80, "engine.gpus: wants GPU 2, there are 2"),
+        (
+            [{"engine": SERVERS}, "engine.first_gpu=0", "engine.gpu_memory=1"],
+            2,
+            1,
+            "cuda:0: has 1 GiB, wanted 1.48 (learner 0.484, server 0 1), most of it cache: lower "
+            "rollout.concurrency, model.context or engine.gpu_memory",
+        ),
+        (
+            ["learner.microbatch_tokens=1000000"],
+            1,
+            20,
+            "most of it activations: lower learner.microbatch_tokens, or set learner.recompute",
+        ),
+        (
+            [
+                "model.hidden=4096",
+                "model.heads=32",
+                "model.layers=50",
+                "engine.type=vllm",
+                "engine.server=turngym",
+                "learner.microbatch_tokens=512",
+            ],
+            1,
+            80,
+            "most of it moments: raise learner.ranks, or set model.lora_rank",
+        ),
+        (
+            [{"engine": SERVERS}, "engine.gpu_memory=0.001"],
+            3,
+            1,
+            "it leaves no room for one conversation",
+        ),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_what_to_change(
+    settings: list[Any], gpus: int, gib: float, said: str
+) -> None:
+    config = load_config(TrainConfig, ["demo", *settings])
+    with pytest.raises(ConfigError) as caught:
+        plan_run(config, gpus=[int(gib * GIB)] * gpus)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_limits_of_a_known_gpu_are_named() -> None:
+    settings = ["learner.dtype=bfloat16", "engine.dtype=bfloat16"]
+    [_, speed] = planned(*settings, gpus=1, names=["NVIDIA H200"]).notes
+    assert speed.startswith("tokens a second: at most")
+    assert "nothing is measured yet" in speed
+    [_, unknown] = planned(*settings, gpus=1, names=["Another"]).notes
+    assert "not known" in unknown
