@@ -28,11 +28,11 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
 
-_PLACES = ("app", "tests", "solution", "logs", "opt")
+_PLACES = ("app", "tests", "solution", "logs", "opt", "tmp")
 
 
 class Bubblewrap(BaseEnvironment):  # type: ignore[misc]  # Harbor is no dependency
-    """A sandbox on this machine's own ``/usr``; of a Dockerfile only COPY is followed."""
+    """A sandbox on this machine's own ``/usr``; what a Dockerfile installs is there already."""
 
     @staticmethod
     def type() -> str:
@@ -49,10 +49,17 @@ class Bubblewrap(BaseEnvironment):  # type: ignore[misc]  # Harbor is no depende
         self.root = Path(tempfile.mkdtemp(prefix="harbor-"))
         for place in (*_PLACES, "logs/verifier", "logs/agent", "logs/artifacts"):
             (self.root / place).mkdir(exist_ok=True)
-        recipe = self.environment_dir / "Dockerfile"
+        recipe, self.workdir = self.environment_dir / "Dockerfile", "/app"
         text = recipe.read_text() if recipe.exists() else ""
-        for source, target in re.findall(r"^COPY (\S+) (\S+)", text, re.M):
-            await self.upload_file(self.environment_dir / source, target)
+        for name, rest in re.findall(r"^(COPY|RUN|WORKDIR) (.+)", text, re.M):
+            if name == "WORKDIR":
+                self.workdir = rest
+                self._place(rest).mkdir(parents=True, exist_ok=True)
+            elif name == "COPY":
+                source, target = rest.split()
+                await self.upload_file(self.environment_dir / source, target)
+            elif not rest.startswith("apt-get") and (ran := await self.exec(rest)).return_code:
+                raise RuntimeError(f"{recipe}: RUN {rest}: {ran.stderr}")
 
     async def stop(self, delete: bool) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
@@ -62,8 +69,10 @@ class Bubblewrap(BaseEnvironment):  # type: ignore[misc]  # Harbor is no depende
 
     async def upload_file(self, source_path: Any, target_path: Any) -> None:
         self._place(target_path).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if Path(source_path).is_dir() else shutil.copy
-        copy(source_path, self._place(target_path))
+        if Path(source_path).is_dir():
+            await self.upload_dir(source_path, target_path)
+        else:
+            shutil.copy(source_path, self._place(target_path))
 
     async def upload_dir(self, source_dir: Any, target_dir: Any) -> None:
         shutil.copytree(source_dir, self._place(target_dir), dirs_exist_ok=True)
@@ -81,11 +90,11 @@ class Bubblewrap(BaseEnvironment):  # type: ignore[misc]  # Harbor is no depende
         links = [
             w for n in ("bin", "lib", "lib64", "sbin") for w in ("--symlink", f"usr/{n}", f"/{n}")
         ]
-        binds = [w for n in _PLACES for w in ("--bind", str(self.root / n), f"/{n}")]
+        binds = [w for n in self.root.iterdir() for w in ("--bind", str(n), f"/{n.name}")]
         call = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr",
                 "--ro-bind", "/etc/alternatives", "/etc/alternatives", *links,
-                "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *binds, "--chdir",
-                str(cwd or "/app"), "bash", "-c", command]  # fmt: skip
+                "--proc", "/proc", "--dev", "/dev", *binds, "--chdir",
+                str(cwd or self.workdir), "bash", "-c", command]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             *call, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={"PATH": "/usr/bin:/bin", **(env or {})},

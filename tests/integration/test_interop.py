@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 import turngym
-from helpers.cli import server
+from helpers.cli import SOURCE, server
+from turngym.cli.main import main
+from turngym.records import write_trajectories
+from turngym.tasks.interop.harbor import export_harbor
+from turngym.tasks.shell import GENERATORS, GROUPS, shell_tasks
 
 TOOLS = ("openenv", "harbor", "verifiers", "trl")
 PYTHON = {tool: os.environ.get(f"TURNGYM_{tool.upper()}", "") for tool in TOOLS}
@@ -96,3 +100,125 @@ def test_openenv_validate_finds_nothing_amiss() -> None:
     assert [one["id"] for one in found["criteria"] if not one["passed"]] == []
     assert len(found["criteria"]) == 6
     assert done.returncode == 0
+
+
+# Harbor.
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TRAJECTORY = """
+import json, sys
+from harbor.models.trajectories import Trajectory
+
+for path in sys.argv[1:]:
+    found = Trajectory.model_validate_json(open(path).read())
+    print(json.dumps([found.schema_version, len(found.steps)]))
+"""
+LOAD = """
+import sys
+from pathlib import Path
+from harbor.models.task.task import Task
+
+for path in sys.argv[1:]:
+    task = Task(Path(path))
+    print(task.name, task.config.verifier.environment_mode.value)
+"""
+
+
+@needs("harbor")
+def test_harbor_reads_every_kind_of_task_that_is_exported(tmp_path: Path) -> None:
+    folders = []
+    for kind in GENERATORS:
+        tasks = shell_tasks(kind=kind)
+        folders.append(export_harbor(tasks, tasks.task("test", 0), tmp_path))
+    done = run("harbor", "python", "-c", LOAD, *folders)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows == [[f"turngym/shell-{kind}-test-0", "separate"] for kind in GENERATORS]
+
+
+CHEAT = "#!/bin/bash\nmkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt\n"
+
+
+@needs("harbor", "bwrap")
+@pytest.mark.parametrize("kind", [kinds[0] for kinds in GROUPS.values()])
+def test_harbor_run_gives_the_solution_1_and_idling_and_a_cheat_0(
+    kind: str, tmp_path: Path
+) -> None:
+    tasks = shell_tasks(kind=kind)
+    honest, forged = (
+        export_harbor(tasks, tasks.task("test", 0), tmp_path / name) for name in ("a", "b")
+    )
+    (forged / "solution/solve.sh").write_text(CHEAT)
+    for folder, agent, wanted in ((honest, "oracle", 1), (honest, "nop", 0), (forged, "oracle", 0)):
+        jobs = tmp_path / f"jobs-{agent}-{wanted}"
+        environment = {
+            **os.environ, "PYTHONPATH": str(BENCHMARKS), "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }  # fmt: skip
+        done = run(
+            "harbor", "harbor", "run", "-p", folder, "-a", agent, "-o", jobs,
+            "--environment-import-path", "soundness_peers:Bubblewrap", env=environment,
+        )  # fmt: skip
+        results = [json.loads(file.read_text()) for file in jobs.rglob("result.json")]
+        rewards = [one["verifier_result"]["rewards"] for one in results if "task_name" in one]
+        assert rewards == [{"reward": wanted}], (done.stdout[-500:], done.stderr[-500:])
+
+
+@needs("harbor")
+def test_harbor_accepts_our_episodes_as_trajectories(tmp_path: Path) -> None:
+    from turngym.types import Message, StopReason, Trajectory, Turn
+
+    said, rows = expert_episode()
+    turns = tuple(
+        Turn(
+            observation=(Message(role="user", content=rows[number][0]),),
+            action=Message(role="assistant", content=action), reward=rows[number + 1][1],
+        )
+        for number, action in enumerate(said)
+    )  # fmt: skip
+    episode = Trajectory(
+        env_id="turngym/Maze-v0", task_id="maze-easy/test/2", env_seed=3, policy_seed=0,
+        turns=turns, stop_reason=StopReason.TERMINATED, score=1.0,
+    )  # fmt: skip
+    write_trajectories(tmp_path / "run/trajectories.jsonl", [episode])
+    out = tmp_path / "atif"
+    assert main(["export", str(tmp_path / "run"), "--format", "atif", "--out", str(out)]) == 0
+    done = run("harbor", "python", "-c", TRAJECTORY, out / "000000.json")
+    assert json.loads(done.stdout) == ["ATIF-v1.8", len(said) + 1], done.stderr
+
+
+# verifiers.
+
+
+@needs("verifiers")
+def test_vf_validate_finds_every_task_solvable_and_none_solved_by_doing_nothing(
+    tmp_path: Path,
+) -> None:
+    assert main(["tasks", "export", "text/maze", str(tmp_path), "--format", "verifiers"]) == 0
+    package = tmp_path / "turngym_text_maze"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, str(package)])}
+    done = run(
+        "verifiers", "vf-validate", "turngym_text_maze", "--taskset.count", "3",
+        "--runtime.type", "subprocess", "-o", tmp_path / "out", "--no-rich",
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout[done.stdout.index("{") :])
+    assert summary["checks"]["gold"]["valid"] == summary["checks"]["noop"]["valid"] == 3
+    assert summary["valid_rate"] == 1
+
+
+# TRL.
+
+
+@needs("trl", "torch", "transformers")
+def test_a_grpo_step_of_trl_learns_from_an_environment_of_ours(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "helpers/trl_process.py"
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = run("trl", "python", script, tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["log"]) == 4
+    assert all(row["tools/call_frequency"] > 0.5 for row in found["log"])
+    assert all(row["tools/failure_frequency"] == 0 for row in found["log"])
+    assert max(row["reward"] for row in found["log"]) > 0, "some number was right"
+    assert found["changed"] == found["of"]

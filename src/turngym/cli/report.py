@@ -231,16 +231,22 @@ def _write(library: Library, html: Path) -> None:
     say(f"{html}: {len(library.rows)} episodes{broken}, {size:.1f} MB")
 
 
-_FORMATS = ("jsonl", "csv", "parquet", "hf")
+_FORMATS = ("jsonl", "csv", "parquet", "hf", "atif", "trajectories")
+_FOLDERS = ("hf", "atif")
 _ROWS = ("episodes", "turns")
 
 
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of trajectories.")
+        Path,
+        typer.Argument(metavar="RUN", help="Folder of a run, file of trajectories, or ATIF."),
     ],
     format: Annotated[
-        str, typer.Option(help="jsonl, csv, parquet, or hf: a folder for datasets.load_dataset.")
+        str,
+        typer.Option(
+            help="jsonl, csv, parquet; hf: a folder for datasets.load_dataset; atif: a document "
+            "of each episode; trajectories: a file as runs have it."
+        ),
     ] = "jsonl",
     rows: Annotated[str, typer.Option(help="What a row is: episodes or turns.")] = "episodes",
     tokens: Annotated[
@@ -250,13 +256,18 @@ def export(
         Path | None, typer.Option(help="File or, for hf, folder; jsonl and csv go to stdout else.")
     ] = None,
 ) -> None:
-    """Write episodes or turns as a flat table: ids, messages, actions, rewards, score, stop reason.
+    """Write episodes or turns as a flat table, or episodes as other tools have them.
+
+    A row has ids, messages, actions, rewards, score and stop reason.
 
     Of a training run these are the episodes that it keeps in its folder.
     """
+    from turngym.records import write_trajectories
     from turngym.reports.export import (
         columns,
+        episodes,
         table,
+        write_atif,
         write_csv,
         write_dataset,
         write_jsonl,
@@ -267,16 +278,23 @@ def export(
         raise unknown_name("value of --format", format, _FORMATS)
     if rows not in _ROWS:
         raise unknown_name("value of --rows", rows, _ROWS)
-    if out is None and format in ("parquet", "hf"):
+    if out is None and format not in ("jsonl", "csv"):
         raise ConfigError(f"--format {format} cannot go to stdout; say --out PATH")
     kinds = columns(rows, tokens=tokens)  # type: ignore[arg-type]  # it is one of the two
     found = table(run, rows, tokens=tokens)  # type: ignore[arg-type]
-    if out is not None and format in ("parquet", "hf"):
-        if format == "hf" and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out is not None and format not in ("jsonl", "csv"):
+        if format in _FOLDERS and out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"--out {out}: holds something already; wanted a new folder")
         with _whole(out) as partial:
-            write = write_dataset if format == "hf" else write_parquet
-            count = write(found, kinds, partial)
+            if format == "atif":
+                rows, count = "episodes", write_atif(run, partial)
+            elif format == "trajectories":
+                every = [one for _, one in episodes(run)]
+                rows, count = "episodes", len(every)
+                write_trajectories(partial, every)
+            else:
+                write = write_dataset if format == "hf" else write_parquet
+                count = write(found, kinds, partial)
     else:
         with _text(out) as file:
             if format == "csv":

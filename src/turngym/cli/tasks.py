@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from turngym.environments.swe.factory import Yield
     from turngym.environments.swe.project import Project
 
-_FORMATS = ("harbor",)
+_FORMATS = ("harbor", "verifiers")
 
 app = typer.Typer(help="Make tasks, look at what there is, and give them to other tools.")
 
@@ -120,16 +120,22 @@ def export(
         str, typer.Argument(metavar="SET", help="Environment, file or module of tasks.")
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the folders are put.")],
-    format: Annotated[str, typer.Option(help="harbor: a folder each, schema 1.4.")] = "harbor",
+    format: Annotated[
+        str, typer.Option(help="harbor: a folder of schema 1.4 each; verifiers: a package of all.")
+    ] = "harbor",
     count: Annotated[int, typer.Option(min=1, help="Tasks, from the first on.")] = 20,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
     as_json: Json = False,
 ) -> None:
-    """Write tasks in the format of other tools; those in a shell whose wanted end is data."""
+    """Write tasks in the format of other tools.
+
+    For Harbor those in a shell whose wanted end is data, for verifiers any environment.
+    """
     from turngym.environments.core.tasks import TaskSetEnv
     from turngym.environments.gym.face import GymFace
     from turngym.environments.gym.registration import make
     from turngym.tasks.interop.harbor import export_harbor
+    from turngym.tasks.interop.verifiers import export_verifiers
 
     if format not in _FORMATS:
         raise unknown_name("value of --format", format, _FORMATS)
@@ -137,6 +143,14 @@ def export(
     if not chosen:
         raise unknown_name("split", split, SPLITS)
     made = make(env)
+    if format == "verifiers":
+        made.close()
+        folder = export_verifiers(env, out, count=count, split=chosen[0])
+        if as_json:
+            print_json([str(folder)])
+        else:
+            print(f"{folder} is a package of verifiers")
+        return
     try:
         player = made.inner if isinstance(made, GymFace) else made.unwrapped
         if not isinstance(player, TaskSetEnv):

@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 
 from turngym.errors import ConfigError, RecordError, missing_extra
 from turngym.records import from_json, read_lines
+from turngym.reports.atif import read_atif, to_atif
 from turngym.reports.viewer.library import sources_of
 from turngym.tasks.base import SPLITS
 from turngym.types import Message, Trajectory, Turn
@@ -87,7 +88,7 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
         RecordError: A line is broken. Half a line at the end is that of an unfinished run.
     """
     names = columns(rows, tokens=tokens)
-    for number, (source, one) in enumerate(_episodes(run)):
+    for number, (source, one) in enumerate(episodes(run)):
         ids = {"source": source, "episode": number, **_facts(one)}
         found = [_episode(one)] if rows == "episodes" else _turns(one)
         for row in found:
@@ -95,10 +96,22 @@ def table(run: Path, rows: Rows, *, tokens: bool = False) -> Iterator[Row]:
             yield {name: whole[name] for name in names}
 
 
-def _episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
+def episodes(run: Path) -> Iterator[tuple[str, Trajectory]]:
+    """Yield the episodes of a run, or of documents in ATIF, with the name of their file.
+
+    Args:
+        run: As ``table``.
+
+    Raises:
+        ConfigError: There are none.
+        RecordError: One is broken.
+    """
     if not run.exists():
         raise ConfigError(f"{run}: there is no such folder or file")
     root, files = (run if run.is_dir() else run.parent), sources_of(run)
+    if run.suffix == ".json" or (not files and next(run.glob("*.json"), None) is not None):
+        yield from ((run.stem, one) for one in read_atif(run))
+        return
     if not files:
         raise ConfigError(
             f"{run}: no trajectories in here; wanted the folder of 'turngym train' or "
@@ -216,6 +229,17 @@ def write_csv(rows: Iterable[Row], names: Sequence[str], file: IO[str]) -> int:
     for row in rows:
         writer.writerow({key: _json(v) if isinstance(v, list) else v for key, v in row.items()})
         count += 1
+    return count
+
+
+def write_atif(run: Path, folder: Path) -> int:
+    """Write each episode of ``run`` as a document in ATIF, and return how many there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for count, (source, one) in enumerate(episodes(run), start=1):
+        name = f"{count - 1:06d}"
+        document = to_atif(one, name=f"{source}/{name}")
+        (folder / f"{name}.json").write_text(_json(document) + "\n", encoding="utf-8")
     return count
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from turngym.coroutines import awaited
 from turngym.environments.core.actions import Action, ActionFormat, InvalidAction, JsonTools
 from turngym.environments.gym.hosts import as_async
 from turngym.errors import ConfigError, EnvironmentFault
@@ -99,7 +100,7 @@ class HostedEnv:
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         """Carry out one tool call with ``arguments``, as ``say``."""
-        return await self.say(self._action(name, arguments))
+        return await self.say(call_text(self._format, self._checker, name, arguments))
 
     async def say(self, text: str) -> ToolAnswer:
         """Carry out what the agent said, in the environment's own words.
@@ -133,6 +134,19 @@ class HostedEnv:
             legal_actions=info.get("legal_actions"),
         )
 
+    async def end(self) -> float:
+        """End the episode as a limit would, and return the reward of the state that is left.
+
+        Raises:
+            EnvironmentFault: The environment's judge broke.
+        """
+        if self.is_over:
+            return 0.0
+        self.is_over = True
+        with Boundary("judge", EnvironmentFault):
+            end = await awaited(self._env.end_at_limit())
+        return 0.0 if end is None else float(end.reward)
+
     async def close(self) -> None:
         """Close the environment."""
         self.is_over = True
@@ -148,8 +162,18 @@ class HostedEnv:
             score = self._env.score()
             return None if score is None else float(score)
 
-    def _action(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return a call in the environment's own words."""
-        as_json = self._checker.render(Action(name=name, arguments=dict(arguments)))
-        parsed = self._checker.parse(as_json)
-        return as_json if isinstance(parsed, InvalidAction) else self._format.render(parsed)
+
+def call_text(
+    format: ActionFormat, checker: JsonTools, name: str, arguments: Mapping[str, Any]
+) -> str:
+    """Return a tool call in the environment's own words; one that is none stays as it is.
+
+    Args:
+        format: The words.
+        checker: Made of the tools of ``format``.
+        name: Which tool.
+        arguments: Its arguments.
+    """
+    as_json = checker.render(Action(name=name, arguments=dict(arguments)))
+    parsed = checker.parse(as_json)
+    return as_json if isinstance(parsed, InvalidAction) else format.render(parsed)
