@@ -161,7 +161,7 @@ def test_the_wheel_holds_every_file_of_the_package(place: Place) -> None:
         if file.is_file() and "__pycache__" not in file.parts
     }
     assert wanted <= inside
-    assert sum(name.startswith("turngym/trainers/presets/") for name in wanted) >= 46
+    assert sum(name.startswith("turngym/trainers/presets/") for name in wanted) >= 60
 
 
 def test_without_extras_it_plays_and_shows_and_says_what_training_needs(place: Place) -> None:

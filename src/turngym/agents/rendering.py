@@ -112,12 +112,7 @@ class Renderer:
         """
         ids: list[int] = []
         turn_ids: list[int] = []
-        for number, turn in enumerate(trajectory.turns):
-            if number == 0:
-                prompt = self.opening(with_system(instructions, turn.observation))
-            else:
-                prompt = self.continuation(turn.observation, hit_eos=True)
-            action = self.action(turn.action.content)
+        for number, (prompt, action) in enumerate(self.render_turns(trajectory, instructions)):
             ids += [*prompt, *action]
             turn_ids += [-1] * len(prompt) + [number] * len(action)
         return RenderedEpisode(
@@ -125,6 +120,17 @@ class Renderer:
             action_mask=tuple(turn >= 0 for turn in turn_ids),
             turn_ids=tuple(turn_ids),
         )
+
+    def render_turns(
+        self, trajectory: Trajectory, instructions: str | None = None
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return what is read before each action, and the action, as in ``render_episode``."""
+        turns = trajectory.turns
+        prompts = [self.continuation(turn.observation, hit_eos=True) for turn in turns[1:]]
+        if turns:
+            prompts.insert(0, self.opening(with_system(instructions, turns[0].observation)))
+        actions = [self.action(turn.action.content) for turn in turns]
+        return list(zip(prompts, actions, strict=True))
 
     def _text(self, messages: Sequence[Message], *, generate: bool = False) -> str:
         rows: list[dict[str, Any]] = [

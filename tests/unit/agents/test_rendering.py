@@ -65,6 +65,12 @@ def test_rendered_episode_marks_exactly_the_agent_s_tokens() -> None:
     marked = [i for i, m in zip(rendered.token_ids, rendered.action_mask, strict=True) if m]
     assert tokenizer().decode(marked) == "go north<|end|>go east<|end|>"
     assert set(rendered.turn_ids) == {-1, 0, 1}
+    turns = renderer.render_turns(episode, "find the key")
+    assert [i for prompt, action in turns for i in (*prompt, *action)] == list(rendered.token_ids)
+    assert [tokenizer().decode(action) for _, action in turns] == [
+        "go north<|end|>",
+        "go east<|end|>",
+    ]
     assert (
         tokenizer().decode(rendered.token_ids).startswith("<|system|>find the key<|end|><|user|>")
     )

@@ -70,6 +70,6 @@ def test_a_mix_that_makes_no_sense_is_refused(env: dict[str, object], words: str
 
 
 def test_credit_by_agreement_needs_the_expert() -> None:
-    check_needs(config("algo=ui_s1", "env.expert_match=true"))
+    check_needs(config("algo=ui_s1"))
     with pytest.raises(ConfigError, match=r"env\.expert_match=true pays for"):
-        check_needs(config("algo=ui_s1"))
+        check_needs(config("algo=ui_s1", "env.expert_match=false"))

@@ -19,7 +19,7 @@ from turngym.trainers.settings.train import TrainConfig
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (['surrogate={"type": "ppo_clip", "dual_clip": 1.1}'], r"dual_clip=1.1 must be more than"),
+        (['surrogate={"type": "ppo_clip", "dual_clip": 1.1}'], r"dual_clip=1.1 must be at least"),
         (['surrogate={"type": "pg", "dual_clip": 3}'], r"surrogate.dual_clip: unknown key"),
         (["aggregation=seq_mean_token_sum_const"], "constant_length belongs to"),
         (["constant_length=8"], "constant_length belongs to"),
@@ -58,7 +58,7 @@ from turngym.trainers.settings.train import TrainConfig
         (["correction.denominator=kept"], "needs something that leaves tokens out"),
         (
             ['surrogate={"type": "ppo_clip", "dual_clip": 2, "bounds": {"type": "balanced"}}'],
-            "dual_clip=2 must be more than bounds.high_end = 3",
+            "dual_clip=2 must be at least bounds.high_end = 3",
         ),
         (
             ['surrogate.bounds={"type": "balanced", "low_end": 0.5}'],

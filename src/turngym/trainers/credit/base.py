@@ -57,6 +57,9 @@ class CreditContext:
     """Tokens in memory at once when something is scored or trained, padding included."""
     total_updates: int = 1
     """Planned number of updates of the run."""
+    demonstrations: tuple[Trajectory, ...] = ()
+    """Episodes of the expert, as many as the settings ask for, with tokens as if the policy had
+    sampled them; their log-probs are 0 and mean nothing."""
     scorer: Scorer | None = None
     """Reaches the policy where it is spread over several ranks; None where ``model`` is it."""
 
@@ -198,7 +201,7 @@ class RewardSource(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """False while it still has to learn before its rewards may be used."""
+        """False while it still has to learn before the policy may learn from its rewards."""
         ...
 
     def read(self, turns: TurnBatch) -> Components:

@@ -119,6 +119,7 @@ async def _open(
         state=state,
         group=group,
     )
+    run.demonstrations = episodes[: config.algo.demonstrations]
     try:
         if checkpoint is not None:
             await run.restore(checkpoint, episodes)
@@ -175,11 +176,12 @@ def load_policy(path: Path, *, greedy: bool = True) -> ChatAgent[EngineModel[Loc
 async def _expert_episodes(
     config: TrainConfig, folder: RunFolder, runner: EpisodeRunner
 ) -> list[Trajectory]:
-    """Return the episodes to imitate and to train a tokenizer on, played once and then kept."""
+    """Return the expert's episodes: for imitation, tokenizer and credit; played once and kept."""
     start, file = config.warm_start, folder.expert
     count = start.episodes if start.imitates else 0
     if isinstance(config.model, TinyModelConfig):
         count = count or _TOKENIZER_EPISODES
+    count = max(count, config.algo.demonstrations)
     if count == 0:
         return []
     if file.exists():

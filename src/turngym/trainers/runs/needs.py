@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from turngym import registry
+from turngym.config import load_config, toml_files
 from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.registry import EnvEntry
 from turngym.trainers.credit.custom import import_functions
-from turngym.trainers.settings.algo import needs_of
+from turngym.trainers.settings.algo import AlgoConfig, needs_of
 from turngym.trainers.settings.credit_parts import Need
-from turngym.trainers.settings.train import EnvPart, TrainConfig
+from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 
 _MEANING: dict[Need, str] = {
     "anchor": "a key of each state, info['anchor']",
@@ -46,6 +47,7 @@ def check_needs(config: TrainConfig) -> None:
             raise ConfigError(
                 f"env.id={part.id!r} does not give what algo {config.algo.name!r} needs: {what}. "
                 f"{_who_gives([need for need in needs if need != 'expert_match'])}"
+                f"{_example(config.algo.name, needs)}"
             )
 
 
@@ -72,6 +74,22 @@ def _who_gives(needs: Collection[Need]) -> str:
     shown = ", ".join(names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"These do: {shown}" + (f" and {more} more, see 'turngym envs'" if more > 0 else "")
+
+
+def _example(algo: str, needs: Collection[Need]) -> str:
+    """Return a command that trains a shipped recipe with a preset; nothing where none fits."""
+    folder = AlgoConfig.preset_folder
+    if folder is None or algo not in toml_files(folder):
+        return ""
+    envs = {name: load_config(TrainConfig, [name]).env for name in recipes()}
+    fits = [
+        name
+        for name, env in envs.items()
+        if env.id and registry.find(env.id).provides.issuperset(needs)
+    ]
+    # Recipes of the benchmarks come last.
+    fits.sort(key=lambda name: name.startswith("credit"))
+    return f". For example: turngym train {fits[0]} algo={algo}" if fits else ""
 
 
 def _seen(config: EnvPart) -> set[Need]:

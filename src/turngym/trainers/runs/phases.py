@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.protocol import Learner
 from turngym.trainers.update.sequential import LastTurnFirstLearner
-from turngym.types import Trajectory
+from turngym.types import TokenSpan, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,11 +123,7 @@ def begin_imitation(
         instructions: By environment; none where the agent goes without.
         group: The ranks that train; None for this process alone.
     """
-    prompting = prompting_of(config.agent)
-    system = {
-        env_id: prompting.opening(instructions.get(env_id, ""), (), native_tools=False)
-        for env_id in {episode.env_id for episode in episodes}
-    }
+    system = _system_of(config, episodes, instructions)
     rendered = [renderer.render_episode(e, system[e.env_id]) for e in episodes]
     seed = derive_seed(config.run.seed, "warm_start")
     make = partial(Imitator, episodes=rendered, config=config.warm_start, seed=seed)
@@ -138,6 +134,51 @@ def begin_imitation(
     return ImitatorGroup(group, make, {"model": model})
 
 
+def _system_of(
+    config: TrainConfig, episodes: Sequence[Trajectory], instructions: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return what opens the conversations of the environments that ``episodes`` are of."""
+    prompting = prompting_of(config.agent)
+    return {
+        env_id: prompting.opening(instructions.get(env_id, ""), (), native_tools=False)
+        for env_id in {episode.env_id for episode in episodes}
+    }
+
+
+def with_tokens(
+    config: TrainConfig,
+    renderer: Renderer,
+    episodes: Sequence[Trajectory],
+    *,
+    instructions: Mapping[str, str],
+) -> Iterator[Trajectory]:
+    """Yield episodes of the expert with tokens as if the policy had sampled them.
+
+    Those that leave no room for another action are left out.
+
+    Args:
+        config: The run's settings.
+        renderer: Encodes them.
+        episodes: As they were played.
+        instructions: By environment.
+    """
+    system = _system_of(config, episodes, instructions)
+    room = config.model.context - config.rollout.max_new_tokens
+    for episode in episodes:
+        rendered = renderer.render_turns(episode, system[episode.env_id])
+        turns = tuple(
+            replace(turn, spans=(TokenSpan(token_ids=prompt, sampled=False), _as_sampled(action)))
+            for turn, (prompt, action) in zip(episode.turns, rendered, strict=True)
+        )
+        if sum(len(prompt) + len(action) for prompt, action in rendered) <= room:
+            yield replace(episode, turns=turns)
+
+
+def _as_sampled(token_ids: tuple[int, ...]) -> TokenSpan:
+    nothing = (0.0,) * len(token_ids)
+    return TokenSpan(token_ids=token_ids, sampled=True, logprobs=nothing, policy_version=0)
+
+
 def begin_learning(
     config: TrainConfig,
     model: PreTrainedModel,
@@ -145,6 +186,7 @@ def begin_learning(
     *,
     renderer: Renderer,
     sampling: Sampling,
+    demonstrations: Sequence[Trajectory] = (),
     group: Group | None = None,
 ) -> Learning:
     """Return what reinforcement trains with; the policy as it is now becomes the reference.
@@ -155,6 +197,7 @@ def begin_learning(
         engine: Samples fresh actions for credit methods that want some.
         renderer: Encodes conversations.
         sampling: How the episodes are sampled.
+        demonstrations: From ``with_tokens``, for credit methods that want some.
         group: The ranks that train; None for this process alone.
     """
     reference = None
@@ -180,6 +223,7 @@ def begin_learning(
         max_sessions=config.rollout.concurrency,
         max_tokens=config.learner.microbatch_tokens,
         total_updates=config.run.steps,
+        demonstrations=tuple(demonstrations),
         scorer=scorer,
     )
     credit = build_credit(config.algo, context)

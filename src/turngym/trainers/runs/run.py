@@ -23,6 +23,7 @@ from turngym.trainers.runs.phases import (
     begin_imitation,
     begin_learning,
     restore_moments,
+    with_tokens,
 )
 from turngym.trainers.runs.progress import HeldOut, TrainResult
 from turngym.trainers.runs.run_folder import RunFolder
@@ -77,6 +78,8 @@ class Run:
         self.state = state
         self.imitator: Imitator | ImitatorGroup | None = None
         self.learning: Learning | None = None
+        self.demonstrations: Sequence[Trajectory] = ()
+        """Episodes of the expert, for methods that learn from some."""
         self.selection = DataSelection(
             config.selection,
             runner.pool,
@@ -226,7 +229,7 @@ class Run:
             self.config,
             self.model,
             self.renderer,
-            episodes,
+            episodes[: self.config.warm_start.episodes],
             instructions=self.runner.instructions,
             group=self._group,
         )
@@ -235,12 +238,19 @@ class Run:
     def start_learning(self) -> Learning:
         """Make what reinforcement trains with; the policy as it is now becomes the reference."""
         self.imitator = None
+        demonstrations = with_tokens(
+            self.config,
+            self.renderer,
+            self.demonstrations,
+            instructions=self.runner.instructions,
+        )
         self.learning = begin_learning(
             self.config,
             self.model,
             self._engine,
             renderer=self.renderer,
             sampling=self.sampling,
+            demonstrations=[*demonstrations],
             group=self._group,
         )
         return self.learning

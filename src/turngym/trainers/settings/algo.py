@@ -60,9 +60,20 @@ class AlgoConfig(StrictModel):
             raise ValueError(f"the reward {idle[0]!r} is computed but never read")
         return self
 
+    @property
+    def demonstrations(self) -> int:
+        """Episodes of the expert that rewards or advantage learn from."""
+        return max(getattr(part, "demonstrations", 0) for part in (*self.rewards, self.advantage))
+
     @model_validator(mode="after")
     def _loss_fits_the_credit(self) -> Self:
         advantage, loss = self.advantage, self.loss
+        reads_behaviour = loss.old_policy in ("behaviour", "estimated") or loss.correction.is_active
+        if advantage.demonstrations and reads_behaviour:
+            raise ValueError(
+                "advantage.critic.demonstrations replays actions of the expert, which have no "
+                "log-probs: wanted loss.old_policy='proximal' and no loss.correction"
+            )
         if loss.aggregation == "prompt_mean" and not advantage.keeps_groups:
             raise ValueError(
                 "loss.aggregation='prompt_mean' needs advantage.type='group_relative', got "

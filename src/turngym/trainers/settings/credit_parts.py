@@ -41,6 +41,16 @@ class AdvantageSettings(StrictModel):
         return False
 
     @property
+    def demonstrations(self) -> int:
+        """Episodes of the expert that it learns from."""
+        return 0
+
+    @property
+    def acts_anew(self) -> bool:
+        """Whether each sample is an action that serves one optimizer step alone."""
+        return False
+
+    @property
     def components(self) -> frozenset[str]:
         """Reward components that it reads, by the ``type`` of their source."""
         return frozenset({"env"})

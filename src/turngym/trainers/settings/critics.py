@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
 from turngym.trainers.settings.credit_parts import AdvantageSettings, Need
@@ -27,8 +27,8 @@ class TokenValues(StrictModel):
 class Gae(AdvantageSettings):
     """Generalised advantage estimation over tokens, over turns, or over both.
 
-    Observation tokens are skipped. A truncated episode bootstraps from the value of its last state,
-    a terminated one from 0.
+    Observation tokens are skipped. A truncated episode bootstraps from the value of its last state
+    (see ``time_limit``), a terminated one from 0.
 
     Source:
         Schulman et al. 2016, arXiv:1506.02438. ``turn``: VL-DAC, arXiv:2508.04280, and Turn-PPO,
@@ -50,6 +50,10 @@ class Gae(AdvantageSettings):
     """lambda: 0 trusts the next value alone, 1 the rewards alone."""
     turn_gamma: float = Field(default=0.95, ge=0, le=1)
     """``bilevel``: discount per turn."""
+    time_limit: Literal["bootstrap", "drop"] = "bootstrap"
+    """What the last step is worth where a limit cut the episode off. ``bootstrap``: it hears of the
+    value of the last state. ``drop``: its advantage is 0, its value learns nothing, and the steps
+    before it hear of its value alone (VL-DAC's code)."""
     batch: BatchScale | None = BatchScale(unit="turn")
     critic: TokenValues = TokenValues()
 
@@ -102,11 +106,25 @@ class UtteranceCritic(StrictModel):
     """Newest turns that are kept for replay."""
     warmup_updates: int = Field(default=5, ge=0)
     """Updates in which only the critic learns."""
+    demonstrations: int = Field(default=0, ge=0)
+    """Episodes of the expert that are in the buffer before the first update: the first of those
+    that a warm start imitates (``warm_start.expert_noise`` says how good the expert is)."""
+    pretrain_steps: int = Field(default=0, ge=0)
+    """Critic steps on the demonstrations before the first update; V follows the actions played."""
     bootstrap_truncated: bool = True
     """A state that a limit cut off keeps its value. False: it counts as an end, as in the paper's
     code."""
     pessimistic_targets: bool = False
     """Bootstrap from the smaller twin. False, as in the paper: each head from its own twin."""
+
+    @model_validator(mode="after")
+    def _pretrains_on_something(self) -> Self:
+        if self.pretrain_steps and not self.demonstrations:
+            raise ValueError(
+                f"pretrain_steps={self.pretrain_steps} needs something to learn from: wanted "
+                "demonstrations, the number of the expert's episodes"
+            )
+        return self
 
 
 class OffPolicySettings(AdvantageSettings):
@@ -120,6 +138,11 @@ class OffPolicySettings(AdvantageSettings):
     def judges_unfinished(self) -> bool:
         """Whether the critic knows that a state that is no end has a value."""
         return self.critic.bootstrap_truncated
+
+    @property
+    def demonstrations(self) -> int:
+        """Episodes of the expert that are replayed."""
+        return self.critic.demonstrations
 
 
 class Archer(OffPolicySettings):
@@ -151,6 +174,11 @@ class Archer(OffPolicySettings):
     """``offline``: the weight of an action is ``exp(this * advantage)``."""
     awr_max_weight: float = Field(default=20.0, gt=0)
     """``offline``: no action weighs more."""
+
+    @property
+    def acts_anew(self) -> bool:
+        """``actor_turns`` are shared out among the steps of ``learner.num_minibatches``."""
+        return True
 
 
 class BestOfN(OffPolicySettings):

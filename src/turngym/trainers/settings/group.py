@@ -43,23 +43,29 @@ class Term(StrictModel):
     ``(k + history_offset) ** history_power``."""
     history_offset: int = Field(default=0, ge=0)
     """0 as in the paper; the authors' code has 1."""
-    unit: Literal["episode", "turn", "token"] = "episode"
+    unit: Literal["episode", "turn", "token", "length"] = "episode"
     """What counts once in a baseline group of ``group_by="task"``: an episode, or each of its
     turns. ``token``: a turn's value is spread over its sampled tokens and each of them counts, in
-    any baseline group; a value of 0 takes no part (InfoPO)."""
-    centre: Literal["none", "mean", "leave_one_out", "median", "log_mean_exp"] = "mean"
-    """What is subtracted: nothing, the mean of the baseline group, the mean of the others, the
-    median (the lower one of two in the middle), or ``tau · log mean exp(x / tau)`` (OPMD)."""
+    any baseline group; a value of 0 takes no part (InfoPO). ``length``: an episode counts as often
+    as it has sampled tokens (OPO)."""
+    centre: Literal["none", "constant", "mean", "leave_one_out", "median", "log_mean_exp"] = "mean"
+    """What is subtracted: nothing, ``offset`` alone, the mean of the baseline group, the mean of
+    the others, the median (the lower one of two in the middle), or ``tau · log mean exp(x / tau)``
+    (OPMD)."""
     tau: float = Field(default=1.0, gt=0)
     """``log_mean_exp``: less of it comes closer to the largest value, more to the mean."""
     offset: float = 0.0
     """Added to what is subtracted; below 0 it praises all attempts a little (AsymRE). Then a pool
     of equal values has an advantage too."""
-    scale: Literal["none", "std", "population_std", "mean", "mad"] = "std"
-    """What is divided by: nothing, the sample or the population standard deviation, the mean
-    (MaxRL), the median absolute deviation (MC-GRPO)."""
+    scale: Literal["none", "std", "population_std", "batch_std", "mean", "mad"] = "std"
+    """What is divided by: nothing, the sample or the population standard deviation, the sample
+    deviation of the whole batch before anything is subtracted (Lite PPO), the mean (MaxRL), the
+    median absolute deviation (MC-GRPO)."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the scale."""
+    variance_eps: float = Field(default=0.0, ge=0)
+    """Added to the variance before its root is taken, so that a spread far below
+    ``sqrt(variance_eps)`` is not blown up to unit size (IGPO's code)."""
     least_scale: float = Field(default=0.0, ge=0)
     """The scale is never less than this."""
     group_of_one: Literal["zero", "raw"] = "zero"
@@ -162,9 +168,18 @@ class GroupRelative(AdvantageSettings):
     combine: Combination = SumOfTerms()
     batch: BatchScale | None = None
     filter: GroupFilter = GroupFilter()
+    signal_free: Literal["drop", "count"] = "drop"
+    """What becomes of a group in which every advantage is 0. ``drop``: it is left out, so that the
+    loss is a mean over the groups that have something to say. ``count``: as in most authors' code
+    its tokens count in the loss's means, and entropy and KL terms see them; a batch with few
+    informative groups then makes a smaller step."""
     drop_pivot: bool = False
     """Leave out the attempt at the median, and multiply the others by the group's size over the
     number of those that differ from it (MC-GRPO)."""
+    positive_weight: float = Field(default=1.0, ge=0)
+    """Multiplies advantages above 0, after everything else."""
+    negative_weight: float = Field(default=1.0, ge=0)
+    """Multiplies advantages below 0, after everything else."""
     turn_order: Literal["joint", "reverse"] = "joint"
     """``reverse``: update on the last turns first, and weigh earlier turns by how much the policy
     of the later ones has moved (SeeUPO)."""
@@ -204,8 +219,8 @@ class GroupRelative(AdvantageSettings):
 
     @property
     def compares_attempts(self) -> bool:
-        """Whether any term subtracts something."""
-        return any(term.centre != "none" for term in self.terms)
+        """Whether any term subtracts what other attempts earned."""
+        return any(term.centre not in ("none", "constant") for term in self.terms)
 
     @property
     def is_per_episode(self) -> bool:

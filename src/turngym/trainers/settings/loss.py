@@ -227,9 +227,9 @@ class PpoClip(SurrogateSettings):
     def _dual_clip_outside_the_band(self) -> Self:
         adaptive = isinstance(self.bounds, Balanced)
         widest = self.bounds.high_end if isinstance(self.bounds, Balanced) else 1 + self.clip_high
-        if self.dual_clip is not None and self.dual_clip <= widest:
+        if self.dual_clip is not None and self.dual_clip < widest:
             raise ValueError(
-                f"dual_clip={self.dual_clip:g} must be more than "
+                f"dual_clip={self.dual_clip:g} must be at least "
                 f"{'bounds.high_end' if adaptive else '1 + clip_high'} = {widest:g}"
             )
         return self

@@ -132,7 +132,21 @@ class Progress(RewardSettings):
     buffer_episodes: int = Field(default=1024, ge=1)
     """Newest finished episodes that it learns from."""
     warmup_updates: int = Field(default=1, ge=0)
-    """Updates in which only the estimator learns; with 0 the first contributions are all 0."""
+    """Updates in which only the estimator learns; with 0 the first contributions are all 0. With
+    ``warmup_until`` the fewest."""
+    warmup_until: float | None = Field(default=None, gt=0, lt=1)
+    """The policy waits until predictions and outcomes of explored episodes correlate by this, each
+    judged before the estimator learned from it. The episodes count as any others."""
+    warmup_window: int = Field(default=64, ge=2)
+    """Newest explored episodes that ``warmup_until`` is about."""
+    most_warmup_updates: int = Field(default=64, ge=1)
+    """With ``warmup_until``: the policy waits no longer, and a warning says what was reached."""
+    warmup_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps per batch while the policy waits; None for ``steps_per_update``."""
+    after_warmup: Literal["learn", "freeze"] = "learn"
+    """``freeze``: the estimator stays as it is once the policy learns, as the authors' does."""
+    demonstrations: int = Field(default=0, ge=0)
+    """Episodes of the expert that the estimator learns from besides, from the first update on."""
 
 
 class Privileged(RewardSettings):

@@ -224,7 +224,8 @@ class TrainConfig(StrictModel):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        loss, steps = self.algo.loss, self.learner.steps_per_batch
+        loss, learner = self.algo.loss, self.learner
+        steps = learner.num_epochs if self.algo.advantage.acts_anew else learner.steps_per_batch
         kind, bounded = loss.surrogate.type, loss.surrogate.has_trust_region
         leashed = self.regularizer.kl_coefficient > 0 or loss.correction.bounds_the_policy
         if not bounded and steps > 1 and (not leashed or kind == "balance"):
@@ -261,11 +262,12 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _imitation_fits_the_agent(self) -> Self:
         agent = self.agent
-        if self.warm_start.imitates and (agent.prompt != "plain" or agent.show_legal_actions):
+        learns = self.warm_start.imitates or self.algo.demonstrations > 0
+        if learns and (agent.prompt != "plain" or agent.show_legal_actions):
             raise ValueError(
                 "warm_start imitates an expert that answers with its action alone and sees the "
-                "observation alone: set warm_start.episodes=0, or leave agent.prompt and "
-                "agent.show_legal_actions as they are"
+                "observation alone: set warm_start.episodes=0 and no demonstrations, or leave "
+                "agent.prompt and agent.show_legal_actions as they are"
             )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.settings.critics import Archer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score
+from turngym.types import Trajectory
 
 CRITIC = {
     "hidden": 16,
@@ -37,12 +39,15 @@ CRITIC = {
 }
 
 
-def method(*, max_sessions: int = 64, **settings: Any) -> ArcherCredit:
+def method(
+    *, max_sessions: int = 64, shown: Sequence[Trajectory] = (), **settings: Any
+) -> ArcherCredit:
     critic = {**CRITIC, **settings.pop("critic", {})}
     advantage = {"type": "archer", "actor_turns": 6, "critic": critic, **settings}
     settings = algo(advantage)
     assert isinstance(settings.advantage, Archer)
-    return ArcherCredit(settings.advantage, settings, context(max_sessions=max_sessions))
+    given = replace(context(max_sessions=max_sessions), demonstrations=tuple(shown))
+    return ArcherCredit(settings.advantage, settings, given)
 
 
 def sample(advantage: float, logprobs: list[float]) -> Any:
@@ -112,6 +117,66 @@ async def test_the_policy_waits_for_the_critic() -> None:
     assert [len(credit.samples) for credit in found] == [0, 0, 6]
     assert found[-1].metrics["credit/buffer_turns"] == 3 * 24
     assert {"credit/critic_loss", "credit/q_return_correlation"} <= set(found[-1].metrics)
+
+
+SHOWN = matching_game(7)[0].trajectories
+
+
+async def test_demonstrations_are_in_the_buffer_before_the_first_update(tmp_path: Path) -> None:
+    critic = {"demonstrations": 5, "pretrain_steps": 4}
+    made = method(shown=SHOWN, critic=critic)
+    credit = await made.assign(matching_game(0))
+    assert credit.metrics["credit/buffer_turns"] == (5 + 8) * 3
+    assert made.state()["critic/steps"].item() == 4 + 3
+    save_file(made.state(), tmp_path / "credit.safetensors")
+    again = method(shown=SHOWN, critic=critic)
+    again.load_state(load_file(tmp_path / "credit.safetensors"))
+    one, other = [await each.assign(matching_game(1)) for each in (made, again)]
+    assert one.metrics == other.metrics
+    assert one.metrics["credit/buffer_turns"] == (5 + 8 + 8) * 3
+    assert again.state()["critic/steps"].item() == 4 + 3 + 3
+
+
+async def test_a_critic_that_learned_from_demonstrations_knows_what_pays() -> None:
+    critic = {"demonstrations": 8, "steps_per_update": 0, "lr": 3e-3, "gamma": 0.0}
+    for steps, least, most in ((0, -1.0, 0.4), (150, 0.6, 1.0)):
+        made = method(shown=SHOWN, critic=critic | {"pretrain_steps": steps})
+        found = (await made.assign(matching_game(0))).metrics["credit/q_return_correlation"]
+        assert least <= found <= most
+
+
+async def test_offline_the_actions_of_demonstrations_are_imitated() -> None:
+    made = method(
+        shown=SHOWN,
+        mode="offline",
+        critic={"demonstrations": 8, "value_actions": "replayed"},
+    )
+    nothing_played = group(episode([1.0], error="the sandbox died"))
+    credit = await made.assign([nothing_played])
+    assert len(credit.samples) == 6
+    assert all(one.advantages[one.loss_mask].min() > 0 for one in credit.samples)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (["algo.advantage.critic.pretrain_steps=5"], "pretrain_steps=5 needs something to learn"),
+        (
+            ["algo.advantage.critic.demonstrations=5", "algo.loss.correction.weight=truncate"],
+            "actions of the expert, which have no log-probs",
+        ),
+        (
+            [
+                *("algo.advantage.critic.demonstrations=5", "warm_start.episodes=0"),
+                "agent.show_legal_actions=true",
+            ],
+            "warm_start.episodes=0 and no demonstrations",
+        ),
+    ],
+)
+def test_demonstrations_that_cannot_serve_are_refused(wrong: list[str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        load_config(TrainConfig, ["demo", "algo=archer", *wrong])
 
 
 async def test_the_batch_itself_is_judged_for_those_who_look() -> None:
@@ -224,8 +289,11 @@ def assert_equal(a: Credit, b: Credit) -> None:
     assert a.metrics == b.metrics
 
 
-@pytest.mark.parametrize("name", ["archer", "offline_archer", "digi_q"])
-def test_a_plain_policy_gradient_gets_one_step_per_batch(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("archer", "num_epochs"), ("offline_archer", "num_epochs"), ("digi_q", "num_minibatches")],
+)
+def test_with_a_plain_policy_gradient_no_action_serves_two_steps(name: str, steps: str) -> None:
     load_config(TrainConfig, ["env.id=text/maze", f"algo={name}"])
     with pytest.raises(ConfigError, match="has no trust region"):
-        load_config(TrainConfig, ["env.id=text/maze", f"algo={name}", "learner.num_minibatches=2"])
+        load_config(TrainConfig, ["env.id=text/maze", f"algo={name}", f"learner.{steps}=2"])

@@ -83,12 +83,13 @@ class GaeCredit:
         is_ready = self._sources.is_ready
         turns = TurnBatch.of(trained_turns(groups))
         rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
-        if not is_ready or not turns.episodes:
+        if not turns.episodes:
             return Credit(samples=(), metrics=self._sources.metrics())
         # Judged before it learns: a critic that knows the outcomes of its own batch would explain
         # the advantages away.
         estimates, metrics = self._judge_and_learn(turns, rewards_N)
-        is_warm = self._updates >= self._config.critic.warmup_updates
+        # A source that still learns says what it thinks so far, and the critic learns beside it.
+        is_warm = is_ready and self._updates >= self._config.critic.warmup_updates
         self._updates += 1
         raw = [self._over_tokens(turns, b, e.advantages_S) for b, e in enumerate(estimates)]
         advantages = scale_tokens(raw, turns, self._config.batch)
@@ -110,7 +111,8 @@ class GaeCredit:
         for b, rewards_T in enumerate(turns.split(rewards_N)):
             own = [(t, v) for t, v in zip(texts, values, strict=True) if t.episode == b]
             values_S = np.concatenate([v[: v.size - t.is_cut] for t, v in own])
-            last = float(own[-1][1][-1]) if own[-1][0].is_cut else 0.0
+            last = None if turns.truncated_B[b] else 0.0
+            last = float(own[-1][1][-1]) if own[-1][0].is_cut else last
             advantages_S = self._advantages(rewards_T, values_S, turns, b, last)
             estimates.append(_Estimate(values_S=values_S, advantages_S=advantages_S))
         targets = np.concatenate([e.targets_S for e in estimates])
@@ -128,9 +130,10 @@ class GaeCredit:
         episode = turns.episodes[b]
         zeros = np.zeros(episode.num_sampled_tokens)
         samples = to_samples(episode, zeros, index=b)
+        keeps_value = bool(turns.truncated_B[b]) and self._config.time_limit == "bootstrap"
         texts = []
         for sample in samples:
-            is_cut = bool(turns.truncated_B[b]) and sample is samples[-1]
+            is_cut = keeps_value and sample is samples[-1]
             steps_L = sample.loss_mask
             if self._config.level == "turn":
                 first_L = np.zeros(steps_L.shape, dtype=np.bool_)
@@ -155,7 +158,12 @@ class GaeCredit:
         return self._values.read([text.token_ids for text in texts], masks)
 
     def _advantages(
-        self, rewards_T: FloatArray, values_S: FloatArray, turns: TurnBatch, b: int, last: float
+        self,
+        rewards_T: FloatArray,
+        values_S: FloatArray,
+        turns: TurnBatch,
+        b: int,
+        last: float | None,
     ) -> FloatArray:
         config = self._config
         lengths_T = turns.tokens_N[turns.episode_N == b]
@@ -256,7 +264,12 @@ def _fit_metrics(values: FloatArray, targets: FloatArray) -> dict[str, float]:
 
 
 def gae(
-    rewards_S: FloatArray, values_S: FloatArray, last_value: float, *, gamma: float, lam: float
+    rewards_S: FloatArray,
+    values_S: FloatArray,
+    last_value: float | None,
+    *,
+    gamma: float,
+    lam: float,
 ) -> FloatArray:
     """Return the advantages of S steps.
 
@@ -267,7 +280,8 @@ def gae(
         rewards_S: Reward of each step.
         values_S: Value of the state before each step.
         last_value: Value of the state after the last step: 0 where the episode terminated, what
-            the critic says where a limit cut it off.
+            the critic says where a limit cut it off. None where a limit did and the last step is
+            not judged: its advantage is 0, and those before it hear of its value.
         gamma: Discount per step.
         lam: 0 trusts the critic after one step, 1 waits for the end.
 
@@ -280,8 +294,10 @@ def gae(
     if rewards_S.shape != values_S.shape:
         raise ValueError(f"gae: rewards {rewards_S.shape}, values {values_S.shape}: wanted as many")
     advantages_S = np.zeros(rewards_S.shape, dtype=np.float64)
-    next_value, running = last_value, 0.0
-    for s in range(rewards_S.size - 1, -1, -1):
+    judged, next_value, running = rewards_S.size, last_value, 0.0
+    if next_value is None:
+        judged, next_value = judged - 1, float(values_S[-1])
+    for s in range(judged - 1, -1, -1):
         delta = rewards_S[s] + gamma * next_value - values_S[s]
         running = delta + gamma * lam * running
         advantages_S[s] = running
@@ -293,7 +309,7 @@ def bilevel_gae(
     rewards_T: FloatArray,
     values_M: FloatArray,
     lengths_T: IntArray,
-    last_value: float,
+    last_value: float | None,
     *,
     gamma: float,
     lam: float,
@@ -308,7 +324,7 @@ def bilevel_gae(
         rewards_T: Reward of each turn. A turn without reward is a turn all the same.
         values_M: Value before each sampled token.
         lengths_T: Drawn tokens of each turn, at least 1; sums to M.
-        last_value: Value of the state after the last turn.
+        last_value: Value of the state after the last turn, as in ``gae``.
         gamma: Discount per token inside a turn.
         lam: As in ``gae``, on both levels.
         turn_gamma: Discount per turn.

@@ -25,10 +25,10 @@ from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.compute import below, compute_of, joined
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from turngym.trainers.settings.algo import AlgoConfig
-    from turngym.types import TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,19 +273,34 @@ class ReplayedCritic:
         Raises:
             TrainingError: A reward is not finite, or a turn has no sampled tokens.
         """
+        if self.updates == 0:
+            self._pretrain()
         turns = TurnBatch.of(trained_turns(groups))
-        reward_N = self._sources.read(turns)["env"].values_N
         if not self._replay:
             self.buffer.clear()
-        self._newest = transitions(
+        self._newest = self._transitions(turns)
+        self.buffer.add(self._newest)
+        return turns
+
+    def _pretrain(self) -> None:
+        """Begin with the demonstrations in the buffer, and learn from them."""
+        shown = [
+            TrajectoryGroup(group_id="demonstrations", trajectories=(episode,))
+            for episode in self._context.demonstrations[: self._config.demonstrations]
+        ]
+        self.buffer.add(self._transitions(TurnBatch.of(shown)))
+        for step in range(self._config.pretrain_steps if len(self.buffer) else 0):
+            rng = generator(self._context.seed, "critic_pretraining", step)
+            self._learner.step(self.buffer.sample(self._config.batch_turns, rng))
+
+    def _transitions(self, turns: TurnBatch) -> list[Transition]:
+        return transitions(
             turns,
-            reward_N,
+            self._sources.read(turns)["env"].values_N,
             self._context.renderer,
             gamma=self._config.gamma,
             context=self._context.engine.context,
         )
-        self.buffer.add(self._newest)
-        return turns
 
     def train(self, states: Sequence[TokenIds] = (), actions: Sequence[TokenIds] = ()) -> None:
         """Take the critic steps of one update.

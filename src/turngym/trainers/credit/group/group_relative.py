@@ -239,7 +239,7 @@ def turn_counts(turns: TurnBatch, term: Term) -> FloatArray:
     """Return how often each turn counts in the statistics of its baseline group, shape [N]."""
     if term.group_by == "task" and term.unit == "episode":
         return np.where(turns.turn_N == 0, 1.0, 0.0)
-    if term.unit == "token":
+    if term.unit in ("token", "length"):
         return turns.tokens_N.astype(np.float64)
     return np.ones(len(turns.turn_N))
 
@@ -309,14 +309,15 @@ class GroupRelativeCredit:
         values_N = turn_advantages(turns, components, self._config, update=update)
         informative = informative_groups(turns, components, self._config)
         signal = set(turns.group_N[np.abs(values_N) > NO_ADVANTAGE].tolist())
+        trained = informative if self._config.signal_free == "count" else informative & signal
         dropped = _dropped(
             too_small=too_small,
             filtered=len(kept) - len(informative),
-            zero_spread=len(informative - signal),
+            zero_spread=len(informative - trained),
         )
         metrics = signal_metrics(turns, components, self._config, values_N)
         metrics["credit/groups_with_signal"] = len(signal) / len(groups)
-        keep_B = np.isin(turns.group_B, list(informative & signal))
+        keep_B = np.isin(turns.group_B, list(trained))
         if self._config.drop_pivot:
             keep_B &= ~pivots(turns, components, self._config)
         metrics = self._sources.metrics() | metrics
@@ -361,7 +362,9 @@ def turn_advantages(
         values_N = values_N * _pivot_factors(values_N, turns)
     if config.batch is not None:
         values_N = scale_batch(values_N, batch_counts(turns, config.batch), config.batch)
-    return values_N
+    signs_N = np.where(values_N > 0, config.positive_weight, config.negative_weight)
+    weighted_N: FloatArray = signs_N * values_N
+    return weighted_N
 
 
 def informative_groups(turns: TurnBatch, components: Components, config: GroupRelative) -> set[int]:

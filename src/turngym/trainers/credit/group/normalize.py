@@ -56,7 +56,7 @@ def normalize(
     # Equal values are not divided: their spread is rounding noise, and dividing would blow it up.
     divisor_P = np.where(is_one_P | is_equal_P, 1.0, _scale(groups, term))
     scaled_N = centred_N / divisor_P[groups.index_N]
-    if term.centre != "none":
+    if term.centre not in ("none", "constant"):
         alone_N = groups.values_N if term.group_of_one == "raw" else np.zeros(groups.values_N.shape)
         scaled_N = np.where(is_equal_P[groups.index_N], -term.offset, scaled_N)
         scaled_N = np.where(is_one_P[groups.index_N], alone_N, scaled_N)
@@ -134,7 +134,7 @@ class _Groups:
 
 
 def _centre(groups: _Groups, term: Term) -> FloatArray:
-    if term.centre == "none":
+    if term.centre in ("none", "constant"):
         return np.zeros(groups.size_P.shape)
     if term.centre == "log_mean_exp":
         return groups.log_mean_exp(term.tau)
@@ -152,11 +152,16 @@ def _scale(groups: _Groups, term: Term) -> FloatArray:
                 f"scale='mean': the returns of a group have mean {scale_P.min():g}, wanted 0 or "
                 "more; count successes with the term's 'above', or choose another scale"
             )
+    elif term.scale == "batch_std":
+        whole = np.zeros(groups.values_N.shape, dtype=np.int64)
+        deviation = _Groups.of(groups.values_N, whole, groups.counts_N).deviations(ddof=1)
+        scale_P = np.full(groups.size_P.shape, deviation.item())
     elif term.scale == "mad":
         gaps_N = np.abs(groups.values_N - groups.medians(groups.values_N)[groups.index_N])
         scale_P = groups.medians(gaps_N)
     else:
-        scale_P = groups.deviations(ddof=1 if term.scale == "std" else 0)
+        spread_P = groups.deviations(ddof=1 if term.scale == "std" else 0)
+        scale_P = np.sqrt(spread_P**2 + term.variance_eps) if term.variance_eps else spread_P
     return np.maximum(scale_P, term.least_scale) + term.eps
 
 

@@ -64,9 +64,9 @@ class _Judged:
 class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
     """The component ``privileged``: per turn the mean over its tokens of ``log pi - log pi_ref``.
 
-    The critic judges a batch before it learns from it. An episode has no value while the critic
-    warms up, without a true answer, or when it is too long for the model with the answer before it;
-    ``credit/privileged_fallbacks`` counts the last two.
+    The critic judges a batch before it learns from it. An episode has no value without a true
+    answer, or when it is too long for the model with the answer before it;
+    ``credit/privileged_fallbacks`` counts them.
 
     Critic and reference are copies of the policy as it is in the first update; of a policy with
     adapters the critic trains the adapters alone.
@@ -87,13 +87,12 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the advantages of a batch, then let the critic learn from it."""
-        is_ready = self.is_ready
         self._reads += 1
         # Before it learns from the batch: afterwards it would know which attempt was better.
         judged = self._judge(turns, self._learner)
         values_N = np.zeros(turns.turn_N.shape)
         has_value_N = np.zeros(turns.turn_N.shape, dtype=np.bool_)
-        for one in judged if is_ready else ():
+        for one in judged:
             start = int(turns.start_B[one.number])
             own = slice(start, start + one.advantages_T.size)
             values_N[own], has_value_N[own] = one.advantages_T, True

@@ -8,6 +8,7 @@ Axis letters: N turn of any episode or action of a rectangle, B episode, L token
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,17 +36,19 @@ from turngym.trainers.settings.rewards import Progress
 from turngym.trainers.update.body import BodyWithHead
 from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.optimizer import Optimizer
+from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 
 class ProgressSource(LearnedSource["ProgressEstimator"]):
     """The component ``progress``: ``contribution_weight * c_t + grounding_weight * g_t``.
 
     ``c_t`` is the estimator's contribution of the turn and ``g_t`` 1 when its action could be
-    carried out, else 0. A turn has no value while the estimator warms up. Truncated episodes teach
-    with the return they had.
+    carried out, else 0. Truncated episodes teach with the return they had.
 
     Args:
         config: Weights, and how the estimator learns.
@@ -63,22 +66,31 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
         super().__init__(config.buffer_episodes, warmup_updates=warmup)
         self._config = config
         self._context = context
+        self._judged = np.zeros((0, 2))
+        """Prediction and outcome of the newest episodes that were explored, shape [B, 2]."""
+        self._num_explored = 0
+        self._waits = config.warmup_until is not None and not config.constant
+        """The warm-up goes on until predictions are good enough."""
+
+    @property
+    def is_ready(self) -> bool:
+        """False while the policy waits for the estimator."""
+        return not self._waits and super().is_ready
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the rewards of a batch, then let the estimator learn from it."""
         is_ready = self.is_ready
+        if self._reads == 0:
+            shown = self._context.demonstrations[: self._config.demonstrations]
+            self._buffer.add([_example(episode) for episode in shown])
         self._reads += 1
         if self._config.constant:
             values_N = (turns.outcome_B / turns.length_B)[turns.episode_N]
         else:
-            values_N = self._judge_and_learn(turns)
+            values_N = self._judge_and_learn(turns, is_ready=is_ready)
         rewards_N = progress_rewards(values_N, turns, self._config)
-        has_value_N = np.full(rewards_N.shape, is_ready)
-        return {
-            "progress": RewardComponent(
-                values_N=np.where(has_value_N, rewards_N, 0.0), has_value_N=has_value_N
-            )
-        }
+        has_value_N = np.ones(rewards_N.shape, dtype=np.bool_)
+        return {"progress": RewardComponent(values_N=rewards_N, has_value_N=has_value_N)}
 
     def _new_learner(self) -> ProgressEstimator:
         config, context = self._config, self._context
@@ -90,19 +102,66 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
             model = context.model
         return ProgressEstimator(model, config, seed=seed, max_tokens=context.max_tokens)
 
-    def _judge_and_learn(self, turns: TurnBatch) -> FloatArray:
+    def _judge_and_learn(self, turns: TurnBatch, *, is_ready: bool) -> FloatArray:
         """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        examples = [
-            TrainingExample(rows=episode_rows(episode), outcome=float(outcome))
-            for episode, outcome in zip(turns.episodes, turns.outcome_B, strict=True)
-        ]
+        config = self._config
+        examples = [_example(episode) for episode in turns.episodes]
         # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
-        metrics = _metrics(contributions, turns.outcome_B)
-        self._buffer.add(examples)
-        losses = [self._learner.step(self._buffer) for _ in range(self._config.steps_per_update)]
-        self._metrics = metrics | {"credit/progress_loss": float(np.mean(losses))}
+        self._metrics = _metrics(contributions, turns.outcome_B)
+        if not is_ready:
+            self._explore(contributions, turns.outcome_B)
+        if not is_ready or config.after_warmup == "learn":
+            self._buffer.add(examples)
+            steps = config.steps_per_update if is_ready else config.warmup_steps
+            steps = steps or config.steps_per_update
+            losses = [self._learner.step(self._buffer) for _ in range(steps)]
+            self._metrics = {**self._metrics, "credit/progress_loss": float(np.mean(losses))}
         return np.concatenate([np.zeros(0), *contributions])
+
+    def _explore(self, contributions: Sequence[FloatArray], outcome_B: FloatArray) -> None:
+        """Note how well outcomes were predicted; where that is good enough the warm-up is over."""
+        config = self._config
+        predicted_B = np.array([values_T.sum() for values_T in contributions])
+        judged = np.concatenate([self._judged, np.stack([predicted_B, outcome_B], axis=1)])
+        self._judged = judged[-config.warmup_window :]
+        self._num_explored += len(outcome_B)
+        found = _correlation(*self._judged.T) or 0.0
+        self._metrics = {
+            **self._metrics,
+            "credit/progress_explored": float(self._num_explored),
+            "credit/progress_explored_correlation": found,
+        }
+        if not self._waits or config.warmup_until is None:
+            return
+        is_good = len(self._judged) == config.warmup_window and found >= config.warmup_until
+        is_late = self._reads >= config.most_warmup_updates
+        if is_late and not is_good:
+            logger.warning(
+                "algo.rewards progress: predictions correlate with outcomes by %.2f after %d "
+                "updates, wanted %.2f; the policy learns from them all the same",
+                *(found, self._reads, config.warmup_until),
+            )
+        self._waits = not (is_good or is_late)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return also how far the warm-up is."""
+        return super().state() | {
+            "judged": torch.from_numpy(self._judged.copy()),
+            "explored": torch.tensor([self._num_explored, self._waits]),
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        super().load_state(tensors)
+        if "judged" in tensors:
+            self._judged = tensors["judged"].numpy()
+            explored, waits = tensors["explored"].tolist()
+            self._num_explored, self._waits = explored, bool(waits)
+
+
+def _example(episode: Trajectory) -> TrainingExample:
+    return TrainingExample(rows=episode_rows(episode), outcome=float(episode.episode_return))
 
 
 class ProgressEstimator:
@@ -217,6 +276,11 @@ def _metrics(contributions: Sequence[FloatArray], outcome_B: FloatArray) -> dict
         return {}
     predicted_B = np.array([values_T.sum() for values_T in contributions])
     metrics = {"credit/progress_spread": float(np.mean([c.std() for c in contributions]))}
-    if min(predicted_B.std(), outcome_B.std()) > 1e-9:
-        metrics["credit/progress_correlation"] = float(np.corrcoef(predicted_B, outcome_B)[0, 1])
-    return metrics
+    found = _correlation(predicted_B, outcome_B)
+    return metrics if found is None else metrics | {"credit/progress_correlation": found}
+
+
+def _correlation(predicted_B: FloatArray, outcome_B: FloatArray) -> float | None:
+    if predicted_B.size == 0 or min(predicted_B.std(), outcome_B.std()) <= 1e-9:
+        return None
+    return float(np.corrcoef(predicted_B, outcome_B)[0, 1])
