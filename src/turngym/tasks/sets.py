@@ -49,7 +49,8 @@ class TaskSet(ABC, Generic[P]):
         """
         task, count = procedural_task(self.name, split, index), self.count(split)
         if count is not None and index >= count:
-            raise ConfigError(f"task {task.id}: there are {count} tasks of split {split!r}")
+            counts = ", ".join(f"{self.count(one)} of {one!r}" for one in SPLITS)
+            raise ConfigError(f"task {task.id}: there is none; the set has {counts}")
         return task
 
     def find(self, task_id: str) -> Task:

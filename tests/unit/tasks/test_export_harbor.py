@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from turngym.errors import ConfigError
+from turngym.tasks.base import SPLITS
 from turngym.tasks.check.form import check_form
-from turngym.tasks.harbor.problem import HarborProblem
+from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
 from turngym.tasks.interop import harbor_judge
 from turngym.tasks.interop.harbor import export_harbor
 from turngym.tasks.problem import FileProblem, FileWorld
@@ -38,6 +39,19 @@ def test_a_problem_is_a_folder_that_is_read_back_and_that_lint_has_nothing_again
     assert problem.config.task is not None
     assert problem.config.task.name == f"turngym/shell-{kind}-test-0"
     assert not check_form(folder).failures
+
+
+def test_folders_keep_the_split_that_they_came_from(tmp_path: Path) -> None:
+    tasks = shell_tasks()
+    for index in range(4):
+        export_harbor(tasks, tasks.task("train", index), tmp_path)
+        export_harbor(tasks, tasks.task("test", index), tmp_path)
+    found = harbor_tasks(tmp_path)
+    for split in SPLITS:
+        assert len(found.ids[split]) == 4
+        assert all(f"-{split}-" in id for id in found.ids[split])
+    with pytest.raises(ConfigError, match="there is none; the set has 4 of 'train', 4 of 'test'"):
+        found.task("test", 4)
 
 
 class Judged:

@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 
 from turngym.errors import ConfigError
+from turngym.tasks.base import SPLITS, Split
 from turngym.tasks.harbor.dockerfile import Copy, Recipe, check_base, read_recipe
 from turngym.tasks.harbor.schema import (
     Artifact,
@@ -104,6 +105,13 @@ class HarborProblem(FileProblem):
     def config(self) -> HarborConfig:
         """All of ``task.toml``."""
         return read_config(self.folder / "task.toml")
+
+    @property
+    def split(self) -> Split | None:
+        """The split that ``turngym tasks export`` took it from; None where nothing is said."""
+        ours = self.config.metadata.get("turngym")
+        said = ours.get("split") if isinstance(ours, dict) else None
+        return next((split for split in SPLITS if split == said), None)
 
     @cached_property
     def step(self) -> Step:
@@ -393,7 +401,9 @@ def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[Ha
         for one in places
     ]
     name = re.sub(r"[^\w.-]+", "-", root.name)
-    return ListedSet(name, problems, where=f"folder {str(folder)!r}")
+    said = {id: problem.split for id, problem in problems}
+    splits = {id: split for id, split in said.items() if split is not None}
+    return ListedSet(name, problems, where=f"folder {str(folder)!r}", splits=splits)
 
 
 def _links(recipes: Sequence[Recipe]) -> dict[str, str]:

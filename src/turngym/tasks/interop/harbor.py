@@ -28,7 +28,7 @@ name = {name}
 description = {description}
 
 [metadata]
-turngym = {{ task = {task}, seed = {seed} }}
+turngym = {{ task = {task}, seed = {seed}, split = "{split}" }}
 
 [agent]
 timeout_sec = 600.0
@@ -101,7 +101,7 @@ def _files(task: Task, problem: EndState) -> Mapping[str, str | bytes]:
         "task.toml": _CONFIG.format(
             name=json.dumps("turngym/" + re.sub(r"[^\w.-]+", "-", task.id)),
             description=json.dumps(problem.prompt[:200]), task=json.dumps(task.id),
-            seed=json.dumps(str(task.seed)), pack=_PACK,
+            seed=json.dumps(str(task.seed)), split=task.split, pack=_PACK,
         ),
         "instruction.md": f"{_RULES}\n{problem.prompt}\n",
         "environment/Dockerfile": f"{base}WORKDIR /workspace\n{copied}{prepared}",
