@@ -6,6 +6,7 @@ on. ``scripts/proof.sh`` makes them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -100,6 +101,37 @@ def test_openenv_validate_finds_nothing_amiss() -> None:
     assert [one["id"] for one in found["criteria"] if not one["passed"]] == []
     assert len(found["criteria"]) == 6
     assert done.returncode == 0
+
+
+@needs("openenv", "websockets")
+async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> None:
+    from turngym.agents.engine.vllm.children import free_port
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import ConfigError
+
+    assert run("openenv", "openenv", "init", "my_env", cwd=tmp_path).returncode == 0
+    port = str(free_port(0))
+    words = [PYTHON["openenv"], "-m", "uvicorn", "server.app:app", "--port", port]
+    process = subprocess.Popen(words, cwd=tmp_path / "my_env", stderr=subprocess.DEVNULL)
+    env = OpenEnvEnv(f"http://127.0.0.1:{port}")
+    try:
+        for _ in range(600):
+            try:
+                seen, _ = await env.reset(seed=1)
+                break
+            except ConfigError:  # it is not up yet
+                await asyncio.sleep(1)
+        assert json.loads(seen["text"])["echoed_message"] == "My Env environment ready!"
+        call = json.dumps({"name": "act", "arguments": {"message": "hello"}})
+        seen, reward, terminated, truncated, _ = await env.step(call)
+        assert json.loads(seen["text"]) == {"echoed_message": "hello", "message_length": 5}
+        assert (reward, terminated, truncated) == (0.5, False, False)
+        _, _, _, _, info = await env.step('{"name": "act", "arguments": {"massage": "hello"}}')
+        assert "massage" in info["invalid_action"]
+    finally:
+        await env.close()
+        process.terminate()
+        process.wait(60)
 
 
 # Harbor.

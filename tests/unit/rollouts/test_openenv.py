@@ -176,3 +176,45 @@ async def test_the_same_over_http() -> None:
         assert (await asyncio.to_thread(post, url, "/mcp", call))["result"]["isError"]
         with pytest.raises(urllib.error.HTTPError, match="400"):
             await asyncio.to_thread(post, url, "/reset", {"indx": 3})
+
+
+async def test_a_server_is_an_environment_of_ours_and_plays_the_same() -> None:
+    from turngym.environments.tools.openenv import OpenEnvEnv
+
+    env = turngym.make("text/maze")
+    async with client(open_maze) as (_, url):
+        far = OpenEnvEnv(url, reset={"task": "maze-easy/test/2", "seed": 3})
+        seen, _ = await far.reset(seed=0)
+        here, _ = env.reset(seed=3, options={"task": "maze-easy/test/2"})
+        assert json.loads(seen["text"])["text"] == here["text"]
+        terminated = False
+        while not terminated:
+            said = env.unwrapped.expert_action()
+            here, reward, terminated, _, _ = env.step(said)
+            call = json.dumps({"name": "act", "arguments": {"text": said}})
+            seen, far_reward, far_terminated, _, info = await far.step(call)
+            assert json.loads(seen["text"])["text"] == here["text"]
+            assert (far_reward, far_terminated) == (reward, terminated)
+        assert (info["score"], info["stop_reason"]) == (1.0, "terminated")
+        await far.close()
+    env.close()
+
+
+async def test_what_the_server_breaks_at_is_a_fault_and_what_it_does_not_know_is_no_action() -> (
+    None
+):
+    from turngym.environments.tools.openenv import OpenEnvEnv
+    from turngym.errors import ConfigError, EnvironmentFault
+
+    async with client(open_broken) as (_, url):
+        far = OpenEnvEnv(url)
+        await far.reset(seed=0)
+        _, _, _, _, info = await far.step('{"name": "act", "arguments": {}}')
+        assert "text" in info["invalid_action"], "the schema of the server is checked here"
+        with pytest.raises(EnvironmentFault, match="the ladder broke"):
+            await far.step('{"name": "act", "arguments": {"text": "up"}}')
+        await far.close()
+    with pytest.raises(ConfigError, match=r"no OpenEnv server"):
+        await OpenEnvEnv(url).reset(seed=0)
+    with pytest.raises(ConfigError, match="wanted http"):
+        OpenEnvEnv("127.0.0.1")

@@ -1,0 +1,158 @@
+"""Episodes on somebody's OpenEnv server, as an environment of ours.
+
+turngym eval turngym.environments.tools.openenv:OpenEnvEnv --env-option url=http://127.0.0.1:8000
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from turngym.environments.core.actions import Action, JsonTools, function_tool
+from turngym.environments.core.env import AsyncTurnEnv
+from turngym.environments.core.episode import Outcome
+from turngym.errors import ConfigError, EnvironmentFault, missing_extra
+from turngym.tasks.base import Task
+
+ACT = "act"
+_NO_ACTION = "VALIDATION_ERROR"
+_APART = ("done", "reward", "metadata")
+_MOST_BYTES = 64 << 20
+
+
+class OpenEnvEnv(AsyncTurnEnv):
+    """An environment behind OpenEnv's WebSocket, one session each.
+
+    Action: the tool ``act``, whose arguments are the server's own action schema.
+    Observation: its ``text`` where that is all there is, else the observation as JSON.
+    Reward: the server's; a step without one pays 0.
+    Start: the server's reset, with the seed of the task.
+    End: the server says ``done``, or a limit. An error of the server is a fault.
+
+    Args:
+        url: Address of the server, ``http://...``.
+        reset: More arguments of each reset, for example ``{"split": "test"}``.
+        timeout_s: Longest wait for an answer, in seconds.
+    """
+
+    name = "openenv"
+    rules = "You act in an environment that is played on a server."
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        reset: Mapping[str, Any] | None = None,
+        timeout_s: float = 60.0,
+        render_mode: str | None = None,
+    ) -> None:
+        super().__init__(render_mode=render_mode)
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"openenv: url {url!r}: wanted http://HOST:PORT")
+        self.url, self.timeout_s = url.rstrip("/"), timeout_s
+        self._reset, self._socket = dict(reset or {}), None
+        self.action_format = JsonTools([_tool({})])  # until the server says its own
+
+    async def begin(self, task: Task) -> Outcome:
+        """Connect, learn what an action is, and reset.
+
+        Raises:
+            ConfigError: There is no server, or it speaks no OpenEnv.
+            EnvironmentFault: It cannot reset.
+        """
+        if self._socket is None:
+            self._socket = await self._connected()
+        seed = {"seed": task.seed % 2**31, "episode_id": task.id}
+        found = await self._ask("reset", {**seed, **self._reset})
+        if found["type"] != "observation":
+            raise EnvironmentFault(f"openenv: {self.url}: reset: {found.get('data')}")
+        return _outcome(found["data"])
+
+    async def turn(self, action: Action) -> Outcome:
+        """Take a step.
+
+        Raises:
+            EnvironmentFault: The server broke, or is gone.
+        """
+        found = await self._ask("step", dict(action.arguments))
+        data = found.get("data") or {}
+        if found["type"] == "observation":
+            return _outcome(data)
+        message = str(data.get("message"))
+        if data.get("code") != _NO_ACTION:
+            raise EnvironmentFault(f"openenv: {self.url}: step: {message}")
+        return Outcome(text=message, invalid_action=message)
+
+    async def close(self) -> None:
+        """Disconnect. Safe to call twice."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            await socket.close()
+
+    async def _connected(self) -> Any:
+        try:
+            from websockets.asyncio.client import connect
+        except ImportError as error:
+            raise missing_extra("an OpenEnv server", "serve") from error
+        try:
+            schema = await asyncio.to_thread(self._schema)
+            self.action_format = JsonTools([_tool(schema)])
+            place = f"ws{self.url.removeprefix('http')}/ws"
+            return await connect(place, open_timeout=self.timeout_s, max_size=_MOST_BYTES)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise ConfigError(f"openenv: url {self.url!r}: no OpenEnv server: {error}") from error
+
+    def _schema(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/schema", timeout=self.timeout_s) as answer:
+            found = json.load(answer)
+        if not isinstance(found, dict) or not isinstance(found.get("action"), dict):
+            raise ValueError("/schema names no action")
+        action: dict[str, Any] = found["action"]
+        return action
+
+    async def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        from websockets.exceptions import WebSocketException
+
+        assert self._socket is not None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self._socket.send(json.dumps({"type": kind, "data": data}))
+                found = json.loads(await self._socket.recv())
+        except (OSError, ValueError, TimeoutError, WebSocketException) as error:
+            await self.close()
+            raise EnvironmentFault(f"openenv: {self.url}: {kind}: {error!r}") from error
+        if not isinstance(found, dict) or "type" not in found:
+            raise EnvironmentFault(f"openenv: {self.url}: {kind}: no message of OpenEnv: {found!r}")
+        return found
+
+
+def _tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool whose arguments are an action of the server."""
+    properties = {
+        name: value for name, value in schema.get("properties", {}).items() if name != "metadata"
+    }
+    required = [name for name in schema.get("required", ()) if name in properties]
+    tool = function_tool(ACT, str(schema.get("description") or "Act."), properties, required)
+    if definitions := schema.get("$defs"):
+        tool["function"]["parameters"]["$defs"] = definitions
+    return tool
+
+
+def _outcome(data: Mapping[str, Any]) -> Outcome:
+    seen = {
+        name: one for name, one in (data.get("observation") or {}).items() if name not in _APART
+    }
+    metadata = data.get("metadata") or {}
+    text = seen["text"] if seen.keys() == {"text"} else json.dumps(seen, ensure_ascii=False)
+    is_over, is_cut = bool(data.get("done")), bool(metadata.get("truncated"))
+    return Outcome(
+        text=str(text),
+        reward=float(data.get("reward") or 0.0),
+        terminated=is_over and not is_cut,
+        truncated=is_over and is_cut,
+        invalid_action=metadata.get("invalid_action"),
+        info={"score": metadata["score"]} if "score" in metadata else None,
+    )
