@@ -80,7 +80,7 @@ async def play(env: DesktopEnv) -> list[float]:
         action = env.expert_action()
     _, reward, *_ = await env.step(action)
     if reward != 1.0:
-        raise SystemExit(f"{env.kind}: the expert failed: {env.goal}")
+        raise SystemExit(f"{env.name}: the expert failed: {env.goal}")
     return times
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import sqlite3
 from contextlib import closing
+from itertools import combinations
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -24,7 +23,7 @@ from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.sites.catalogue import PROGRAMS, env_class
 from turngym.environments.web.sites.install import main as install
-from turngym.environments.web.sites.program import Slot
+from turngym.environments.web.sites.program import DATABASES, Slot
 from turngym.errors import ConfigError
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
@@ -94,7 +93,7 @@ async def finish(env) -> tuple[float, list[str]]:
 def test_every_kind_is_registered_and_there_are_at_least_fifteen(site):
     names = {entry.short_name for entry in registry.match("web/*")}
     assert {f"web/{site}-{kind}" for kind in SITES[site]} <= names
-    assert set(SITES[site]) == set(env_class(site).generators)
+    assert all(callable(env_class(site).generator(kind)) for kind in SITES[site])
     assert len(SITES[site]) >= 15
 
 
@@ -122,15 +121,28 @@ def test_a_wiki_without_php_says_what_to_install(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("site", INSTALLED)
 def test_every_kind_has_several_problems_in_both_splits_and_none_is_solved_already(site):
-    make, program = env_class(site), PROGRAMS[site]
-    with closing(sqlite3.connect(program.seed / program.database)) as connection:
-        data = make.read(connection)
-    for kind, generator in make.generators.items():
-        rng = Random(3)
-        problems = [generator(data, rng) for _ in range(300)]
+    make = env_class(site)
+    for kind in SITES[site]:
+        tasks = make(kind=kind).tasks
         for split in ("train", "test"):
-            assert len({one.goal for one in problems if one.split == split}) >= 3, (kind, split)
-        assert all(problem.answer or problem.wanted != data for problem in problems), kind
+            problems = [tasks.problem(tasks.task(split, index)) for index in range(60)]
+            assert len({one.prompt for one in problems}) >= 3, (kind, split)
+            for one in problems:
+                assert one.truth or one.wanted != make.content(one.number), kind
+
+
+@pytest.mark.parametrize("site", INSTALLED)
+def test_no_constant_answer_is_mostly_right_and_every_database_is_another(site):
+    make = env_class(site)
+    data = [make.content(number) for number in range(DATABASES)]
+    assert all(one != other for one, other in combinations(data, 2))
+    for kind in SITES[site]:
+        tasks = make(kind=kind).tasks
+        for split in ("train", "test"):
+            problems = [tasks.problem(tasks.task(split, index)) for index in range(60)]
+            truths = [one.truth for one in problems if one.truth]
+            if truths:
+                assert max(map(truths.count, truths)) < 0.5 * len(truths), (kind, split)
 
 
 @pytest.mark.parametrize(("site", "kind"), ALL if IS_FULL else QUICK)
@@ -248,7 +260,7 @@ async def test_nothing_is_left_of_a_server_where_there_is_no_sandbox(site, monke
     monkeypatch.setattr("turngym.environments.web.sites.program._jails", lambda: False)
     for by_itself in (False, True):
         slot = Slot(PROGRAMS[site])
-        await slot.reset()
+        await slot.reset(0)
         pids = list(below(slot.pid))
         if by_itself:  # as when this process dies: its end of standard input goes
             slot._process.stdin.close()
@@ -299,12 +311,12 @@ async def stop_kept(host) -> None:
 @pytest.mark.parametrize("site", INSTALLED if IS_FULL else INSTALLED[1:2])
 async def test_a_server_that_died_is_started_again_by_the_next_reset(site):
     slot = Slot(PROGRAMS[site])
-    await slot.reset()
+    await slot.reset(0)
     first, folder = slot.pid, slot.folder
     assert first is not None
     slot._process.kill()
     await slot._process.wait()
-    await slot.reset()
+    await slot.reset(0)
     assert slot.pid not in (None, first)
     assert not folder.exists()
     folder = slot.folder
@@ -320,7 +332,7 @@ async def test_where_there_is_a_sandbox_a_server_sees_no_network_and_no_other_sl
         pytest.skip("NOT RUN: bubblewrap does not work here")
     one, two = Slot(PROGRAMS[site]), Slot(PROGRAMS[site])
     try:
-        await asyncio.gather(one.reset(), two.reset())
+        await asyncio.gather(one.reset(0), two.reset(0))
         look = program._jail(one.folder, PROGRAMS[site].home)
         command = f"cat /proc/net/dev; ls {two.folder} {one.folder}; touch /etc/turngym-was-here"
         process = await asyncio.create_subprocess_exec(

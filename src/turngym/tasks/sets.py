@@ -68,8 +68,8 @@ class GeneratedSet(TaskSet[P]):
 
     Args:
         name: First part of the ids of its tasks.
-        generators: Each samples a problem of one kind.
-        seed_name: Names the stream of random numbers; ``name`` by default.
+        generators: Each samples a problem of one kind; or the one that there is.
+        seed_name: Names the stream of random numbers; ``name`` by default, "" for the task's own.
         one_in: As ``TaskSet``.
         remainder: As ``TaskSet``.
     """
@@ -77,7 +77,7 @@ class GeneratedSet(TaskSet[P]):
     def __init__(
         self,
         name: str,
-        generators: Sequence[Callable[[Random], P]],
+        generators: Sequence[Callable[[Random], P]] | Callable[[Random], P],
         *,
         seed_name: str | None = None,
         one_in: int = 5,
@@ -85,7 +85,7 @@ class GeneratedSet(TaskSet[P]):
     ) -> None:
         super().__init__(name, one_in=one_in, remainder=remainder)
         self.generators = generators
-        self._seed_name = seed_name or name
+        self._seed_name = name if seed_name is None else seed_name
 
     def count(self, split: Split) -> None:
         """Return None: there is no end of them."""
@@ -96,15 +96,22 @@ class GeneratedSet(TaskSet[P]):
         Raises:
             ConfigError: None was found.
         """
-        rng = Random(derive_seed(task.seed, self._seed_name))
+        name = self._seed_name
+        rng = Random(derive_seed(task.seed, name) if name else task.seed)
         for _ in range(_MAX_SAMPLES):
-            problem = rng.choice(self.generators)(rng)
+            problem = self.sample(task, rng)
             if self.split(problem) == task.split:
                 return problem
         raise ConfigError(
             f"task set {self.name}: no problem of split {task.split!r} in {_MAX_SAMPLES} samples; "
             "a kind with one problem alone can be in one split only"
         )
+
+    def sample(self, task: Task, rng: Random) -> P:
+        """Return a problem of any split, sampled for ``task``."""
+        if callable(self.generators):
+            return self.generators(rng)
+        return rng.choice(self.generators)(rng)
 
 
 class ListedSet(TaskSet[P]):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
-from turngym.environments.core.episode import EpisodeCore
+from turngym.environments.core.actions import Action
+from turngym.environments.core.env import Outcome
+from turngym.environments.core.episode import EpisodeCore, opened
 from turngym.tasks.base import SPLITS, Split, Task
-from turngym.tasks.problem import Script, expert_script
+from turngym.tasks.problem import Script, World, expert_script, judge
 from turngym.tasks.sets import TaskSet
 
 
@@ -60,3 +63,46 @@ class TaskSetEnv(EpisodeCore):
     def _new_script(self) -> None:
         """Go back to the expert's own script, at its beginning."""
         self._script, self._said = None, 0
+
+
+class StoppedEnv(TaskSetEnv):
+    """A screen whose agent says when it is done: ``stop`` or ``answer`` has the world judged."""
+
+    last_words: ClassVar[tuple[str, str]] = ("done.", "failed.")
+    """What the agent reads last, for all that was asked and for less."""
+    _problem: Any = None
+    _score: float = 0.0
+
+    @abstractmethod
+    def world(self, answer: str | None) -> World:
+        """Return what the judge sees; ``answer`` is None where the agent just stopped."""
+
+    @property
+    def problem(self) -> Any:  # of the family of the set
+        """What the running episode is about."""
+        return opened(self._problem, self.name)
+
+    def open_problem(self, task: Task) -> Any:  # of the family of the set
+        """Return the problem of ``task``; nothing of it was done yet."""
+        self._problem, self._score = self.tasks.problem(task), 0.0
+        self._new_script()
+        return self._problem
+
+    async def judged(self, action: Action) -> Outcome | None:
+        """Return the end of the episode after ``action``; None where it goes on."""
+        if action.name not in ("stop", "answer"):
+            return None
+        answer = str(action.arguments["text"]) if action.name == "answer" else None
+        result = await judge(self.problem, self.world(answer), self._task_id)
+        self._score = result.score
+        info = {"problem": result.evidence, "parts": dict(result.parts)}
+        text = self.last_words[result.score < 1]
+        return Outcome(text=text, reward=result.score, terminated=True, info=info)
+
+    def score(self) -> float:
+        """Return what the judge gave; 0 before it was asked."""
+        return self._score
+
+    def instance_key(self) -> str:
+        """Return what makes the problem this one."""
+        return str(self.problem.content)

@@ -40,10 +40,32 @@ TOUCHES = tuple(name for name in NAMES if not name.startswith("move"))
 """Those of a phone, which has no pointer."""
 PHONE_KEYS = ("back", "home", "enter", "backspace")
 
-_INT: dict[str, Any] = {"type": "integer"}
+_TEXT, _INT = dict[str, Any](type="string"), dict[str, Any](type="integer")
 _PLACE = {"mark": {**_INT, "description": "number before an element"}, "x": _INT, "y": _INT}
 _UP_DOWN = {"direction": {"type": "string", "enum": ["up", "down"]}}
 _MARK_OR_PLACE = [{"required": ["mark"]}, {"required": ["x", "y"]}]
+_ENDS = [{"required": ["mark", "target"]}, {"required": ["x", "y", "to_x", "to_y"]}]
+_EDGES = ("left", "top", "right", "bottom")
+_TOOLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    **{name: (about, _PLACE, {"anyOf": _MARK_OR_PLACE}) for name, about in _POINTED.items()},
+    "drag": (
+        "Drag from one place to another.",
+        {**_PLACE, "target": _INT, "to_x": _INT, "to_y": _INT}, {"anyOf": _ENDS},
+    ),
+    "scroll": ("Scroll some lines.", {**_UP_DOWN, **_PLACE}, {"required": ["direction"]}),
+    "type": ("Type text at the focus.", {"text": _TEXT}, {"required": ["text"]}),
+    "key": (
+        "Press a key or chord, such as enter, f2 or ctrl+shift+s.",
+        {"keys": _TEXT}, {"required": ["keys"]},
+    ),
+    "box": (
+        "Give the edges in pixels.", dict.fromkeys(_EDGES, _INT), {"required": list(_EDGES)},
+    ),
+    "wait": ("Wait one second.", {}, {}),
+    "answer": ("End the episode with an answer.", {"text": _TEXT}, {"required": ["text"]}),
+    "stop": ("End the episode.", {}, {}),
+}  # fmt: skip
+"""Description, properties and what else the schema says."""
 
 
 def device_commands(names: tuple[str, ...]) -> Commands:
@@ -56,7 +78,7 @@ def device_commands(names: tuple[str, ...]) -> Commands:
 def device_tools(names: tuple[str, ...]) -> JsonTools:
     """Return the actions called ``names``, as JSON tool calls."""
     wanted = dict.fromkeys(name.removesuffix("_at").removesuffix("_in") for name in names)
-    return JsonTools([_tool(name) for name in wanted])
+    return JsonTools([_function(name, *_TOOLS[name]) for name in wanted])
 
 
 def as_tool_call(action: Action) -> Action:
@@ -69,37 +91,8 @@ def as_tool_call(action: Action) -> Action:
     return Action(name=name, arguments=arguments)
 
 
-def _tool(name: str) -> dict[str, Any]:
-    text = {"type": "string"}
-    match name:
-        case "drag":
-            ends = {**_PLACE, "target": _INT, "to_x": _INT, "to_y": _INT}
-            one_of = [{"required": ["mark", "target"]}, {"required": ["x", "y", "to_x", "to_y"]}]
-            return _function(name, "Drag from one place to another.", ends, anyOf=one_of)
-        case "scroll":
-            places = {**_UP_DOWN, **_PLACE}
-            return _function(name, "Scroll some lines.", places, required=["direction"])
-        case "type":
-            return _function(name, "Type text at the focus.", {"text": text}, required=["text"])
-        case "key":
-            about = "Press a key or chord, such as enter, f2 or ctrl+shift+s."
-            return _function(name, about, {"keys": text}, required=["keys"])
-        case "box":
-            edges = dict.fromkeys(("left", "top", "right", "bottom"), _INT)
-            return _function(name, "Give the edges in pixels.", edges, required=list(edges))
-        case "wait":
-            return _function(name, "Wait one second.", {})
-        case "answer":
-            about = "End the episode with an answer."
-            return _function(name, about, {"text": text}, required=["text"])
-        case "stop":
-            return _function(name, "End the episode.", {})
-        case _:
-            return _function(name, _POINTED[name], _PLACE, anyOf=_MARK_OR_PLACE)
-
-
 def _function(
-    name: str, description: str, properties: dict[str, Any], **more: Any
+    name: str, description: str, properties: dict[str, Any], more: dict[str, Any]
 ) -> dict[str, Any]:
     schema = {
         "type": "object", "properties": properties, "additionalProperties": False, "required": [],

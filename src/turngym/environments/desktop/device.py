@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from turngym.environments.core.spaces import Image
@@ -16,7 +16,9 @@ MAX_TYPED = 10_000
 
 
 class Device(Protocol):
-    """Something with a screen. Its methods block; one thread at a time.
+    """Something with a screen, as the dialogue has it; set-ups and judges know more of each.
+
+    Its methods block; one thread at a time.
 
     An action that cannot be done returns why, in one sentence for the agent; None means done.
     Every method ends within seconds, also when an application hangs. A device that is gone raises
@@ -54,30 +56,6 @@ class Device(Protocol):
     def press(self, keys: str) -> str | None:
         """Press a key or a chord such as ``ctrl+shift+s``."""
 
-    def launch(self, *command: str) -> None:
-        """Start an application and wait for its window."""
-
-    def run(self, *command: str) -> int | None:
-        """Run a program to its end; return its exit status, None when it takes too long."""
-
-    def write_files(self, files: Mapping[str, bytes | None]) -> None:
-        """Write files by path below home; None makes a folder."""
-
-    def read_file(self, path: str) -> bytes | None:
-        """Return a file below home, or None; links are not followed."""
-
-    def tree(self) -> dict[str, bytes | None]:
-        """Return every file below home that is not hidden; folders have None."""
-
-    def clipboard(self) -> str | None:
-        """Return the text on the clipboard."""
-
-    def state(self, query: str) -> str | None:
-        """Return what the system says about itself, or None where it says nothing.
-
-        Every device knows ``"window"``, what is in front; more is its own.
-        """
-
     def close(self) -> None:
         """End it and all that runs on it. Safe to call twice."""
 
@@ -96,17 +74,13 @@ class Screened:
 
 
 class Phone(Screened):
-    """What phones share: no pointer, no clipboard to read, nothing that lies over the window."""
+    """What phones share: no pointer, nothing that lies over the window."""
 
     def reveal(self, element: Element) -> None:
         """Do nothing: on a phone nothing lies over what is listed."""
 
     def move(self, x: int, y: int) -> str | None:
         return self._outside(x, y) or "A phone has no pointer to move."
-
-    def clipboard(self) -> str | None:
-        """Return None: only the program in front may read it."""
-        return None
 
 
 def untypable(text: str, is_typable: Callable[[str], bool], reason: str = "") -> str | None:

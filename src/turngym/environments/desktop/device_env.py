@@ -7,13 +7,16 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
+from turngym.coroutines import finished
 from turngym.environments.core.actions import Action, ActionStyle, in_style
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
+from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.desktop.actions import (
     NAMES,
     act,
@@ -23,13 +26,15 @@ from turngym.environments.desktop.actions import (
 )
 from turngym.environments.desktop.device import Device
 from turngym.environments.desktop.observation import View, view_text
-from turngym.environments.desktop.problems import ScriptedProblem
+from turngym.environments.desktop.problems import DeviceWorld
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
 
 T = TypeVar("T")
 
 _MENU_ACTIONS = 150
+_MAX_SCROLLS = 6
+"""Times in a row that the expert scrolls before it stops looking."""
 
 
 class DeviceOptions(TypedDict, total=False):
@@ -251,45 +256,48 @@ class DeviceEnv(ScreenEnv):
             return await loop.run_in_executor(self._thread, work)
 
 
-class ProblemEnv(DeviceEnv):
+class ProblemEnv(StoppedEnv, DeviceEnv):
     """Solve a problem on a device; ``stop`` or ``answer`` ends the episode and has it judged."""
 
-    problem: ScriptedProblem
-    """Of the running episode."""
-    _score = 0.0
+    last_words = ("The goal is reached.", "The goal is not reached.")
+    _scrolls: int = 0
 
-    @abstractmethod
-    def is_done(self, answer: str | None) -> bool:
-        """Say whether the goal is reached; ``answer`` is None where the agent just stopped."""
+    def open_problem(self, task: Task) -> Any:  # of the family of the set
+        """Return the problem of ``task``, whose prompt is the goal."""
+        problem = super().open_problem(task)
+        self.goal, self._scrolls = problem.prompt, 0
+        return problem
+
+    def world(self, answer: str | None) -> DeviceWorld:
+        return DeviceWorld(device=self.device, answer=answer)
 
     def judge(self, action: Action) -> Outcome | None:
-        if action.name not in ("answer", "stop"):
-            return None
-        answer = str(action.arguments["text"]) if action.name == "answer" else None
-        self._score = float(self.is_done(answer))
-        text = "The goal is reached." if self._score else "The goal is not reached."
-        return Outcome(text=text, reward=self._score, terminated=True)
+        return finished(self.judged(action))
 
-    def score(self) -> float:
-        return self._score
+    def perform(self, action: Action) -> str | None:
+        """Carry out ``action``, and note whether the expert would have done it."""
+        if (said := self._said_next()) is None:
+            self._scrolls += 1
+        elif said == self.say(action.name, **action.arguments):
+            self._said, self._scrolls = self._said + 1, 0
+        return super().perform(action)
 
     def expert_action(self) -> str:
-        """Return the next action of the problem's script, which begins with the episode.
+        """Return the script's next action, or a scroll where what it names is not in view.
 
         After anything else than the script it is lost, and stops.
         """
-        if self.turns >= len(self.problem.script):
-            return self._expert_end()
-        step = self.problem.script[self.turns]
-        try:
-            action = step if isinstance(step, Action) else step(self.view)
-        except LookupError:
+        if self._next() is None:
             return self.say("stop")
-        return self.say(action.name, **action.arguments)
+        scroll = self._scrolls < _MAX_SCROLLS
+        return self._said_next() or (
+            self.say("scroll", direction="down") if scroll else self.say("stop")
+        )
 
-    def _expert_end(self) -> str:
-        truth = self.problem.truth
-        return self.say("stop") if truth is None else self.say("answer", text=truth)
-
-    def _begin_problem(self, problem: ScriptedProblem) -> None:
-        self.problem, self.goal, self._score = problem, problem.goal, 0.0
+    def _said_next(self) -> str | None:
+        """Return the script's next action as text; None when what it names is not in view."""
+        with suppress(LookupError):
+            step = self._next()
+            action = step if isinstance(step, Action | None) else step(self.view)
+            return None if action is None else self.say(action.name, **action.arguments)
+        return None

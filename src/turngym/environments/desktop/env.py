@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from random import Random
 from typing import Unpack
 
+from turngym.coroutines import finished
 from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
 from turngym.environments.desktop.display import require_desktop
-from turngym.environments.desktop.problems import DesktopState, Problem, full_tree
-from turngym.environments.desktop.tasks import GENERATORS, sample_problem
+from turngym.environments.desktop.problems import DesktopWorld
+from turngym.environments.desktop.tasks import desktop_tasks
 from turngym.environments.desktop.x11_device import X11Device
-from turngym.errors import EnvironmentFault, unknown_name
+from turngym.errors import EnvironmentFault
 from turngym.shared_resource import SharedResource
 from turngym.tasks.base import Task
+from turngym.tasks.problem import set_up
 
 SPARE = 1
 """Desktops kept ready; each takes about 50 MB."""
@@ -117,49 +118,34 @@ class DesktopEnv(ProblemEnv):
         "saved does not count."
     )
 
-    problem: Problem
-
     def __init__(self, *, kind: str, **options: Unpack[DeviceOptions]) -> None:
-        if kind not in GENERATORS:
-            raise unknown_name("kind of desktop task", kind, GENERATORS)
-        self.name = f"desktop-{kind}"
+        self.tasks = desktop_tasks(kind)
+        self.name = self.tasks.name
         super().__init__(**options)
         require_desktop()
-        self.kind = kind
         self._pool: DisplayPool | None = None
 
     def open_device(self, task: Task) -> X11Device:
-        """Sample the problem, and return a desktop with its files and programs."""
-        problem = sample_problem(self.kind, Random(task.seed), task.split)
-        self._begin_problem(problem)
+        """Return a desktop with the files and programs of the problem."""
+        problem = self.open_problem(task)
         if self._pool is None:
             self._pool = DisplayPool.lease(*self.size)
         device = self._pool.take()
         try:
-            device.write_files(full_tree(problem.files))
-            for command in problem.launch:
-                device.launch(*command)
-            if len(problem.launch) > 1:
-                device.arrange(_side_by_side(self.size))
+            finished(set_up(problem, DesktopWorld(device=device), task.id))
         except BaseException:
             device.close()
             raise
         return device
 
-    def is_done(self, answer: str | None) -> bool:
-        """Judge the files, settings and clipboard once programs have finished what they do."""
+    def world(self, answer: str | None) -> DesktopWorld:
+        """Return the files, settings and clipboard once programs have finished what they do."""
         device = self.device
         assert isinstance(device, X11Device)
         device.rest()
-        return self.problem.is_done(DesktopState(device, answer))
+        return DesktopWorld(device=device, answer=answer)
 
     def release(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.release()
-
-
-def _side_by_side(size: tuple[int, int]) -> dict[int, tuple[int, int, int, int]]:
-    """Return places for two windows, by stacking order: the older one left."""
-    half, bottom = size[0] // 2, size[1] - 40
-    return {0: (4, 24, half - 8, bottom), 1: (half + 4, 24, half - 8, bottom)}

@@ -286,12 +286,6 @@ class X11Device(Screened):
                 if self._now() >= until:
                     return None
 
-    def state(self, query: str) -> str | None:
-        """Return the title of the active window for ``"window"``, or ``"clipboard"``."""
-        if query == "window":
-            return next((one.title for one in self.screen.windows() if one.is_active), None)
-        return self.clipboard() if query == "clipboard" else None
-
     def close(self) -> None:
         with suppress(Exception):  # it may be gone already
             self.screen.close()

@@ -14,9 +14,11 @@ from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import opened
 from turngym.environments.core.screen import ScreenEnv, Screenshot
 from turngym.environments.core.spaces import Image
+from turngym.environments.core.tasks import StoppedEnv
 from turngym.environments.web.acting import act, as_tool_call, web_commands, web_tools
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
 from turngym.environments.web.egress import Site
+from turngym.environments.web.expert_view import ExpertView, as_stage
 from turngym.environments.web.observation import PageView, address_text, page_text
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
@@ -341,8 +343,20 @@ class WebEnv(ScreenEnv):
             raise
 
 
-class StoppedWebEnv(WebEnv):
-    """A web environment whose agent says when it is done; at a limit it is judged as if it had."""
+class ProblemWebEnv(StoppedEnv, WebEnv):
+    """Solve a problem in a browser; at a limit it is judged as if the agent had stopped."""
+
+    async def judge(self, action: Action) -> Outcome | None:
+        return await self.judged(action)
 
     async def end_at_limit(self) -> Outcome | None:  # type: ignore[override]  # awaited
         return await self._open_host().run(self.judge(Action(name="stop")))
+
+    def expert_action(self) -> str:
+        """Return the script's action of this turn, then ``stop``."""
+        self._said = len(self.episode.done)
+        if (step := self._next()) is None:
+            return self.say("stop")
+        view = ExpertView(self.goal, self.view, tuple(self.episode.done))
+        name, arguments = as_stage(step)(view)
+        return self.say(name, **arguments)

@@ -1,9 +1,9 @@
-"""What an expert of a MiniWoB task sees: what the agent sees, as data."""
+"""What an expert sees, which is what the agent sees, and the words of its scripts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,3 +79,84 @@ def fill(element: Element | None, text: str) -> Move:
 def first(elements: Iterable[Element]) -> Element | None:
     """Return the first one."""
     return next(iter(elements), None)
+
+
+# Scripts: one stage a turn.
+
+Stage = Callable[[ExpertView], Move]
+"""One turn of a script, found on the page as it is then."""
+
+
+def visit(url: str) -> Stage:
+    """Open an address."""
+    return lambda page: ("goto", {"url": url})
+
+
+def press(name: str, *roles: str, after: str = "") -> Stage:
+    """Return the stage that clicks an element.
+
+    Args:
+        name: What it is called; with a leading ``#`` or ``.`` also its id or class.
+        roles: Which roles it may have; any without.
+        after: Only elements behind the first line that holds this text count.
+    """
+    return lambda page: click(_find(page, name, roles, after))
+
+
+def press_above(name: str, below: str) -> Stage:
+    """Click the last thing called ``name`` above the text ``below``."""
+
+    def stage(page: ExpertView) -> Move:
+        lines = page.elements
+        end = next((i for i, one in enumerate(lines) if below in one.name), 0)
+        found = [one for one in lines[:end] if one.mark and one.name == name]
+        return click(found[-1] if found else None)
+
+    return stage
+
+
+def enter(name: str, text: str, *, after: str = "") -> Stage:
+    """Type into the field with this name, id or class that comes ``after`` a text."""
+    roles = ("textbox", "searchbox", "spinbutton", "number", "combobox")
+    return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
+
+
+def choose(name: str, option: str, *, after: str = "") -> Stage:
+    """Choose ``option`` from the list with this name, id or class that comes ``after`` a text."""
+
+    def stage(page: ExpertView) -> Move:
+        found = _find(page, name, ("select",), after) or page.hinted(name)
+        return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
+
+    return stage
+
+
+def reply(text: str) -> Stage:
+    """Answer."""
+    return lambda page: ("answer", {"text": text})
+
+
+def _find(page: ExpertView, name: str, roles: tuple[str, ...], after: str) -> Element | None:
+    """Return the element, after the first line whose name holds ``after`` where that is given."""
+    lines = page.elements
+    if after:
+        start = next((i for i, one in enumerate(lines) if after in one.name), len(lines))
+        lines = lines[start:]
+    like = [one for one in lines if one.mark and (not roles or one.role in roles)]
+    same = [one for one in like if one.name.strip() == name]
+    loose = [one for one in like if one.name.strip().lower() == name.lower()]
+    hinted = [one for one in like if name[0] in "#." and not one.name and name in one.hint]
+    return next(iter([*same, *loose, *hinted]), None)
+
+
+_COMMANDS: Mapping[str, Callable[..., Stage]] = {
+    "click": press, "type": enter, "select": choose, "answer": reply,
+}  # fmt: skip
+
+
+def as_stage(step: Stage | Sequence[str]) -> Stage:
+    """Return a step of a script as a stage; in words it names an element by what it is called."""
+    if callable(step):
+        return step
+    command, *rest = step
+    return _COMMANDS[command](*rest) if command in _COMMANDS else lambda _page: (command, {})

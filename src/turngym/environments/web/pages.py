@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
-from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.tasks import TaskSetEnv
-from turngym.environments.web.base import StoppedWebEnv, WebEpisode, WebOptions
+from turngym.environments.web.base import ProblemWebEnv, WebOptions
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.egress import Folder, Site
-from turngym.environments.web.expert_view import ExpertView, Move
 from turngym.environments.web.settings import Settings
-from turngym.environments.web.sites.problems import Stage, choose, enter, press
 from turngym.environments.web.tab import TabLost
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task
-from turngym.tasks.problem import PageProblem, judge, set_up
+from turngym.tasks.problem import PageProblem, PageWorld, set_up
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.sources import task_set
 
 HOST = "task.test"
-_STAGES: Mapping[str, Callable[..., Stage]] = {"click": press, "type": enter, "select": choose}
-"""Actions of a script that name an element by what it is called."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PagesEpisode(WebEpisode):
-    """The state of one episode on pages of one's own."""
-
-    problem: PageProblem | None = None
-    score: float = 0.0
-
-
-class PagesEnv(TaskSetEnv, StoppedWebEnv):
+class PagesEnv(ProblemWebEnv):
     """Reach goals on pages of one's own.
 
     Args:
@@ -57,11 +41,9 @@ class PagesEnv(TaskSetEnv, StoppedWebEnv):
     extra: ClassVar[str] = "web"
     provides: ClassVar[tuple[str, ...]] = ("anchor",)
     rules = (
-        f"{StoppedWebEnv.rules} Say stop when the goal is reached, or give the answer where one is "
+        f"{ProblemWebEnv.rules} Say stop when the goal is reached, or give the answer where one is "
         "asked for: either ends the episode, which is then judged."
     )
-    episode_type: ClassVar[type[WebEpisode]] = PagesEpisode
-    episode: PagesEpisode
 
     def __init__(
         self,
@@ -76,57 +58,20 @@ class PagesEnv(TaskSetEnv, StoppedWebEnv):
         self.name = self.tasks.name
         self._folders: dict[Path, Folder] = {}
 
-    @property
-    def problem(self) -> PageProblem:
-        """What the running episode is about."""
-        if self.episode.problem is None:
-            self.episode.problem = self.tasks.problem(self.current_task)
-        return self.episode.problem
-
     def sites(self) -> Mapping[str, Site]:
         folder = folder_of(self.problem)
         return {HOST: self._folders.setdefault(folder, Folder(folder))}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the goal and the first page."""
-        self._new_script()
-        return self.problem.prompt, f"http://{HOST}/{self.problem.start}"
+        problem = self.open_problem(task)
+        return problem.prompt, f"http://{HOST}/{problem.start}"
 
     async def arrived(self, task: Task) -> None:
-        await set_up(self.problem, _Page(self, None), task.id)
+        await set_up(self.problem, self.world(None), task.id)
 
-    async def judge(self, action: Action) -> Outcome | None:
-        if action.name not in ("stop", "answer"):
-            return None
-        world = _Page(self, str(action.arguments["text"]) if action.name == "answer" else None)
-        result = await judge(self.problem, world, self._task_id)
-        self.episode.score = result.score
-        info = {"problem": result.evidence, "parts": dict(result.parts)}
-        text = "done." if result.score == 1 else "failed."
-        return Outcome(text=text, reward=result.score, terminated=True, info=info)
-
-    def score(self) -> float:
-        """Return what the judge gave; 0 before the end was judged."""
-        return self.episode.score
-
-    def instance_key(self) -> str:
-        """Return what makes the problem this one."""
-        return self.problem.content
-
-    def expert_action(self) -> str:
-        """Return the script's action of this turn, then ``stop``."""
-        self._said = len(self.episode.done)
-        step = self._next()
-        if step is None:
-            return self.say("stop")
-        name, arguments = self._move(step)
-        return self.say(name, **arguments)
-
-    def _move(self, step: Sequence[str]) -> Move:
-        command, *rest = step
-        if command in _STAGES:
-            return _STAGES[command](*rest)(ExpertView(self.goal, self.view))
-        return ("answer", {"text": rest[0]}) if command == "answer" else (command, {})
+    def world(self, answer: str | None) -> PageWorld:
+        return _Page(self, answer)
 
 
 class _Page:

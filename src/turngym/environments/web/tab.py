@@ -310,24 +310,26 @@ class Tab:
 
         Args:
             path: Places in the view, in CSS pixels.
-            hold_s: Wait before lifting it, so that a page is not flung on.
+            hold_s: Wait before lifting it after a move, so that a page is not flung on.
         """
         session = self._session
         assert session is not None
 
         async def send(kind: str, *places: tuple[float, float]) -> None:
             points = [{"x": x, "y": y} for x, y in places]
-            await session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+            event = {"type": kind, "touchPoints": points}
+            # A limit for each: a finger that is left on a slow page would spoil what comes next.
+            await self.within(session.send("Input.dispatchTouchEvent", event))
 
-        async def move() -> None:
-            await send("touchStart", path[0])
-            for place in path[1:]:
-                await send("touchMove", place)
-                await asyncio.sleep(_FINGER_S)
+        # At once: a finger that rests while a slow browser answers would press long instead.
+        second = send("touchMove", path[1]) if len(path) > 1 else send("touchEnd")
+        await asyncio.gather(send("touchStart", path[0]), second)
+        for place in path[2:]:
+            await asyncio.sleep(_FINGER_S)
+            await send("touchMove", place)
+        if len(path) > 1:
             await asyncio.sleep(hold_s)
             await send("touchEnd")
-
-        await self.within(move())
         await self._input_handled()
 
     async def _input_handled(self) -> None:

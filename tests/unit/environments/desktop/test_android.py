@@ -17,6 +17,7 @@ from turngym.environments.desktop.observation import view_text
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError
 from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.tasks.sets import ListedSet
 
 pytest.importorskip("adbutils", reason="needs adbutils: make extras")
 pytest.importorskip("PIL", reason="needs PIL: make extras")
@@ -43,12 +44,12 @@ def named(view, name):
     return next(one for one in view.elements if one.name == name)
 
 
-def problem(_rng):
+def tasks():
     def tap(name):
         return lambda view: Action(name="click", arguments={"mark": named(view, name).mark})
 
-    return AndroidProblem(
-        goal='Turn on airplane mode and call the device "red fox".',
+    problem = AndroidProblem(
+        prompt='Turn on airplane mode and call the device "red fox".',
         prepare=(("settings", "put", "global", "airplane_mode_on", "0"),),
         files={"notes/a.txt": b"a"},
         launch=("com.settings",),
@@ -58,16 +59,17 @@ def problem(_rng):
             lambda _view: Action(name="type", arguments={"text": "red fox"}),
             tap("Save"),
         ),
-        is_done=lambda device, _answer: (
-            device.state("setting global airplane_mode_on") == "1"
-            and device.state("setting global device_name") == "red fox"
+        is_done=lambda world: (
+            world.device.state("setting global airplane_mode_on") == "1"
+            and world.device.state("setting global device_name") == "red fox"
         ),
     )
+    return ListedSet("android", [("settings", problem)])
 
 
 def new_env(double, **options):
     return AndroidEnv(
-        make_problem=problem, serial=SERIAL, size=(WIDTH, HEIGHT), port=double.port, **options
+        tasks=tasks(), serial=SERIAL, size=(WIDTH, HEIGHT), port=double.port, **options
     )
 
 
@@ -151,7 +153,6 @@ def test_state_is_asked_of_the_system(device):
     assert device.state("setting global nothing") is None
     assert device.state("property ro.product.model") == "Double"
     assert device.state("nonsense") is None
-    assert device.clipboard() is None
     assert device.run("nothing", "x") == 127
 
 
@@ -226,7 +227,7 @@ async def test_a_device_that_is_unplugged_is_a_fault_without_a_score(double, com
 
 
 async def test_another_screen_size_is_one_line(double):
-    env = AndroidEnv(make_problem=problem, serial=SERIAL, port=double.port)
+    env = AndroidEnv(tasks=tasks(), serial=SERIAL, port=double.port)
     try:
         with pytest.raises(ConfigError, match=r"pass size=\(360, 640\)"):
             await env.reset(seed=0)

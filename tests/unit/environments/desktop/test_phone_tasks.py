@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from random import Random
 from urllib.parse import quote
 
 import pytest
@@ -11,11 +10,10 @@ import pytest
 from turngym import registry
 from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.desktop.phone.site import APPS, PhoneSite
-from turngym.environments.desktop.phone.tasks import GENERATORS, sample_problem
+from turngym.environments.desktop.phone.tasks import phone_tasks
 
 
 def test_every_kind_is_registered():
-    assert set(PHONE_TASK_TYPES) == set(GENERATORS)
     assert {one.short_name for one in registry.match("phone/*")} == {
         f"phone/{kind}" for kind in PHONE_TASK_TYPES
     }
@@ -23,10 +21,12 @@ def test_every_kind_is_registered():
 
 @pytest.mark.parametrize("kind", PHONE_TASK_TYPES)
 def test_a_seed_names_a_problem_and_splits_share_none(kind):
+    every = phone_tasks(kind)
+
     def problems(split):
-        problems = [sample_problem(kind, Random(seed), split) for seed in range(12)]
+        problems = [every.problem(every.task(split, index)) for index in range(12)]
         assert all(problem.wanted != problem.start or problem.truth for problem in problems)
-        return [(problem.goal, str(problem.start)) for problem in problems]
+        return [(problem.prompt, str(problem.start)) for problem in problems]
 
     train, test = problems("train"), problems("test")
     assert train == problems("train")
@@ -35,7 +35,8 @@ def test_a_seed_names_a_problem_and_splits_share_none(kind):
 
 
 def test_the_site_keeps_what_its_applications_save_and_nothing_else():
-    start = sample_problem("note-add", Random(0), "train").start
+    every = phone_tasks("note-add")
+    start = every.problem(every.task("train", 0)).start
     site = PhoneSite(start)
     assert json.loads(site("/state").body) == start
     assert site(f"/save?app=notes&value={quote(json.dumps([{'title': 'a & b'}]))}").status == 200

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from turngym import registry
@@ -26,20 +24,23 @@ def test_there_are_at_least_forty_kinds_over_five_programs_and_all_are_registere
     assert names >= {f"desktop/{kind}" for kind in TASK_TYPES}
     assert len(TASK_TYPES) >= 40
     programs = {
-        command[0]
-        for kind in TASK_TYPES
-        for command in tasks.sample_problem(kind, Random(0), "train").launch
+        command[0] for kind in TASK_TYPES for command in first(tasks.desktop_tasks(kind)).launch
     }
     assert len(programs) >= 5
     assert programs <= set(PACKAGES)
 
 
+def first(every):
+    return every.problem(every.task("train", 0))
+
+
 @pytest.mark.parametrize("kind", TASK_TYPES)
 def test_a_seed_names_a_problem_and_splits_share_none(kind):
     def goals(split):
-        problems = [tasks.sample_problem(kind, Random(seed), split) for seed in range(12)]
+        every = tasks.desktop_tasks(kind)
+        problems = [every.problem(every.task(split, index)) for index in range(12)]
         return [
-            (problem.goal, str(sorted(full_tree(problem.files).items(), key=str)))
+            (problem.prompt, str(sorted(full_tree(problem.files).items(), key=str)))
             for problem in problems
         ]
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 
-from turngym.environments.core.actions import Action
 from turngym.environments.web.egress import EgressProxy, Server
-from turngym.environments.web.expert_view import ExpertView
-from turngym.environments.web.observation import Element, PageView
-from turngym.environments.web.sites.data import Data, plain, read_data
-from turngym.environments.web.sites.env import _said
-from turngym.environments.web.sites.problems import (
-    Problem,
+from turngym.environments.web.expert_view import (
+    ExpertView,
+    as_stage,
     choose,
     enter,
     press,
     press_above,
     reply,
-    script,
     visit,
 )
-from turngym.environments.web.sites.wiki.env import GENERATORS as WIKI_GENERATORS
+from turngym.environments.web.observation import Element, PageView
+from turngym.environments.web.sites.data import Data, plain, read_data
+from turngym.environments.web.sites.problems import SiteProblem, SiteTasks, said
+from turngym.environments.web.sites.program import DATABASES
+from turngym.environments.web.sites.wiki.env import WikiEnv
+from turngym.tasks.problem import judge
 
 
 def shelf() -> sqlite3.Connection:
@@ -74,9 +76,9 @@ def test_data_is_changed_in_a_copy():
 
 
 def test_blanks_and_empty_lines_of_a_text_do_not_matter():
-    assert plain("a  \r\n\r\n b\n") == plain(b"a\nb") == "a\nb"
+    assert plain("\n a  \r\n\r\n  b\n") == plain(b"a\n  b") == "a\n  b"
     assert plain(3) == 3
-    assert _said(" Two  Words. ") == "two words"
+    assert said(" Two  Words. ") == "two words"
 
 
 def page(*lines: tuple[str, str, str]) -> PageView:
@@ -113,23 +115,64 @@ PAGE = page(
         (choose("Nothing", "large"), ("wait", {})),
         (visit("http://a.test/"), ("goto", {"url": "http://a.test/"})),
         (reply("42"), ("answer", {"text": "42"})),
+        (as_stage(("type", "Message", "hi")), ("type", {"mark": 5, "text": "hi"})),
+        (as_stage(("go_back",)), ("go_back", {})),
     ],
 )
 def test_a_stage_finds_its_element(stage, move):
     assert stage(ExpertView("", PAGE)) == move
 
 
-def test_a_script_does_one_stage_a_turn_and_stops():
-    expert = script(press("Edit"), reply("42"))
-    done = (Action(name="click", arguments={}),)
-    assert expert(ExpertView("", PAGE)) == ("click", {"mark": 1})
-    assert expert(ExpertView("", PAGE, done)) == ("answer", {"text": "42"})
-    assert expert(ExpertView("", PAGE, done * 2)) == ("stop", {})
+def rename(data, rng):
+    title = rng.choice(["Ivy", "Reed", "Oak", "Elm", "Yew", "Fir", "Ash", "Box"])
+    goal = f"Call the {rng.randint(1, 99)} books of the shelf {data.all('books')[0]['title']}."
+    data.all("books")[0]["title"] = title
+    return f"{goal} {title}", [press("Edit")], title
 
 
-def test_a_goal_decides_its_split():
-    splits = [Problem(goal=str(n), wanted=None, expert=script()).split for n in range(400)]
-    assert 70 < splits.count("test") < 130
+def read(number):
+    return Data({"books": [{"title": f"Book {number}"}]})
+
+
+def test_problems_of_train_and_test_begin_with_different_databases_and_share_no_goal():
+    tasks = SiteTasks("shelf", "rename", rename, read)
+    by_split = {
+        split: [tasks.problem(tasks.task(split, n)) for n in range(80)]
+        for split in ("train", "test")
+    }
+    numbers = {split: {one.number for one in found} for split, found in by_split.items()}
+    half = DATABASES // 2
+    assert numbers == {"train": set(range(half)), "test": set(range(half, DATABASES))}
+    goals = [{one.prompt for one in found} for found in by_split.values()]
+    assert not goals[0] & goals[1]
+    assert all(f"Book {one.number}." in one.prompt for one in by_split["test"])
+    assert read(0) == Data({"books": [{"title": "Book 0"}]})
+
+
+@dataclass
+class Shelf:
+    answer: str | None
+    data: Callable[[], Data]
+
+
+async def test_a_judge_wants_the_answer_and_all_of_the_data_and_says_what_is_wrong():
+    tasks = SiteTasks("shelf", "rename", rename, read)
+    problem = tasks.problem(tasks.task("test", 0))
+    assert isinstance(problem, SiteProblem)
+    assert len(problem.expert()) == 2
+    right = Data({"books": [{"title": problem.truth}]})
+    found = {}
+    for name, answer, data in (
+        ("right", f" {problem.truth.upper()}. ", right),
+        ("silent", None, right),
+        ("idle", problem.truth, read(problem.number)),
+    ):
+        found[name] = await judge(problem, Shelf(answer, lambda data=data: data), "one")
+    assert {name: one.score for name, one in found.items()} == {
+        "right": 1.0, "silent": 0.0, "idle": 0.0,
+    }  # fmt: skip
+    assert "answer" in found["silent"].evidence
+    assert f"Book {problem.number}" in found["idle"].evidence
 
 
 async def test_the_gate_reaches_a_server_on_a_unix_socket(tmp_path):
@@ -161,11 +204,11 @@ def test_no_page_is_mostly_the_answer_where_three_are_compared():
         {"title": f"Light {n}", "space": 0, "text": f"It is a lighthouse.\nHeight: {10 + n} m"}
         for n in range(7)
     ]
-    rng, make = Random(3), WIKI_GENERATORS["highest"]
+    rng, make = Random(3), WikiEnv.generator("highest")
     problems = [make(Data({"pages": pages}), rng) for _ in range(500)]
-    answers = [one.answer for one in problems]
+    answers = [answer for _, _, answer in problems]
     assert set(answers) == {f"Light {n}" for n in range(2, 7)}
     assert max(map(answers.count, answers)) < 0.3 * len(answers)
-    named = [one.goal.split(": ")[1].split("?")[0].split(", ") for one in problems]
+    named = [goal.split(": ")[1].split("?")[0].split(", ") for goal, _, _ in problems]
     assert [max(names) for names in named] == answers
     assert {names.index(max(names)) for names in named} == {0, 1, 2}

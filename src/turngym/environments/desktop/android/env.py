@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
+from turngym.coroutines import finished
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.android.device import AndroidDevice
 from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
-from turngym.environments.desktop.problems import ScriptedProblem
+from turngym.environments.desktop.problems import DeviceProblem, DeviceWorld
 from turngym.errors import ConfigError, EnvironmentFault, missing_extra
 from turngym.tasks.base import Task
+from turngym.tasks.problem import set_up
+from turngym.tasks.sets import TaskSet
+from turngym.tasks.sources import task_set
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidProblem(ScriptedProblem):
+@dataclass(frozen=True, kw_only=True)
+class AndroidProblem(DeviceProblem[DeviceWorld]):
     """One problem on a phone."""
 
-    is_done: Callable[[AndroidDevice, str | None], bool]
-    """The judge; gets the device and the answer, None where the agent just stopped."""
     prepare: Sequence[Sequence[str]] = ()
     """Commands of the device's shell that make the start the same each time."""
     files: Mapping[str, bytes | None] = field(default_factory=dict)
@@ -29,12 +30,30 @@ class AndroidProblem(ScriptedProblem):
     launch: Sequence[str] = ()
     """Package, component or link that is open at the start."""
 
+    @property
+    def content(self) -> str:
+        """Prompt and all of the start."""
+        return repr([self.prompt, self.prepare, sorted(self.files.items()), self.launch])
+
+    async def set_up(self, world: DeviceWorld) -> None:
+        """Run the commands, write the files and open the application.
+
+        Raises:
+            EnvironmentFault: A command failed.
+        """
+        for command in self.prepare:
+            if status := world.device.run(*command):
+                raise EnvironmentFault(f"android: {' '.join(command)} ended with status {status}")
+        world.device.write_files(self.files)
+        if self.launch:
+            world.device.launch(*self.launch)
+
 
 class AndroidEnv(ProblemEnv):
     """Problems of the user's on one phone or emulator that adb lists.
 
     Args:
-        make_problem: Makes a problem from a random generator that the task seeds.
+        tasks: The problems, or where they are: ``FILE.py``, ``FILE.py:NAME``, ``module:NAME``.
         serial: As ``adb devices`` lists it.
         size: Width and height of its screen in pixels, as ``adb shell wm size`` reports them.
         host: Where the adb server runs.
@@ -48,7 +67,6 @@ class AndroidEnv(ProblemEnv):
     End: ``stop`` or ``answer``.
     """
 
-    name = "android"
     actions: ClassVar[tuple[str, ...]] = TOUCHES
     menu_keys: ClassVar[tuple[str, ...]] = PHONE_KEYS
     rules = (
@@ -57,12 +75,10 @@ class AndroidEnv(ProblemEnv):
         "phone's buttons. Say stop when the goal is reached."
     )
 
-    problem: AndroidProblem
-
     def __init__(
         self,
         *,
-        make_problem: Callable[[Random], AndroidProblem],
+        tasks: TaskSet[Any] | str,  # of AndroidProblems
         serial: str,
         size: tuple[int, int] = (1080, 2400),
         host: str = "127.0.0.1",
@@ -71,37 +87,23 @@ class AndroidEnv(ProblemEnv):
     ) -> None:
         if importlib.util.find_spec("adbutils") is None:
             raise missing_extra("Android devices", "android")
-        self.size = size
+        self.size, self.tasks = size, task_set(tasks)
+        self.name = self.tasks.name
         super().__init__(**options)
-        self._make_problem = make_problem
         self._serial, self._host, self._port = serial, host, port
 
     def open_device(self, task: Task) -> AndroidDevice:
         """Hold the device, and bring it to the problem's start."""
-        problem = self._make_problem(Random(task.seed))
-        self._begin_problem(problem)
+        problem = self.open_problem(task)
         device = AndroidDevice(self._serial, host=self._host, port=self._port)
         try:
-            self._prepare(device, problem)
+            if (device.width, device.height) != self.size:
+                raise ConfigError(
+                    f"android: the screen of {self._serial} is {device.width} x {device.height}: "
+                    f"pass size=({device.width}, {device.height}), got {self.size}"
+                )
+            finished(set_up(problem, DeviceWorld(device=device), task.id))
         except BaseException:
             device.close()
             raise
         return device
-
-    def _prepare(self, device: AndroidDevice, problem: AndroidProblem) -> None:
-        if (device.width, device.height) != self.size:
-            raise ConfigError(
-                f"android: the screen of {self._serial} is {device.width} x {device.height}: "
-                f"pass size=({device.width}, {device.height}), got {self.size}"
-            )
-        for command in problem.prepare:
-            if status := device.run(*command):
-                raise EnvironmentFault(f"android: {' '.join(command)} ended with status {status}")
-        device.write_files(problem.files)
-        if problem.launch:
-            device.launch(*problem.launch)
-
-    def is_done(self, answer: str | None) -> bool:
-        device = self.device
-        assert isinstance(device, AndroidDevice)
-        return self.problem.is_done(device, answer)

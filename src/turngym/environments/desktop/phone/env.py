@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from pathlib import Path
-from random import Random
 from typing import Any, ClassVar, TypeVar, Unpack
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.spaces import Image
-from turngym.environments.desktop import files
 from turngym.environments.desktop.actions import PHONE_KEYS, TOUCHES
 from turngym.environments.desktop.device import Phone, untypable
 from turngym.environments.desktop.device_env import DeviceOptions, ProblemEnv
 from turngym.environments.desktop.observation import Element, View, marked
 from turngym.environments.desktop.phone.site import HOME, HOST, PhoneSite
-from turngym.environments.desktop.phone.tasks import GENERATORS, PhoneProblem, sample_problem
+from turngym.environments.desktop.phone.tasks import PhoneWorld, phone_tasks
 from turngym.environments.web.acting import act
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
 from turngym.environments.web.egress import Site
@@ -25,7 +22,7 @@ from turngym.environments.web.observation import PageView
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import Tab, TabLost
-from turngym.errors import EnvironmentFault, unknown_name
+from turngym.errors import EnvironmentFault
 from turngym.tasks.base import Task
 
 T = TypeVar("T")
@@ -90,7 +87,7 @@ class WebPhone(Phone):
             self._in_tab(lambda tab: tab.press_long(x, y, hold_s=_LONG_S))
             return None
         for _ in range(times):
-            self._touch([(x, y)], hold_s=0.0)
+            self._touch([(x, y)])
         return None
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
@@ -101,7 +98,7 @@ class WebPhone(Phone):
                 (x + (to_x - x) * i / _STEPS, y + (to_y - y) * i / _STEPS)
                 for i in range(_STEPS + 1)
             ]
-            self._touch(path, hold_s=_REST_S)
+            self._touch(path)
         return problem
 
     def scroll(self, x: int, y: int, *, up: bool) -> str | None:
@@ -153,18 +150,6 @@ class WebPhone(Phone):
         if problem := self._await(act(self._session, action)):
             raise EnvironmentFault(f"phone: {problem}")
 
-    def run(self, *command: str) -> int | None:
-        return None
-
-    def write_files(self, files_: Mapping[str, bytes | None]) -> None:
-        files.write_files(self._folder, "", files_)
-
-    def read_file(self, path: str) -> bytes | None:
-        return files.read_file(self._folder, "", path)
-
-    def tree(self) -> dict[str, bytes | None]:
-        return files.read_tree(self._folder, "")
-
     def state(self, query: str) -> str | None:
         """Return ``"window"``, the address in front, or ``"storage KEY"``, what the page keeps."""
         match query.split():
@@ -179,15 +164,11 @@ class WebPhone(Phone):
     def close(self) -> None:
         self._await(self._session.close())
 
-    @property
-    def _folder(self) -> Path:
-        return self._session.folder
-
     def _press(self, keys: str) -> None:
         self._in_tab(lambda tab: tab.within(tab.page.keyboard.press(keys)))
 
-    def _touch(self, path: list[tuple[float, float]], *, hold_s: float) -> None:
-        self._in_tab(lambda tab: tab.touch(path, hold_s=hold_s))
+    def _touch(self, path: list[tuple[float, float]]) -> None:
+        self._in_tab(lambda tab: tab.touch(path, hold_s=_REST_S))
 
     def _in_tab(self, work: Any) -> Any:  # a function of the tab that gives a coroutine
         """Do something in the page; what a lost page does not take, the next look reports."""
@@ -236,10 +217,6 @@ def _first(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-_MAX_SCROLLS = 6
-"""Times in a row that the expert scrolls before it gives up."""
-
-
 class PhoneEnv(ProblemEnv):
     """One kind of task on a phone with small applications.
 
@@ -264,67 +241,24 @@ class PhoneEnv(ProblemEnv):
         "and key home are the phone's buttons. Say stop when the goal is reached."
     )
 
-    problem: PhoneProblem
-
     def __init__(self, *, kind: str, **options: Unpack[DeviceOptions]) -> None:
-        if kind not in GENERATORS:
-            raise unknown_name("kind of phone task", kind, GENERATORS)
-        self.name = f"phone-{kind}"
+        self.tasks = phone_tasks(kind)
+        self.name = self.tasks.name
         super().__init__(**options)
         require_browser()
-        self.kind = kind
         self._host: BrowserHost | None = None
-        self._site = PhoneSite({})
-        self._done_steps = 0
-        """Steps of the expert's script that were carried out."""
-        self._scrolls = 0
 
     def open_device(self, task: Task) -> WebPhone:
-        """Sample the problem, and return a phone that shows its home screen."""
-        problem = sample_problem(self.kind, Random(task.seed), task.split)
-        self._begin_problem(problem)
-        self._done_steps = self._scrolls = 0
-        self._site = PhoneSite(problem.start)
+        """Return a phone that shows its home screen, with what the problem's applications keep."""
+        self._site = PhoneSite(self.open_problem(task).start)
         if self._host is None:
             self._host = BrowserHost.lease()
         return WebPhone(self._host, {HOST: self._site}, HOME)
 
-    def perform(self, action: Action) -> str | None:
-        """Carry out ``action``, and note whether the expert would have done it."""
-        step, said = self._step(), self.say(action.name, **action.arguments)
-        if step is None:
-            self._scrolls += 1
-        elif said == self.say(step.name, **step.arguments):
-            self._done_steps += 1
-            self._scrolls = 0
-        return super().perform(action)
-
-    def is_done(self, answer: str | None) -> bool:
-        """Compare all that the applications keep, and the answer, with what is wanted."""
-        given = None if answer is None else answer.strip()
-        return self._site.state == self.problem.wanted and given == self.problem.truth
-
-    def expert_action(self) -> str:
-        """Return the next step of the problem's script, or a scroll where it is not in view."""
-        if self._done_steps >= len(self.problem.script):
-            return self._expert_end()
-        if (step := self._step()) is not None:
-            return self.say(step.name, **step.arguments)
-        if self._scrolls < _MAX_SCROLLS:
-            return self.say("scroll", direction="down")
-        return self.say("stop")
+    def world(self, answer: str | None) -> PhoneWorld:
+        return PhoneWorld(device=self.device, answer=answer, state=self._site.state)
 
     def release(self) -> None:
         host, self._host = self._host, None
         if host is not None:
             host.release()
-
-    def _step(self) -> Action | None:
-        """Return the script's next action; None when what it names is not on the screen."""
-        if self._done_steps >= len(self.problem.script):
-            return None
-        step = self.problem.script[self._done_steps]
-        try:
-            return step if isinstance(step, Action) else step(self.view)
-        except LookupError:
-            return None

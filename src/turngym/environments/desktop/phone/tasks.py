@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from random import Random
 
 from turngym.environments.core.actions import Action
+from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.phone.site import State
-from turngym.environments.desktop.problems import ScriptedProblem, Step, click, find, key, typed
+from turngym.environments.desktop.problems import (
+    DeviceProblem,
+    DeviceWorld,
+    Script,
+    click,
+    find,
+    key,
+    typed,
+)
 from turngym.environments.desktop.tasks.words import NOUNS, TOPICS, lines, sentence
-from turngym.errors import ConfigError
-from turngym.tasks.base import Split, split_of
+from turngym.errors import unknown_name
+from turngym.tasks.sets import GeneratedSet
 
 _NAMES = (
     "Ada", "Bela", "Carla", "Dana", "Edgar", "Fay", "Gus", "Hana", "Ivo", "Jana", "Kai", "Lena",
@@ -29,11 +38,17 @@ _CHOICES = {
     "Screen timeout": ("15 seconds", "1 minute", "5 minutes", "30 minutes"),
     "Text size": ("Small", "Normal", "Large"),
 }
-_MAX_SAMPLES = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhoneProblem(ScriptedProblem):
+@dataclass(frozen=True, kw_only=True)
+class PhoneWorld(DeviceWorld):
+    """What the applications keep."""
+
+    state: State
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhoneProblem(DeviceProblem[PhoneWorld]):
     """One problem on the phone; its expert scrolls down to what is not on the screen."""
 
     start: State
@@ -41,24 +56,38 @@ class PhoneProblem(ScriptedProblem):
     wanted: State
     """What they must keep in the end, all of it."""
 
+    @property
+    def content(self) -> str:
+        """Prompt and start."""
+        return f"{self.prompt}\n{self.start}"
 
-def sample_problem(kind: str, rng: Random, split: Split) -> PhoneProblem:
-    """Return the first problem of ``kind`` that belongs to ``split``, which its content decides.
+    async def judge(self, world: PhoneWorld) -> float:
+        """Compare all that the applications keep, and the answer, with what is wanted."""
+        given = None if world.answer is None else world.answer.strip()
+        return float(world.state == self.wanted and given == self.truth)
+
+
+def phone_tasks(kind: str) -> GeneratedSet[PhoneProblem]:
+    """Return the problems of a kind.
 
     Raises:
-        ConfigError: None was found.
+        ConfigError: There is no such kind.
     """
-    for _ in range(_MAX_SAMPLES):
+    if kind not in PHONE_TASK_TYPES:
+        raise unknown_name("kind of phone task", kind, PHONE_TASK_TYPES)
+    change: Callable[[Random, State], Made] = globals()[f"_{kind.replace('-', '_')}"]
+
+    def generator(rng: Random) -> PhoneProblem:
         start = _start(rng)
         wanted = copy.deepcopy(start)
-        goal, script, truth = GENERATORS[kind](rng, wanted)
-        if split_of(f"{goal}\n{start}") == split:
-            return PhoneProblem(goal=goal, start=start, wanted=wanted, script=script, truth=truth)
-    raise ConfigError(f"{kind}: no problem of split {split!r} in {_MAX_SAMPLES} samples")
+        prompt, script, truth = change(rng, wanted)
+        return PhoneProblem(prompt=prompt, start=start, wanted=wanted, script=script, truth=truth)
+
+    return GeneratedSet(f"phone-{kind}", generator, seed_name="")
 
 
-Made = tuple[str, tuple[Step, ...], str | None]
-"""Goal, script and answer; the template changes the state to what is wanted."""
+Made = tuple[str, Script, str | None]
+"""Goal, script and answer; a generator changes the state to what is wanted."""
 
 
 def _start(rng: Random) -> State:
@@ -96,19 +125,19 @@ def _number(rng: Random) -> str:
 # Words of scripts.
 
 
-def _open(app: str) -> tuple[Step, ...]:
+def _open(app: str) -> Script:
     return click(app, "link")
 
 
-def _fill(name: str, text: str, *, clear: bool = False) -> tuple[Step, ...]:
+def _fill(name: str, text: str, *, clear: bool = False) -> Script:
     return (*click(name, "textbox"), *(key("ctrl+a") if clear else ()), *typed(text))
 
 
-def _hold(name: str) -> tuple[Step, ...]:
+def _hold(name: str) -> Script:
     return click(name, "button", action="right_click")
 
 
-def _swipe_away(name: str) -> tuple[Step, ...]:
+def _swipe_away(name: str) -> Script:
     def step(view: View) -> Action:
         x, y = find(view, name, "checkbox").center
         ends = {"x": x + 300, "y": y, "to_x": x, "to_y": y}
@@ -249,14 +278,3 @@ def _shopping_remove(rng: Random, state: State) -> Made:
     state["shopping"].remove(item)
     steps = (*_open("Shopping"), *_swipe_away(item["item"]))
     return f"Remove {item['item']} from the shopping list.", steps, None
-
-
-GENERATORS: dict[str, Callable[[Random, State], Made]] = {
-    "alarm-add": _alarm_add, "alarm-switch": _alarm_switch, "contact-add": _contact_add,
-    "contact-change": _contact_change, "contact-delete": _contact_delete,
-    "contact-find": _contact_find, "message-number": _message_number, "message-send": _message_send,
-    "note-add": _note_add, "note-change": _note_change, "note-delete": _note_delete,
-    "setting-choose": _setting_choose, "setting-switch": _setting_switch,
-    "shopping-add": _shopping_add, "shopping-check": _shopping_check,
-    "shopping-remove": _shopping_remove,
-}  # fmt: skip

@@ -1,37 +1,38 @@
-"""Task types on a desktop, and how their problems are sampled."""
+"""Task types on a desktop: each is a module's generator of the same name."""
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Mapping
 
-from turngym.environments.desktop.problems import Problem, ProblemGenerator
-from turngym.environments.desktop.tasks.across import ACROSS
-from turngym.environments.desktop.tasks.calculator import CALCULATOR
-from turngym.environments.desktop.tasks.folders import FOLDERS
-from turngym.environments.desktop.tasks.notes import NOTES
-from turngym.environments.desktop.tasks.settings import SETTINGS
-from turngym.environments.desktop.tasks.sheets import SHEETS
-from turngym.errors import ConfigError
-from turngym.tasks.base import Split, split_of
+from turngym.environments.desktop.names import TASK_TYPES
+from turngym.environments.desktop.problems import DesktopProblem, Generator
+from turngym.environments.desktop.tasks import across, calculator, folders, notes, settings, sheets
+from turngym.errors import unknown_name
+from turngym.tasks.sets import GeneratedSet
 
-GENERATORS: dict[str, ProblemGenerator] = {
-    **NOTES, **FOLDERS, **CALCULATOR, **SHEETS, **SETTINGS, **ACROSS,
+_MODULES = {
+    "across": across, "calc": calculator, "files": folders, "notes": notes, "settings": settings,
+    "sheet": sheets,
 }  # fmt: skip
+
+
+def _generator(kind: str) -> Generator:
+    """Return what makes problems of a kind: of ``notes-copy-as`` it is ``notes._copy_as``."""
+    group, _, name = kind.partition("-")
+    found: Generator = vars(_MODULES[group])[f"_{name.replace('-', '_')}"]
+    return found
+
+
+GENERATORS: Mapping[str, Generator] = {kind: _generator(kind) for kind in TASK_TYPES}
 """Kind to what makes its problems."""
-_MAX_SAMPLES = 1_000
 
 
-def sample_problem(kind: str, rng: Random, split: Split) -> Problem:
-    """Return the first problem of ``kind`` that belongs to ``split``.
-
-    A problem belongs to a split by its own content, so none is ever in both.
+def desktop_tasks(kind: str) -> GeneratedSet[DesktopProblem]:
+    """Return the problems of a kind.
 
     Raises:
-        ConfigError: None was found.
+        ConfigError: There is no such kind.
     """
-    generator = GENERATORS[kind]
-    for _ in range(_MAX_SAMPLES):
-        problem = generator(rng)
-        if split_of(f"{problem.goal}\n{sorted(problem.files.items(), key=str)}") == split:
-            return problem
-    raise ConfigError(f"{kind}: no problem of split {split!r} in {_MAX_SAMPLES} samples")
+    if kind not in GENERATORS:
+        raise unknown_name("kind of desktop task", kind, GENERATORS)
+    return GeneratedSet(f"desktop-{kind}", GENERATORS[kind], seed_name="")

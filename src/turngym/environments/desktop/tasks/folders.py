@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.desktop.problems import (
-    Files,
-    Problem,
-    ProblemGenerator,
-    Step,
-    click,
-    key,
-    typed,
-)
+from turngym.environments.desktop.problems import DesktopProblem, Files, Script, click, key, typed
 from turngym.environments.desktop.tasks.words import file_name, file_names, lines, words
 
 
-def _problem(goal: str, before: Files, after: Files, script: tuple[Step, ...]) -> Problem:
-    return Problem(
-        goal=goal,
-        files=before,
-        launch=(("pcmanfm",),),
-        is_done=lambda desktop: desktop.holds(after),
-        script=script,
+def _problem(goal: str, before: Files, after: Files, script: Script) -> DesktopProblem:
+    return DesktopProblem(
+        prompt=goal, files=before, launch=(("pcmanfm",),), wanted=after, script=script
     )
 
 
@@ -31,16 +19,16 @@ def _some(rng: Random, n: int, ending: str = ".txt") -> dict[str, str | bytes | 
     return {name: "\n".join(lines(rng, 2)) + "\n" for name in file_names(rng, n, ending)}
 
 
-def _pick(name: str) -> tuple[Step, ...]:
+def _pick(name: str) -> Script:
     return click(name, "cell")
 
 
-def _go(path: str) -> tuple[Step, ...]:
+def _go(path: str) -> Script:
     """Show another folder, by its path."""
     return (*key("ctrl+l", "ctrl+a"), *typed(path), *key("enter"))
 
 
-def _rename(rng: Random) -> Problem:
+def _rename(rng: Random) -> DesktopProblem:
     before, new = _some(rng, rng.randint(3, 6)), file_name(rng, ".md")
     old = rng.choice(list(before))
     after = {new if name == old else name: data for name, data in before.items()}
@@ -48,21 +36,21 @@ def _rename(rng: Random) -> Problem:
     return _problem(f"Rename the file {old} to {new}.", before, after, script)
 
 
-def _delete(rng: Random) -> Problem:
+def _delete(rng: Random) -> DesktopProblem:
     before = _some(rng, rng.randint(3, 6))
     old = rng.choice(list(before))
     after = {name: data for name, data in before.items() if name != old}
     return _problem(f"Delete the file {old}.", before, after, (*_pick(old), *key("delete")))
 
 
-def _new_folder(rng: Random) -> Problem:
+def _new_folder(rng: Random) -> DesktopProblem:
     before, name = _some(rng, 2), rng.choice(words(rng, 1)) + f"-{rng.randint(1, 99)}"
     script = (*key("ctrl+shift+n", "ctrl+a"), *typed(name), *key("enter"))
     goal = f"Make an empty folder {name} in your home folder."
     return _problem(goal, before, {**before, name: None}, script)
 
 
-def _move(rng: Random) -> Problem:
+def _move(rng: Random) -> DesktopProblem:
     files, folders = _some(rng, rng.randint(2, 4)), words(rng, 2)
     name, folder = rng.choice(list(files)), folders[0]
     before: Files = {**files, **dict.fromkeys(folders)}
@@ -71,7 +59,7 @@ def _move(rng: Random) -> Problem:
     return _problem(f"Move the file {name} into the folder {folder}.", before, after, script)
 
 
-def _copy(rng: Random) -> Problem:
+def _copy(rng: Random) -> DesktopProblem:
     files, folders = _some(rng, rng.randint(2, 4)), words(rng, 2)
     name, folder = rng.choice(list(files)), folders[0]
     before: Files = {**files, **dict.fromkeys(folders)}
@@ -80,7 +68,7 @@ def _copy(rng: Random) -> Problem:
     return _problem(f"Copy the file {name} into the folder {folder}.", before, after, script)
 
 
-def _empty(rng: Random) -> Problem:
+def _empty(rng: Random) -> DesktopProblem:
     files, folder = _some(rng, 2), words(rng, 1)[0]
     inside = {f"{folder}/{name}": data for name, data in _some(rng, rng.randint(2, 4)).items()}
     script = (*_go(f"/home/agent/{folder}"), *key("ctrl+a", "delete"))
@@ -88,7 +76,7 @@ def _empty(rng: Random) -> Problem:
     return _problem(goal, {**files, **inside}, {**files, folder: None}, script)
 
 
-def _move_all(rng: Random) -> Problem:
+def _move_all(rng: Random) -> DesktopProblem:
     one, two = words(rng, 2)
     files = _some(rng, rng.randint(2, 4))
     before: Files = {**{f"{one}/{name}": data for name, data in files.items()}, two: None}
@@ -101,7 +89,7 @@ def _move_all(rng: Random) -> Problem:
     return _problem(goal, before, after, script)
 
 
-def _rename_folder(rng: Random) -> Problem:
+def _rename_folder(rng: Random) -> DesktopProblem:
     old, new = words(rng, 2)
     inside = _some(rng, 2)
     before: Files = {**_some(rng, 2), **{f"{old}/{name}": data for name, data in inside.items()}}
@@ -110,7 +98,7 @@ def _rename_folder(rng: Random) -> Problem:
     return _problem(f"Rename the folder {old} to {new}.", before, after, script)
 
 
-def _bring_up(rng: Random) -> Problem:
+def _bring_up(rng: Random) -> DesktopProblem:
     outer, inner = words(rng, 2)
     deep = f"{outer}/{inner}"
     inside = _some(rng, 3)
@@ -125,7 +113,7 @@ def _bring_up(rng: Random) -> Problem:
     return _problem(goal, before, after, script)
 
 
-def _nested(rng: Random) -> Problem:
+def _nested(rng: Random) -> DesktopProblem:
     outer, inner = words(rng, 2)
     before: Files = {**_some(rng, 2), outer: None}
     script = (
@@ -134,11 +122,3 @@ def _nested(rng: Random) -> Problem:
     )  # fmt: skip
     goal = f"Make an empty folder {inner} in the folder {outer}."
     return _problem(goal, before, {**before, f"{outer}/{inner}": None}, script)
-
-
-FOLDERS: dict[str, ProblemGenerator] = {
-    "files-bring-up": _bring_up, "files-copy": _copy, "files-delete": _delete,
-    "files-empty": _empty, "files-move": _move, "files-move-all": _move_all,
-    "files-nested": _nested, "files-new-folder": _new_folder, "files-rename": _rename,
-    "files-rename-folder": _rename_folder,
-}  # fmt: skip

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.environments.desktop.problems import (
-    DesktopState,
-    Problem,
-    ProblemGenerator,
-    Step,
-    key,
-    typed,
-)
+from turngym.environments.desktop.problems import DesktopProblem, Script, key, typed
 from turngym.environments.desktop.tasks.words import file_name, lines, sentence, words
 
 
 def _edit(
-    goal: str, name: str, before: list[str], after: list[str], script: tuple[Step, ...]
-) -> Problem:
+    goal: str, name: str, before: list[str], after: list[str], script: Script
+) -> DesktopProblem:
     """Return the problem to turn the lines of an open file into others."""
     wanted = {name: "\n".join(after) + "\n"}
-    return Problem(
-        goal=f"{goal} Save the file.",
+    return DesktopProblem(
+        prompt=f"{goal} Save the file.",
         files={name: "\n".join(before) + "\n"},
         launch=(("mousepad", name),),
-        is_done=lambda desktop: desktop.holds(wanted),
+        wanted=wanted,
         script=(*script, *key("ctrl+s")),
     )
 
 
-def _to_line(number: int) -> tuple[Step, ...]:
+def _to_line(number: int) -> Script:
     """Go to the start of a line, counted from 0."""
     return (*key("ctrl+home"), *key("down") * number)
 
 
-def _append(rng: Random) -> Problem:
+def _append(rng: Random) -> DesktopProblem:
     name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
     goal = f'Add the line "{new}" at the end of {name}.'
     return _edit(goal, name, before, [*before, new], (*key("ctrl+end"), *typed(new)))
 
 
-def _prepend(rng: Random) -> Problem:
+def _prepend(rng: Random) -> DesktopProblem:
     name, before, new = file_name(rng), lines(rng, rng.randint(2, 5)), sentence(rng)
     goal = f'Add the line "{new}" at the top of {name}.'
     return _edit(goal, name, before, [new, *before], (*key("ctrl+home"), *typed(f"{new}\n")))
 
 
-def _insert(rng: Random) -> Problem:
+def _insert(rng: Random) -> DesktopProblem:
     name, before, new = file_name(rng), lines(rng, rng.randint(3, 6)), sentence(rng)
     at = rng.randrange(len(before) - 1)
     goal = f'In {name}, put the line "{new}" right below the line "{before[at]}".'
@@ -55,7 +48,7 @@ def _insert(rng: Random) -> Problem:
     return _edit(goal, name, before, after, script)
 
 
-def _delete(rng: Random) -> Problem:
+def _delete(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), lines(rng, rng.randint(3, 6))
     at = rng.randrange(len(before))
     goal = f'Delete the line "{before[at]}" from {name}, without leaving an empty line.'
@@ -63,7 +56,7 @@ def _delete(rng: Random) -> Problem:
     return _edit(goal, name, before, after, (*_to_line(at), *key("shift+down", "delete")))
 
 
-def _replace(rng: Random) -> Problem:
+def _replace(rng: Random) -> DesktopProblem:
     name = file_name(rng)
     old, new, *others = words(rng, 5)
     before = [
@@ -75,14 +68,14 @@ def _replace(rng: Random) -> Problem:
     return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
 
 
-def _sort(rng: Random) -> Problem:
+def _sort(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), words(rng, rng.randint(4, 6))
     goal = f"Put the lines of {name} in alphabetical order."
     after = sorted(before)
     return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
 
 
-def _upper(rng: Random) -> Problem:
+def _upper(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), lines(rng, rng.randint(3, 5))
     at = rng.randrange(len(before))
     after = [line.upper() if i == at else line for i, line in enumerate(before)]
@@ -90,7 +83,7 @@ def _upper(rng: Random) -> Problem:
     return _edit(goal, name, before, after, (*_to_line(at), *key("shift+end"), *typed(after[at])))
 
 
-def _number(rng: Random) -> Problem:
+def _number(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), words(rng, rng.randint(3, 5))
     after = [f"{i}. {line}" for i, line in enumerate(before, start=1)]
     goal = f'Number the lines of {name}, from "1. " on.'
@@ -98,49 +91,38 @@ def _number(rng: Random) -> Problem:
     return _edit(goal, name, before, after, script)
 
 
-def _create(rng: Random) -> Problem:
+def _create(rng: Random) -> DesktopProblem:
     name, new = file_name(rng), lines(rng, rng.randint(1, 3))
     quoted = ", ".join(f'"{line}"' for line in new)
-    return Problem(
-        goal=f"Write a text file {name} in your home folder with "
+    return DesktopProblem(
+        prompt=f"Write a text file {name} in your home folder with "
         + (f"the lines {quoted}." if len(new) > 1 else f"the line {quoted}."),
         launch=(("mousepad",),),
-        is_done=lambda desktop: desktop.holds({name: "\n".join(new)}),
+        wanted={name: "\n".join(new)},
         script=(*typed("\n".join(new)), *key("ctrl+s", "ctrl+a"), *typed(name), *key("enter")),
     )
 
 
-def _copy_as(rng: Random) -> Problem:
+def _copy_as(rng: Random) -> DesktopProblem:
     name, other, text = file_name(rng), file_name(rng, "-copy.txt"), "\n".join(lines(rng, 3)) + "\n"
-    return Problem(
-        goal=f"Save {name} under the name {other} as well, in the same folder.",
+    return DesktopProblem(
+        prompt=f"Save {name} under the name {other} as well, in the same folder.",
         files={name: text},
         launch=(("mousepad", name),),
-        is_done=lambda desktop: desktop.holds({name: text, other: text}),
+        wanted={name: text, other: text},
         script=(*key("ctrl+shift+s", "ctrl+a"), *typed(other), *key("enter")),
     )
 
 
-def _clip(rng: Random) -> Problem:
+def _clip(rng: Random) -> DesktopProblem:
     name, text = file_name(rng), lines(rng, rng.randint(3, 6))
     at = rng.randrange(len(text))
     files = {name: "\n".join(text) + "\n"}
-
-    def is_done(desktop: DesktopState) -> bool:
-        return desktop.clipboard() == text[at] and desktop.holds(files)
-
-    return Problem(
-        goal=f"Copy line {at + 1} of {name} to the clipboard, and change nothing.",
+    return DesktopProblem(
+        prompt=f"Copy line {at + 1} of {name} to the clipboard, and change nothing.",
         files=files,
         launch=(("mousepad", name),),
-        is_done=is_done,
+        wanted=files,
+        is_done=lambda desktop: desktop.clipboard() == text[at],
         script=(*_to_line(at), *key("shift+end", "ctrl+c")),
     )
-
-
-NOTES: dict[str, ProblemGenerator] = {
-    "notes-append": _append, "notes-clip": _clip, "notes-copy-as": _copy_as,
-    "notes-create": _create, "notes-delete": _delete, "notes-insert": _insert,
-    "notes-number": _number, "notes-prepend": _prepend, "notes-replace": _replace,
-    "notes-sort": _sort, "notes-upper": _upper,
-}  # fmt: skip

@@ -7,14 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from xml.sax.saxutils import escape
 
-from turngym.environments.desktop.problems import (
-    DesktopState,
-    Problem,
-    ProblemGenerator,
-    Step,
-    key,
-    typed,
-)
+from turngym.environments.desktop.problems import DesktopProblem, Script, key, typed
 from turngym.environments.desktop.tasks.words import TOPICS, words
 
 Row = list[str | int]
@@ -40,43 +33,23 @@ def workbook(rows: Rows) -> bytes:
     return gzip.compress(text.encode(), mtime=0)
 
 
-def _problem(
-    rng: Random, goal: str, before: Rows, after: Rows, script: tuple[Step, ...]
-) -> Problem:
+def _problem(rng: Random, goal: str, before: Rows, after: Rows, script: Script) -> DesktopProblem:
     """Return the problem to turn cells of a workbook into others; "{file}" is its name."""
     name = f"{rng.choice(TOPICS)}.gnumeric"
-    wanted = [[str(value) for value in row] for row in after]
-
-    def is_done(desktop: DesktopState) -> bool:
-        return desktop.tree().keys() == {name} and _trimmed(desktop.sheet(name)) == _trimmed(wanted)
-
-    return Problem(
-        goal=f"{goal.format(file=name)} Save the workbook.",
+    return DesktopProblem(
+        prompt=f"{goal.format(file=name)} Save the workbook.",
         files={name: workbook(before)},
         launch=(("gnumeric", name),),
-        is_done=is_done,
+        wanted={name: [[str(value) for value in row] for row in after]},
         script=(*script, *key("ctrl+s")),
     )
-
-
-def _trimmed(rows: list[list[str]]) -> list[list[str]]:
-    """Return ``rows`` without empty cells at the ends."""
-    found = []
-    for row in rows:
-        cells = [cell.strip() for cell in row]
-        while cells and not cells[-1]:
-            cells.pop()
-        found.append(cells)
-    while found and not found[-1]:
-        found.pop()
-    return found
 
 
 def _cell(row: int, column: int) -> str:
     return f"{'ABCDEFGH'[column]}{row + 1}"
 
 
-def _write(row: int, column: int, text: str) -> tuple[Step, ...]:
+def _write(row: int, column: int, text: str) -> Script:
     """Write into a cell, reached by keys from the top left one."""
     return (
         *key("ctrl+home"), *key("down") * row, *key("right") * column, *typed(text), *key("enter"),
@@ -90,7 +63,7 @@ def _stock(rng: Random) -> list[Row]:
     return [header, *rows]
 
 
-def _fill(rng: Random) -> Problem:
+def _fill(rng: Random) -> DesktopProblem:
     table = _stock(rng)[: rng.randint(3, 4)]
     listed = "; ".join(" and ".join(f'"{value}"' for value in row) for row in table)
     script = tuple(
@@ -103,7 +76,7 @@ def _fill(rng: Random) -> Problem:
     return _problem(rng, goal, [], table, script)
 
 
-def _change(rng: Random) -> Problem:
+def _change(rng: Random) -> DesktopProblem:
     table = _stock(rng)
     row, value = rng.randint(1, 4), rng.randint(100, 999)
     after: list[Row] = [[line[0], value] if r == row else line for r, line in enumerate(table)]
@@ -111,7 +84,7 @@ def _change(rng: Random) -> Problem:
     return _problem(rng, goal, table, after, _write(row, 1, str(value)))
 
 
-def _add_row(rng: Random) -> Problem:
+def _add_row(rng: Random) -> DesktopProblem:
     table = _stock(rng)
     new: Row = [rng.choice(TOPICS), rng.randint(3, 99)]
     goal = f'Add a row at the end of the table in {{file}}: "{new[0]}" with the amount {new[1]}.'
@@ -119,7 +92,9 @@ def _add_row(rng: Random) -> Problem:
     return _problem(rng, goal, table, [*table, new], script)
 
 
-def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]], int]) -> Problem:
+def _formula(
+    rng: Random, what: str, function: str, value: Callable[[list[int]], int]
+) -> DesktopProblem:
     table = _stock(rng)
     amounts = [int(row[1]) for row in table[1:]]
     below: Row = ["", value(amounts)]
@@ -127,19 +102,19 @@ def _formula(rng: Random, what: str, function: str, value: Callable[[list[int]],
     return _problem(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
 
 
-def _total(rng: Random) -> Problem:
+def _sum(rng: Random) -> DesktopProblem:
     return _formula(rng, "the sum", "sum", sum)
 
 
-def _maximum(rng: Random) -> Problem:
+def _maximum(rng: Random) -> DesktopProblem:
     return _formula(rng, "the largest", "max", max)
 
 
-def _minimum(rng: Random) -> Problem:
+def _minimum(rng: Random) -> DesktopProblem:
     return _formula(rng, "the smallest", "min", min)
 
 
-def _products(rng: Random) -> Problem:
+def _products(rng: Random) -> DesktopProblem:
     goods = [(name, rng.randint(2, 20), rng.randint(2, 20)) for name in words(rng, 3)]
     header: Row = ["item", "amount", "price", "cost"]
     before: list[Row] = [[name, amount, price] for name, amount, price in goods]
@@ -149,17 +124,10 @@ def _products(rng: Random) -> Problem:
     return _problem(rng, goal, [header, *before], [header, *after], script)
 
 
-def _clear(rng: Random) -> Problem:
+def _clear(rng: Random) -> DesktopProblem:
     table = _stock(rng)
     row = rng.randint(1, 4)
     after = [line[:1] if r == row else line for r, line in enumerate(table)]
     goal = f'In {{file}}, empty the cell with the amount of "{table[row][0]}".'
     script = (*key("ctrl+home"), *key("down") * row, *key("right", "delete"))
     return _problem(rng, goal, table, after, script)
-
-
-SHEETS: dict[str, ProblemGenerator] = {
-    "sheet-add-row": _add_row, "sheet-change": _change, "sheet-clear": _clear, "sheet-fill": _fill,
-    "sheet-maximum": _maximum, "sheet-minimum": _minimum, "sheet-products": _products,
-    "sheet-sum": _total,
-}  # fmt: skip

@@ -127,4 +127,4 @@ def plain(value: Any) -> Any:
         value = value.decode()
     if not isinstance(value, str):
         return value
-    return "\n".join(line.strip() for line in value.splitlines() if line.strip())
+    return "\n".join(line.rstrip() for line in value.splitlines() if line.strip()).strip()

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from random import Random
+from functools import cache
 from typing import Any, ClassVar, Unpack
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome, SnapshotKind
-from turngym.environments.web.base import StoppedWebEnv, WebEpisode, WebOptions
+from turngym.environments.web import SITES
+from turngym.environments.web.base import ProblemWebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.egress import Site
-from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.settings import Settings
-from turngym.environments.web.sites.data import read_data
-from turngym.environments.web.sites.problems import Problem, ProblemGenerator
+from turngym.environments.web.sites.data import Data, read_data, read_queries
+from turngym.environments.web.sites.problems import Generator, SiteTasks, SiteWorld
 from turngym.environments.web.sites.program import Program, Slot
-from turngym.errors import EnvironmentFault, SnapshotError, unknown_name
-from turngym.seeding import derive_seed
+from turngym.errors import SnapshotError, unknown_name
 from turngym.tasks.base import Task
 
-_DRAWS = 200
 _MOST_WAITING = 4
 """Servers that are kept running without an environment."""
 
@@ -48,15 +47,13 @@ class SiteState:
 class SiteEpisode(WebEpisode):
     """The state of one episode in a web application."""
 
-    problem: Problem | None = None
-    score: float = 0.0
     document: object = None
     """Which document is open."""
     on_page: int = 0
     """Actions since it was loaded."""
 
 
-class SiteEnv(StoppedWebEnv):
+class SiteEnv(ProblemWebEnv):
     """One kind of task in a web application, with a server and a database of its own.
 
     A subclass says which application by class variables, and ``read`` where queries do not do.
@@ -77,7 +74,7 @@ class SiteEnv(StoppedWebEnv):
 
     snapshot_kind: ClassVar[SnapshotKind] = "fs"
     rules = (
-        f"{StoppedWebEnv.rules} Say stop when the goal is reached and nothing else was changed, or "
+        f"{ProblemWebEnv.rules} Say stop when the goal is reached and nothing else was changed, or "
         "give the answer where one is asked for: either ends the episode, which is then judged."
     )
     episode_type: ClassVar[type[WebEpisode]] = SiteEpisode
@@ -85,9 +82,6 @@ class SiteEnv(StoppedWebEnv):
     site: ClassVar[str]
     """Name in ids and in the address."""
     program: ClassVar[Program]
-    generators: ClassVar[Mapping[str, ProblemGenerator]]
-    queries: ClassVar[Mapping[str, str]] = {}
-    """Name to query of what an agent could change."""
     ignored: ClassVar[Collection[str] | None] = None
     """As ``read_data``."""
     looks: ClassVar[Settings] = Settings()
@@ -105,24 +99,31 @@ class SiteEnv(StoppedWebEnv):
         max_chars: int = 6_000,
         **options: Unpack[WebOptions],
     ) -> None:
-        if kind not in self.generators:
-            raise unknown_name(f"kind of {self.site} task", kind, self.generators)
+        if kind not in SITES[self.site]:
+            raise unknown_name(f"kind of {self.site} task", kind, SITES[self.site])
         super().__init__(settings=settings or self.looks, max_chars=max_chars, **options)
         self.program.require()
-        self.kind = kind
-        self.name = f"{self.site}-{kind}"
+        self.tasks = SiteTasks(self.site, kind, self.generator(kind), self.content)
+        self.name = self.tasks.name
         self._slot: Slot | None = None
 
     @classmethod
-    def read(cls, connection: sqlite3.Connection) -> Any:
-        """Return all that an agent could change, from the application's database."""
-        return read_data(connection, cls.queries, ignored=cls.ignored)
+    def generator(cls, kind: str) -> Generator:
+        """Return what makes problems of a kind: of ``as-other`` its module's ``_as_other``."""
+        found: Generator = vars(sys.modules[cls.__module__])[f"_{kind.replace('-', '_')}"]
+        return found
 
-    @property
-    def problem(self) -> Problem:
-        """What is to be done in the running episode."""
-        assert self.episode.problem is not None, "the environment was not reset"
-        return self.episode.problem
+    @classmethod
+    def read(cls, connection: sqlite3.Connection) -> Data:
+        """Return all that an agent could change, from the application's database."""
+        with closing(connection):
+            return read_data(connection, read_queries(cls.site), ignored=cls.ignored)
+
+    @classmethod
+    @cache
+    def content(cls, number: int) -> Data:
+        """Return what the database of a number holds. Shared: copy it to change it."""
+        return cls.read(cls.program.content(number))
 
     @property
     def slot(self) -> Slot:
@@ -130,51 +131,28 @@ class SiteEnv(StoppedWebEnv):
         assert self._slot is not None, "the environment was not reset"
         return self._slot
 
-    def data(self) -> Any:
+    def data(self) -> Data:
         """Return what is in the live database now."""
-        with closing(self.slot.connect()) as connection:
-            return self.read(connection)
+        return self.read(self.slot.connect())
+
+    def world(self, answer: str | None) -> SiteWorld:
+        return _Database(answer=answer, data=self.data)
 
     def sites(self) -> Mapping[str, Site]:
         return {f"{self.site}.test": self.slot.server}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
-        """Reset the application, and sample a problem until one falls into the split."""
+        """Reset the application to the database that the problem begins with."""
+        problem = self.open_problem(task)
         if self._slot is None:
             self._slot = self._take()
-        await self.slot.reset()
-        problem = self.episode.problem = self._sample(self.data(), task)
-        self.episode.storage = self.signed_in if problem.signed_in else None
-        return problem.goal, f"http://{self.site}.test{self.start}"
-
-    def _sample(self, data: Any, task: Task) -> Problem:
-        rng = Random(derive_seed(task.seed, self.site))
-        for _ in range(_DRAWS):
-            problem = self.generators[self.kind](data, rng)
-            if problem.split == task.split:
-                return problem
-        raise EnvironmentFault(f"{self.name}: no problem of split {task.split!r} in {_DRAWS}")
-
-    async def judge(self, action: Action) -> Outcome | None:
-        if action.name not in ("stop", "answer"):
-            return None
-        problem, given = self.problem, str(action.arguments.get("text", ""))
-        is_answered = not problem.answer or _said(given) == _said(problem.answer)
-        self.episode.score = float(is_answered and self.data() == problem.wanted)
-        text = "done." if self.episode.score else "failed."
-        return Outcome(text=text, reward=self.episode.score, terminated=True)
-
-    def score(self) -> float:
-        return self.episode.score
+        await self.slot.reset(problem.number)
+        self.episode.storage = self.signed_in if problem.is_signed_in else None
+        return problem.prompt, f"http://{self.site}.test{self.start}"
 
     def instance_key(self) -> str:
-        return self.goal
-
-    def expert_action(self) -> str:
-        name, arguments = self.problem.expert(
-            ExpertView(self.goal, self.view, tuple(self.episode.done))
-        )
-        return self.say(name, **arguments)
+        """Return the goal and the database that it is asked of."""
+        return f"{self.goal}\n{self.problem.number}"
 
     async def close(self) -> None:
         """Close the context; the server waits for the next environment of its kind."""
@@ -275,6 +253,9 @@ class SiteEnv(StoppedWebEnv):
         return outcome
 
 
-def _said(text: str) -> str:
-    """Return an answer without what does not matter: letter case, blanks, a full stop."""
-    return " ".join(text.lower().split()).rstrip(".")
+@dataclass(frozen=True, kw_only=True)
+class _Database:
+    """What the judge of a site sees."""
+
+    answer: str | None
+    data: Callable[[], Data]

@@ -1,127 +1,102 @@
-"""What is asked of an agent in a web application, and how an expert goes about it."""
+"""What is asked of an agent in a web application, sampled from what its databases hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Protocol
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill
-from turngym.environments.web.observation import Element
-from turngym.tasks.base import Split, split_of
+from turngym.environments.web.expert_view import Stage, reply
+from turngym.environments.web.sites.data import Data
+from turngym.environments.web.sites.program import DATABASES
+from turngym.tasks.base import Task
+from turngym.tasks.problem import JudgeResult, Problem, World
+from turngym.tasks.sets import GeneratedSet
 
-Stage = Callable[[ExpertView], Move]
-"""One turn of a script, found on the page as it is then."""
+_SHOWN = 3
+"""Differences that the evidence names."""
+Made = tuple[str, Sequence[Stage]] | tuple[str, Sequence[Stage], str]
+"""Goal, script, and the answer where one is asked for."""
+Generator = Callable[[Data, Random], Made]
+"""Samples a problem for an application that holds ``Data``, and changes that to what is wanted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class SiteWorld(World, Protocol):
+    """An application's database."""
+
+    def data(self) -> Data:
+        """Return all that an agent could change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteProblem(Problem[SiteWorld]):
     """One thing to do in a web application."""
 
-    goal: str
-    wanted: Any
-    """The whole application once it is done, as its environment's ``read`` gives it."""
-    expert: Expert
-    answer: str = ""
+    prompt: str
+    wanted: Data
+    """The whole application once it is done."""
+    script: Sequence[Stage]
+    """What an expert does before it stops or answers."""
+    truth: str = ""
     """What must be answered, letter case aside; empty where nothing is asked."""
-    signed_in: bool = True
+    number: int
+    """Of the database that it begins with."""
+    is_signed_in: bool = True
     """The episode begins with the agent's user signed in."""
 
-    @property
-    def split(self) -> Split:
-        """Which split this problem belongs to, a function of the goal: one in four is held out."""
-        return split_of(self.goal, one_in=4)
+    async def judge(self, world: SiteWorld) -> JudgeResult:
+        """Compare the answer and the whole database."""
+        if self.truth and said(world.answer or "") != said(self.truth):
+            return JudgeResult(score=0.0, evidence=f"the answer is not {self.truth!r}")
+        wrong = world.data().differences(self.wanted)
+        return JudgeResult(score=float(not wrong), evidence="; ".join(wrong[:_SHOWN]))
+
+    def expert(self) -> Sequence[Stage]:
+        """Return the script, and the answer where one is asked for."""
+        return [*self.script, *([reply(self.truth)] if self.truth else [])]
 
 
-ProblemGenerator = Callable[[Any, Random], Problem]
-"""Samples a problem for the application as it is."""
-
-
-def script(*stages: Stage) -> Expert:
-    """Return the expert who does one stage a turn, and stops at the end."""
-
-    def expert(page: ExpertView) -> Move:
-        turn = len(page.past)
-        return stages[turn](page) if turn < len(stages) else ("stop", {})
-
-    return expert
-
-
-def visit(url: str) -> Stage:
-    """Open an address."""
-    return lambda page: ("goto", {"url": url})
-
-
-def press(name: str, *roles: str, after: str = "") -> Stage:
-    """Return the stage that clicks an element.
+class SiteTasks(GeneratedSet[SiteProblem]):
+    """The problems of one kind in an application; train and test begin with other databases.
 
     Args:
-        name: What it is called; with a leading ``#`` or ``.`` also its id or class.
-        roles: Which roles it may have; any without.
-        after: Only elements behind the first line that holds this text count.
+        site: Name of the application.
+        kind: Name of the generator in ids.
+        generator: Samples them.
+        read: Returns what the database of a number holds.
     """
-    return lambda page: click(_find(page, name, roles, after))
+
+    def __init__(
+        self, site: str, kind: str, generator: Generator, read: Callable[[int], Data]
+    ) -> None:
+        super().__init__(f"{site}-{kind}", [], seed_name=site, one_in=4)
+        self._generator, self._read = generator, read
+        self._is_signed_in = kind != "as-other"
+
+    def sample(self, task: Task, rng: Random) -> SiteProblem:
+        """Return a problem for a database of the task's split; not each has one of every kind."""
+        half = DATABASES // 2
+        number = rng.randrange(half) + half * (task.split == "test")
+        wanted = self._read(number).copy()
+        prompt, script, *truth = self._generator(wanted, rng)
+        return SiteProblem(
+            prompt=prompt, wanted=wanted, script=script, truth="".join(truth), number=number,
+            is_signed_in=self._is_signed_in,
+        )  # fmt: skip
 
 
-def press_above(name: str, below: str) -> Stage:
-    """Click the last thing called ``name`` above the text ``below``."""
-
-    def stage(page: ExpertView) -> Move:
-        lines = page.elements
-        end = next((i for i, one in enumerate(lines) if below in one.name), 0)
-        found = [one for one in lines[:end] if one.mark and one.name == name]
-        return click(found[-1] if found else None)
-
-    return stage
-
-
-def enter(name: str, text: str, *, after: str = "") -> Stage:
-    """Type into the field with this name, id or class that comes ``after`` a text."""
-    roles = ("textbox", "searchbox", "spinbutton", "number", "combobox")
-    return lambda page: fill(_find(page, name, roles, after) or page.hinted(name), text)
-
-
-def choose(name: str, option: str, *, after: str = "") -> Stage:
-    """Choose ``option`` from the list with this name, id or class that comes ``after`` a text."""
-
-    def stage(page: ExpertView) -> Move:
-        found = _find(page, name, ("select",), after) or page.hinted(name)
-        return click(None) if found is None else ("select", {"mark": found.mark, "option": option})
-
-    return stage
-
-
-def reply(text: str) -> Stage:
-    """Answer."""
-    return lambda page: ("answer", {"text": text})
-
-
-def question(data: Any, goal: str, answer: str, look: Sequence[Stage]) -> Problem:
+def question(goal: str, answer: str, look: Sequence[Stage]) -> Made:
     """Return the problem of finding something out and changing nothing.
 
     Args:
-        data: The application as it is.
         goal: What is asked.
         answer: What is right.
         look: How an expert finds it out.
     """
-    return Problem(
-        goal=f"{goal} Change nothing.",
-        wanted=data.copy(),
-        answer=answer,
-        expert=script(*look, reply(answer)),
-    )
+    return f"{goal} Change nothing.", look, answer
 
 
-def _find(page: ExpertView, name: str, roles: tuple[str, ...], after: str) -> Element | None:
-    """Return the element, after the first line whose name holds ``after`` where that is given."""
-    lines = page.elements
-    if after:
-        start = next((i for i, one in enumerate(lines) if after in one.name), len(lines))
-        lines = lines[start:]
-    like = [one for one in lines if one.mark and (not roles or one.role in roles)]
-    same = [one for one in like if one.name.strip() == name]
-    loose = [one for one in like if one.name.strip().lower() == name.lower()]
-    hinted = [one for one in like if name[0] in "#." and not one.name and name in one.hint]
-    return next(iter([*same, *loose, *hinted]), None)
+def said(text: str) -> str:
+    """Return an answer without what does not matter: letter case, blanks, a full stop."""
+    return " ".join(text.lower().split()).rstrip(".")

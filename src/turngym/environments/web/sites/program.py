@@ -2,9 +2,9 @@
 
     python -m turngym.environments.web.sites.install forum
 
-makes a virtual environment of the program's own and the data that every episode begins with. A
-``Slot`` is one running server with its own copy of that data. A reset copies the data into the
-live database while the server runs.
+makes a virtual environment of the program's own and the databases that episodes begin with. A
+``Slot`` is one running server with a copy of the first. A reset copies the content of one of them
+into the live database while the server runs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from turngym.errors import ConfigError, EnvironmentFault
 
 _INSIDE = Path(__file__).parent / "inside"
 """Modules for the scripts of programs, which know nothing of turngym."""
+DATABASES = 8
+"""Databases of each program: the first half is for training, the other one for tests."""
 _START_S = 60.0
 _STOP_S = 5.0
 
@@ -42,8 +44,9 @@ class Program:
     name: str
     title: str
     folder: Path
-    """Holds ``seed.py``, which makes the data at its first argument, and ``server.py``, which
-    serves the data at its first argument on the Unix socket at its second and says when."""
+    """Holds ``seed.py``, which makes the data at its first argument, of the number at its second,
+    and ``server.py``, which serves the data at its first argument on the Unix socket at its second
+    and says when; sites made with Django share one in ``inside``."""
     database: str
     """Path of the SQLite file inside the data."""
     requirements: tuple[str, ...] = ()
@@ -54,7 +57,7 @@ class Program:
     @property
     def home(self) -> Path:
         """Where it is installed: a folder per version of program and data."""
-        content = [*self.requirements]
+        content = [*self.requirements, str(DATABASES)]
         content += [file.read_text("utf-8") for file in sorted(_INSIDE.glob("*.py"))]
         content += [
             file.read_text("utf-8")
@@ -71,9 +74,18 @@ class Program:
         return self.home / "venv/bin/python" if self.requirements else Path(sys.executable)
 
     @property
-    def seed(self) -> Path:
-        """The data that every episode begins with."""
-        return self.home / "seed"
+    def server(self) -> Path:
+        """The script that serves it."""
+        own = self.folder / "server.py"
+        return own if own.exists() else _INSIDE / "django_server.py"
+
+    def data(self, number: int) -> Path:
+        """Return the folder with data that episodes begin with, 0 to ``DATABASES - 1``."""
+        return self.home / "data" / str(number)
+
+    def content(self, number: int) -> sqlite3.Connection:
+        """Return a connection to a database that episodes begin with."""
+        return sqlite3.connect(self.data(number) / self.database)
 
     @property
     def is_installed(self) -> bool:
@@ -104,7 +116,9 @@ class Program:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         self._fetch()
-        self.run(str(self.python), str(self.folder / "seed.py"), str(self.seed))
+        (self.home / "data").mkdir()
+        for n in range(DATABASES):
+            self.run(str(self.python), str(self.folder / "seed.py"), str(self.data(n)), str(n))
         (self.home / "done").touch()
 
     def run(self, *command: str) -> None:
@@ -158,11 +172,11 @@ class Slot:
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
 
-    async def reset(self, content: bytes | None = None) -> None:
-        """Bring the data back to where every episode begins; starts the server when it is gone.
+    async def reset(self, content: bytes | int) -> None:
+        """Bring data back; starts the server when it is gone.
 
         Args:
-            content: What ``content`` gave, to bring that back instead.
+            content: What ``content`` gave, or the number of a database that episodes begin with.
 
         Raises:
             EnvironmentFault: The server does not start.
@@ -171,13 +185,13 @@ class Slot:
             await self.stop()
             await self._start()
         self._resets += 1
-        with closing(sqlite3.connect(":memory:")) as given, closing(self.connect()) as live:
-            if content is None:
-                with closing(sqlite3.connect(self.program.seed / self.program.database)) as seed:
-                    seed.backup(live)
-            else:
-                given.deserialize(content)
-                given.backup(live)
+        if isinstance(content, int):
+            source = self.program.content(content)
+        else:
+            source = sqlite3.connect(":memory:")
+            source.deserialize(content)
+        with closing(source), closing(self.connect()) as live:
+            source.backup(live)
             if self.program.after_reset:
                 live.execute(self.program.after_reset, {"reset": self._resets})
                 live.commit()
@@ -208,18 +222,18 @@ class Slot:
         program.require()
         self._folder = OwnedFolder(program.name)
         folder = self._folder.path
-        shutil.copytree(program.seed, folder / "data")
+        shutil.copytree(program.data(0), folder / "data")
         with (folder / "errors").open("wb") as errors:
             self._process = await asyncio.create_subprocess_exec(
                 *(_jail(folder, program.home) if _jails() else ()),
                 str(program.python),
-                str(program.folder / "server.py"),
+                str(program.server),
                 str(folder / "data"),
                 str(folder / "socket"),
                 stdin=asyncio.subprocess.PIPE,  # its end shows the server that we are gone
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=_environment(),
+                env=_environment(program),
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -233,11 +247,11 @@ class Slot:
             raise EnvironmentFault(f"{program.title} does not start: {reason[:200]}")
 
 
-def _environment() -> Mapping[str, str]:
+def _environment(program: Program) -> Mapping[str, str]:
     """Return what a program may know of ours: nothing but where programs are."""
     return {
         "PATH": os.environ.get("PATH", ""),
-        "PYTHONPATH": str(_INSIDE),
+        "PYTHONPATH": f"{_INSIDE}:{program.folder}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LANG": "C.UTF-8",
         "TZ": "UTC",

@@ -1,6 +1,6 @@
-"""Makes the forum that every episode begins with. Runs in the forum's own Python.
+"""Makes the forum that episodes begin with. Runs in the forum's own Python.
 
-Usage: python seed.py DATA
+Usage: python seed.py DATA NUMBER     (each number gives other content)
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ FOLLOWED = (
 """Topics that the agent's user subscribed to."""
 
 
-def main(data: Path) -> None:
+def main(data: Path, number: int) -> None:
     clock = set_up(data)
     clock.fixed = START
     make_tables(data)
     users = make_users()
     forums = make_forums()
-    draw = random.Random(5)
+    draw = random.Random(5 + 1_000 * number)
     minute = 0
     for forum, subjects in TOPICS.items():
         for subject in subjects:
@@ -168,4 +168,4 @@ def finish(users: dict[str, Any], forums: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]))

@@ -1,6 +1,6 @@
-"""Makes the shop that every episode begins with. Runs in the shop's own Python.
+"""Makes the shop that episodes begin with. Runs in the shop's own Python.
 
-Usage: python seed.py DATA
+Usage: python seed.py DATA NUMBER     (each number gives other content)
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ VOUCHERS = {"Spring sale": ("SPRING10", 10), "Welcome back": ("AGAIN5", 5)}
 REVIEWS = ("Does what it should", "Broke after a week", "A present that was liked", "Too small")
 
 
-def main(data: Path) -> None:
+def main(data: Path, number: int) -> None:
     clock = set_up(data)
     clock.fixed = START
     make_tables(data)
-    draw = random.Random(3)
+    draw = random.Random(3 + 1_000 * number)
     customers = make_customers()
     products = make_products(draw, clock)
     make_reviews(products, customers, draw, clock)
     make_addresses(customers[0])
-    for number, lines in enumerate(ORDERS):
-        clock.fixed = START + timedelta(days=number + 2)
+    for day, lines in enumerate(ORDERS, start=2):
+        clock.fixed = START + timedelta(days=day)
         place_order(customers[0], [(products[name], count) for name, count in lines])
     clock.fixed = START + timedelta(days=8)
     make_lists(customers[0], products)
@@ -212,4 +212,4 @@ def make_vouchers() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]))

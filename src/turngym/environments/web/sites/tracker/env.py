@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
 from random import Random
 
-from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, fill
+from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, fill, press, visit
 from turngym.environments.web.observation import Element
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.catalogue import TRACKER
+from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import Problem, ProblemGenerator
-from turngym.environments.web.sites.tracker.state import State, read_state
+from turngym.environments.web.sites.problems import Made, question
 
 _PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
 _TYPES = ("defect", "enhancement", "task")
@@ -31,224 +29,173 @@ _LINES = (
     "Reviewed in April", "See the roadmap",
 )  # fmt: skip
 _NAMES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch", "TestMatrix")
+_COMMENT = "You may use WikiFormatting here."
+_SEND = press("Submit changes")
 
 
 # How an expert works in the tracker. Like an agent it acts on what the pages show.
 
-_HOME = "http://tracker.test"
-_STOP: Move = ("stop", {})
+
+def _visit(address: str) -> Stage:
+    return visit(f"http://tracker.test/{address}")
 
 
-def _edit_tickets(numbers: Sequence[int], changes: Mapping[str, str], comment: str) -> Expert:
-    """Return an expert who edits one ticket after the other and stops."""
+def _set(name: str, text: str) -> Stage:
+    """Write into a field, or choose from it; a name with ``#`` is the beginning of its id."""
 
-    def expert(page: ExpertView) -> Move:
-        opened = page.count("goto")
-        if opened == 0:
-            return _go(f"ticket/{numbers[0]}")
-        if "#comment" in page.view.url:  # the last one was sent
-            return _go(f"ticket/{numbers[opened]}") if opened < len(numbers) else _STOP
-        if page.named("Summary:") is None:
-            return click(page.named("Modify Ticket"))
-        return _fill(page, changes, comment) or click(page.named("Submit changes"))
+    def stage(page: ExpertView) -> Move:
+        field = page.hinted(name) if name[0] == "#" else page.named(name, "select", "textbox")
+        if field is not None and field.role == "select":
+            return "select", {"mark": field.mark, "option": text}
+        return fill(field, text)
 
-    return expert
+    return stage
 
 
-def _fill(page: ExpertView, changes: Mapping[str, str], comment: str) -> Move | None:
-    """Return the next change in the form; None when it says all."""
-    fields = {k: v for k, v in changes.items() if k not in ("status", "resolution", "owner")}
-    for name, text in fields.items():
-        field = page.named(f"{name}:", "select", "textbox")
-        if field is not None and field.value != text:
-            return _set(field, text)
-    if changes.get("status") == "closed":
-        move = _action(page, "resolve", "#action_resolve", changes["resolution"])
-    elif changes.get("status") == "reopened":
-        move = _action(page, "reopen", "", "")
-    elif "owner" in changes:
-        move = _action(page, "reassign", "#action_reassign", changes["owner"])
+def _change(data: Data, ticket: Row, comment: str = "", **changes: str) -> list[Stage]:
+    """Change fields of a wanted ticket, and comment on it; return how an expert does it."""
+    ticket.update(changes)
+    status, owner = changes.pop("status", ""), changes.pop("owner", "")
+    how = changes.pop("resolution", "")
+    do = [_visit(f"ticket/{ticket['id']}"), press("Modify Ticket")]
+    do += [_set(f"{name}:", text) for name, text in changes.items()]
+    if status == "closed":
+        do += [press("resolve", "radio"), _set("#action_resolve", how)]
+    elif status == "reopened":
+        do.append(press("reopen", "radio"))
+    elif owner:
+        do += [press("reassign", "radio"), _set("#action_reassign", owner)]
+    if comment:
+        data.add("comments", ticket=ticket["id"], text=comment)
+        do.append(_set(_COMMENT, comment))
+    return [*do, _SEND]
+
+
+def _write(data: Data, name: str, line: str) -> list[Stage]:
+    """Add a line to a wanted page, new or not; return how an expert does it."""
+    if data.all("pages", name=name):
+        data.one("pages", name=name)["text"] += f"\n{line}"
     else:
-        move = None
-    if move is not None:
-        return move
-    box = page.named("You may use WikiFormatting here.", "textbox")
-    return fill(box, comment) if comment and box is not None and box.value != comment else None
+        data.add("pages", name=name, text=line)
 
-
-def _action(page: ExpertView, name: str, hint: str, text: str) -> Move | None:
-    radio = page.named(name, "radio")
-    if radio is not None and "checked" not in radio.states:
-        return click(radio)
-    field = page.hinted(hint) if hint else None
-    return _set(field, text) if field is not None and field.value != text else None
-
-
-def _set(field: Element, text: str) -> Move:
-    if field.role == "select":
-        return "select", {"mark": field.mark, "option": text}
-    return fill(field, text)
-
-
-def _file_ticket(fields: Mapping[str, str]) -> Expert:
-    """Return an expert who files a ticket and stops."""
-
-    def expert(page: ExpertView) -> Move:
-        if not page.count("goto"):
-            return _go("newticket")
-        if "/ticket/" in page.view.url:
-            return _STOP
-        return _fill(page, fields, "") or click(page.named("Create ticket"))
-
-    return expert
-
-
-def _edit_page(name: str, line: str) -> Expert:
-    """Return an expert who adds a line to a wiki page, new or not, and stops."""
-
-    def expert(page: ExpertView) -> Move:
-        if not page.count("goto"):
-            return _go(f"wiki/{name}?action=edit")
-        box = page.hinted("#text")
+    def append(page: ExpertView) -> Move:
+        box: Element | None = page.hinted("#text")
         if box is None:
-            return _STOP
-        if line in box.value:
-            return click(page.named("Submit changes"))
+            return click(None)
         text = line if not box.value or box.value.endswith("\n") else f"\\n{line}"
         return "append", {"mark": box.mark, "text": text}
 
-    return expert
-
-
-def _answer_after(address: str, text: str) -> Expert:
-    """Return an expert who looks at one page and answers."""
-
-    def expert(page: ExpertView) -> Move:
-        return ("answer", {"text": text}) if page.count("goto") else _go(address)
-
-    return expert
-
-
-def _go(address: str) -> Move:
-    return "goto", {"url": f"{_HOME}/{address}"}
+    return [_visit(f"wiki/{name}?action=edit"), append, _SEND]
 
 
 # Generators of problems.
 
 
-def _change(
-    state: State, numbers: list[int], changes: Mapping[str, str], goal: str, *, comment: str = ""
-) -> Problem:
-    """Return the problem of editing fields of tickets, and commenting on them."""
-    wanted = state.copy()
-    for number in numbers:
-        wanted.tickets[number] |= changes
-        if comment:
-            wanted.comments.append((number, comment))
-    wanted.comments.sort()
-    expert = _edit_tickets(numbers, changes, comment)
-    return Problem(goal=goal, wanted=wanted, expert=expert)
+def _open_tickets(data: Data, **values: str) -> list[Row]:
+    return [row for row in data.all("tickets", **values) if row["status"] != "closed"]
 
 
-def _some_open(state: State, rng: Random) -> int:
-    return rng.choice(state.open_tickets())
+def _some_open(data: Data, rng: Random) -> Row:
+    return rng.choice(_open_tickets(data))
 
 
 def _other(rng: Random, values: tuple[str, ...], now: str) -> str:
     return rng.choice([value for value in values if value != now])
 
 
-def _priority(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
-    value = _other(rng, _PRIORITIES, state.tickets[number]["priority"])
-    goal = f"Set the priority of ticket #{number} to {value}."
-    return _change(state, [number], {"priority": value}, goal)
+def _priority(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
+    value = _other(rng, _PRIORITIES, ticket["priority"])
+    goal = f"Set the priority of ticket #{ticket['id']} to {value}."
+    return goal, _change(data, ticket, priority=value)
 
 
-def _component(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
-    value = _other(rng, _COMPONENTS, state.tickets[number]["component"])
-    goal = f"Move ticket #{number} to the component {value}."
-    return _change(state, [number], {"component": value}, goal)
+def _component(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
+    value = _other(rng, _COMPONENTS, ticket["component"])
+    goal = f"Move ticket #{ticket['id']} to the component {value}."
+    return goal, _change(data, ticket, component=value)
 
 
-def _retarget(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
-    ticket = state.tickets[number]
+def _retarget(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
     milestone = _other(rng, ("1.1", "2.0"), ticket["milestone"])
     kind = _other(rng, _TYPES, ticket["type"])
-    goal = f"Give ticket #{number} the milestone {milestone} and make it a ticket of type {kind}."
-    return _change(state, [number], {"milestone": milestone, "type": kind}, goal)
+    goal = (
+        f"Give ticket #{ticket['id']} the milestone {milestone} and make it a ticket of type "
+        f"{kind}."
+    )
+    return goal, _change(data, ticket, milestone=milestone, type=kind)
 
 
-def _keyword(state: State, rng: Random) -> Problem:
-    number, word = _some_open(state, rng), rng.choice(_KEYWORDS)
-    goal = f'Give ticket #{number} the keyword "{word}".'
-    return _change(state, [number], {"keywords": word}, goal)
+def _keyword(data: Data, rng: Random) -> Made:
+    ticket, word = _some_open(data, rng), rng.choice(_KEYWORDS)
+    goal = f'Give ticket #{ticket["id"]} the keyword "{word}".'
+    return goal, _change(data, ticket, keywords=word)
 
 
-def _rename(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
+def _rename(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
     text = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
-    goal = f'Change the summary of ticket #{number} to "{text}".'
-    return _change(state, [number], {"summary": text}, goal)
+    goal = f'Change the summary of ticket #{ticket["id"]} to "{text}".'
+    return goal, _change(data, ticket, summary=text)
 
 
-def _comment(state: State, rng: Random) -> Problem:
-    number, text = _some_open(state, rng), rng.choice(_COMMENTS)
-    goal = f'Add the comment "{text}" to ticket #{number}.'
-    return _change(state, [number], {}, goal, comment=text)
+def _comment(data: Data, rng: Random) -> Made:
+    ticket, text = _some_open(data, rng), rng.choice(_COMMENTS)
+    goal = f'Add the comment "{text}" to ticket #{ticket["id"]}.'
+    return goal, _change(data, ticket, text)
 
 
-def _close(state: State, rng: Random) -> Problem:
-    number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
-    goal = f"Close ticket #{number} as {how}."
-    return _change(state, [number], {"status": "closed", "resolution": how}, goal)
+def _close(data: Data, rng: Random) -> Made:
+    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
+    goal = f"Close ticket #{ticket['id']} as {how}."
+    return goal, _change(data, ticket, status="closed", resolution=how)
 
 
-def _close_named(state: State, rng: Random) -> Problem:
-    number, how = _some_open(state, rng), rng.choice(_RESOLUTIONS)
-    goal = f'Find the ticket "{state.tickets[number]["summary"]}" and close it as {how}.'
-    return _change(state, [number], {"status": "closed", "resolution": how}, goal)
+def _close_named(data: Data, rng: Random) -> Made:
+    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
+    goal = f'Find the ticket "{ticket["summary"]}" and close it as {how}.'
+    return goal, _change(data, ticket, status="closed", resolution=how)
 
 
-def _explain(state: State, rng: Random) -> Problem:
-    number, how, text = _some_open(state, rng), rng.choice(_RESOLUTIONS), rng.choice(_COMMENTS)
-    goal = f'Close ticket #{number} as {how}, with the comment "{text}".'
-    return _change(state, [number], {"status": "closed", "resolution": how}, goal, comment=text)
+def _explain(data: Data, rng: Random) -> Made:
+    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
+    text = rng.choice(_COMMENTS)
+    goal = f'Close ticket #{ticket["id"]} as {how}, with the comment "{text}".'
+    return goal, _change(data, ticket, text, status="closed", resolution=how)
 
 
-def _reopen(state: State, rng: Random) -> Problem:
-    closed = [n for n, ticket in state.tickets.items() if ticket["status"] == "closed"]
-    number, text = rng.choice(closed), rng.choice(_COMMENTS)
-    goal = f'Reopen ticket #{number} with the comment "{text}".'
-    return _change(state, [number], {"status": "reopened", "resolution": ""}, goal, comment=text)
+def _reopen(data: Data, rng: Random) -> Made:
+    ticket, text = rng.choice(data.all("tickets", status="closed")), rng.choice(_COMMENTS)
+    goal = f'Reopen ticket #{ticket["id"]} with the comment "{text}".'
+    return goal, _change(data, ticket, text, status="reopened", resolution="")
 
 
-def _assign(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
-    owner = _other(rng, _OWNERS, state.tickets[number]["owner"])
-    goal = f"Reassign ticket #{number} to {owner}."
-    return _change(state, [number], {"owner": owner, "status": "assigned"}, goal)
+def _assign(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
+    owner = _other(rng, _OWNERS, ticket["owner"])
+    goal = f"Reassign ticket #{ticket['id']} to {owner}."
+    return goal, _change(data, ticket, owner=owner, status="assigned")
 
 
-def _bulk(state: State, rng: Random) -> Problem:
+def _bulk(data: Data, rng: Random) -> Made:
     """Change all open tickets of one component and owner: two or three pages."""
     while True:
         component, owner = rng.choice(_COMPONENTS), rng.choice(_OWNERS)
         value = rng.choice(_PRIORITIES)
-        numbers = state.open_tickets(component=component, owner=owner)
-        others = [n for n in numbers if state.tickets[n]["priority"] != value]
+        tickets = _open_tickets(data, component=component, owner=owner)
+        others = [one for one in tickets if one["priority"] != value]
         if 2 <= len(others) <= 3:
             break
     goal = (
         f"Set the priority of every ticket of the component {component} that {owner} owns and "
         f"that is not closed to {value}."
     )
-    return _change(state, others, {"priority": value}, goal)
+    return goal, [stage for one in others for stage in _change(data, one, priority=value)]
 
 
-def _file(state: State, rng: Random) -> Problem:
+def _file(data: Data, rng: Random) -> Made:
     summary = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
     fields = {
         "summary": summary, "type": rng.choice(_TYPES), "priority": rng.choice(_PRIORITIES),
@@ -258,79 +205,51 @@ def _file(state: State, rng: Random) -> Problem:
         f'File a ticket "{summary}" of type {fields["type"]} with priority {fields["priority"]} '
         f"for the component {fields['component']}; leave everything else as it is."
     )
-    wanted = state.copy()
-    rest = {"reporter": "anonymous", "owner": "", "status": "new"}
-    empty = dict.fromkeys(next(iter(state.tickets.values())), "")
-    wanted.tickets[max(state.tickets) + 1] = {**empty, **rest, **fields}
-    return Problem(goal=goal, wanted=wanted, expert=_file_ticket(fields))
+    rows = data.all("tickets")
+    rest = {"id": max(row["id"] for row in rows) + 1, "reporter": "anonymous", "status": "new"}
+    data.add("tickets", **{**dict.fromkeys(rows[0], ""), **rest, **fields})
+    do = [_set(f"{name}:", text) for name, text in fields.items()]
+    return goal, [_visit("newticket"), *do, press("Create ticket")]
 
 
-def _append(state: State, rng: Random) -> Problem:
+def _append(data: Data, rng: Random) -> Made:
     page, line = rng.choice(("Conventions", "OnCall", "ReleasePlan")), rng.choice(_LINES)
     goal = f'Add the line "{line}" at the end of the wiki page {page}.'
-    wanted = state.copy()
-    wanted.pages[page] += f"\n{line}"
-    return Problem(goal=goal, wanted=wanted, expert=_edit_page(page, line))
+    return goal, _write(data, page, line)
 
 
-def _page(state: State, rng: Random) -> Problem:
+def _page(data: Data, rng: Random) -> Made:
     page, line = rng.choice(_NAMES), rng.choice(_LINES)
-    goal = f'Create the wiki page {page} with the text "{line}".'
-    wanted = state.copy()
-    wanted.pages[page] = line
-    return Problem(goal=goal, wanted=wanted, expert=_edit_page(page, line))
+    return f'Create the wiki page {page} with the text "{line}".', _write(data, page, line)
 
 
-def _asked(state: State, goal: str, answer: str, address: str) -> Problem:
-    return Problem(
-        goal=f"{goal} Change nothing.",
-        wanted=state.copy(),
-        answer=answer,
-        expert=_answer_after(address, answer),
-    )
-
-
-def _owner(state: State, rng: Random) -> Problem:
-    number = _some_open(state, rng)
-    ticket = state.tickets[number]
+def _owner(data: Data, rng: Random) -> Made:
+    ticket = _some_open(data, rng)
     goal = f'Who owns the ticket "{ticket["summary"]}"? Answer with the name.'
-    return _asked(state, goal, ticket["owner"], f"ticket/{number}")
+    return question(goal, ticket["owner"], [_visit(f"ticket/{ticket['id']}")])
 
 
-def _number(state: State, rng: Random) -> Problem:
+def _count(data: Data, rng: Random) -> Made:
     owner, component = rng.choice(_OWNERS), rng.choice(_COMPONENTS)
-    found = state.open_tickets(owner=owner, component=component)
+    number = len(_open_tickets(data, owner=owner, component=component))
     goal = (
         f"How many tickets of the component {component} that are not closed does {owner} own? "
         "Answer with the number."
     )
-    address = f"query?status=!closed&owner={owner}&component={component}"
-    return _asked(state, goal, str(len(found)), address)
+    look = _visit(f"query?status=!closed&owner={owner}&component={component}")
+    return question(goal, str(number), [look])
 
 
-def _compare(state: State, rng: Random) -> Problem:
+def _compare(data: Data, rng: Random) -> Made:
     while True:
-        numbers = rng.sample(state.open_tickets(), 3)
-        ranks = [_PRIORITIES.index(state.tickets[n]["priority"]) for n in numbers]
+        tickets = rng.sample(_open_tickets(data), 3)
+        ranks = [_PRIORITIES.index(one["priority"]) for one in tickets]
         if ranks.count(min(ranks)) == 1:
             break
-    best = numbers[ranks.index(min(ranks))]
-    names = ", ".join(f"#{number}" for number in numbers)
+    best = tickets[ranks.index(min(ranks))]["id"]
+    names = ", ".join(f"#{one['id']}" for one in tickets)
     goal = f"Which of the tickets {names} has the highest priority? Answer with its number alone."
-    return _asked(state, goal, str(best), f"ticket/{best}")
-
-
-GENERATORS: dict[str, ProblemGenerator] = {
-    "append": _append, "assign": _assign, "bulk": _bulk, "close": _close,
-    "close-named": _close_named, "comment": _comment, "compare": _compare, "component": _component,
-    "count": _number, "explain": _explain, "file": _file, "keyword": _keyword, "owner": _owner,
-    "page": _page, "priority": _priority, "rename": _rename, "reopen": _reopen,
-    "retarget": _retarget,
-}  # fmt: skip
-"""Kind of task to what makes one."""
-
-
-# The environment.
+    return question(goal, str(best), [_visit(f"ticket/{best}")])
 
 
 _WITHOUT_EXPANDER = """new MutationObserver(() => {
@@ -345,10 +264,5 @@ class TrackerEnv(SiteEnv):
 
     site = "tracker"
     program = TRACKER
-    generators = GENERATORS
     start = "/wiki"
     looks = Settings(init_script=_WITHOUT_EXPANDER)
-
-    @classmethod
-    def read(cls, connection: sqlite3.Connection) -> State:
-        return read_state(connection)

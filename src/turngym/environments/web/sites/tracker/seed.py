@@ -1,6 +1,6 @@
-"""Makes the Trac project that every episode begins with. Runs in Trac's own Python.
+"""Makes the Trac project that episodes begin with. Runs in Trac's own Python.
 
-Usage: python seed.py PROJECT
+Usage: python seed.py PROJECT NUMBER     (each number gives other content)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CACHES = (
 )
 
 
-def main(project: Path) -> None:
+def main(project: Path, number: int) -> None:
     admin = TracAdmin(str(project))
     admin.do_initenv("Workshop sqlite:db/trac.db")
     env = open_environment(str(project))
@@ -63,8 +63,8 @@ def main(project: Path) -> None:
         db("INSERT INTO permission (username, action) VALUES ('anonymous', 'TRAC_ADMIN')")
         for name in COMPONENTS:
             db("INSERT INTO component (name, owner) VALUES (%s, '')", (name,))
-        for number, name in enumerate(MILESTONES):
-            done = to_utimestamp(START) if number == 0 else 0
+        for place, name in enumerate(MILESTONES):
+            done = to_utimestamp(START) if place == 0 else 0
             db("INSERT INTO milestone (name, due, completed) VALUES (%s, 0, %s)", (name, done))
         for name, text in PAGES.items():
             db(
@@ -73,7 +73,7 @@ def main(project: Path) -> None:
                 (name, to_utimestamp(START), text),
             )
         db("UPDATE wiki SET time = %s", (to_utimestamp(START),))
-        for ticket in tickets():
+        for ticket in tickets(number):
             names = ", ".join(ticket)
             db(
                 f"INSERT INTO ticket ({names}) VALUES ({', '.join(['%s'] * len(ticket))})",
@@ -85,16 +85,16 @@ def main(project: Path) -> None:
     env.shutdown()
 
 
-def tickets() -> Iterator[dict[str, Any]]:
+def tickets(number: int) -> Iterator[dict[str, Any]]:
     """Yield the tickets; no two have the same summary."""
-    draw = random.Random(11)
+    draw = random.Random(11 + 1_000 * number)
     summaries = [f"{thing} {problem}" for thing in THINGS for problem in PROBLEMS]
     draw.shuffle(summaries)
-    for number, summary in enumerate(summaries[:TICKETS], start=1):
-        time = to_utimestamp(START + timedelta(hours=number))
+    for id, summary in enumerate(summaries[:TICKETS], start=1):
+        time = to_utimestamp(START + timedelta(hours=id))
         status = draw.choice(("new", "new", "assigned", "accepted", "closed"))
         yield {
-            "id": number,
+            "id": id,
             "type": draw.choice(TYPES),
             "time": time,
             "changetime": time,
@@ -114,4 +114,4 @@ def tickets() -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]))

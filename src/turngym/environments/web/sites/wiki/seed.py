@@ -1,6 +1,6 @@
-"""Makes the wiki that every episode begins with.
+"""Makes the wiki that episodes begin with.
 
-Usage: python seed.py DATA
+Usage: python seed.py DATA NUMBER     (each number gives other content)
 """
 
 from __future__ import annotations
@@ -32,15 +32,11 @@ NAMES = ("Iris Falk", "Jon Marsh", "Karin Holt", "Leo Strand", "Mona Quist", "Ni
 WATCHED = ("Aldwick", "Fernby", "Twin Light")
 
 
-def main(data: Path) -> None:
+def main(data: Path, number: int) -> None:
     program = Path.cwd() / "usr/share/mediawiki"
     data.mkdir(parents=True)
     (data / "program").write_text(str(program), "utf-8")
-    environment = {
-        **os.environ,
-        "MW_INSTALL_PATH": str(program),
-        "WIKI_DATA": str(data),
-    }
+    environment = {**os.environ, "MW_INSTALL_PATH": str(program), "WIKI_DATA": str(data)}
     with tempfile.TemporaryDirectory() as settings:
         run(
             [
@@ -52,7 +48,7 @@ def main(data: Path) -> None:
             environment,
         )  # fmt: skip
         content = Path(settings) / "content.json"
-        content.write_text(json.dumps(content_of_wiki()), "utf-8")
+        content.write_text(json.dumps(content_of_wiki(number)), "utf-8")
         environment["MW_CONFIG_FILE"] = str(_HERE / "LocalSettings.php")
         environment["WIKI_CONTENT"] = str(content)
         rebuild = "maintenance/rebuildLocalisationCache.php"
@@ -68,7 +64,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
 
 
-def content_of_wiki() -> dict[str, Any]:
+def content_of_wiki(number: int) -> dict[str, Any]:
     users = {
         name: {
             "password": f"{name.lower()}-secret",
@@ -77,12 +73,12 @@ def content_of_wiki() -> dict[str, Any]:
         }
         for name in USERS
     }
-    return {"me": ME, "users": users, "edits": list(edits()), "watched": WATCHED}
+    return {"me": ME, "users": users, "edits": list(edits(number)), "watched": WATCHED}
 
 
-def edits() -> Iterator[tuple[str, str, str, str]]:
+def edits(number: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield user, page, text and summary of each edit; some pages are edited twice."""
-    draw = random.Random(9)
+    draw = random.Random(9 + 1_000 * number)
     places = "\n".join(f"* [[{name}]]" for name in ISLANDS)
     yield ME, "Main Page", f"Welcome to the wiki of the three islands.\n\n{places}", "Welcome"
     home = {village: ISLANDS[n % len(ISLANDS)] for n, village in enumerate(VILLAGES)}
@@ -115,4 +111,4 @@ def edits() -> Iterator[tuple[str, str, str, str]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]))

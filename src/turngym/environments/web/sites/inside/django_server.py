@@ -1,6 +1,6 @@
-"""Serves the shop. Runs in the shop's own Python, which knows nothing of turngym.
+"""Serves a site made with Django. Runs in its own Python, which knows nothing of turngym.
 
-Usage: python server.py DATA SOCKET     (says when it listens, then serves until killed)
+Usage: python django_server.py DATA SOCKET     (says when it listens, then serves until killed)
 """
 
 from __future__ import annotations
