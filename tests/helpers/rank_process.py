@@ -40,9 +40,10 @@ from turngym.trainers.update.lora import own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 
 QUICK = {
-    "grpo": ["algo=grpo", "learner.num_minibatches=2", "learner.microbatch_tokens=64"],
+    "grpo": ["algo=grpo", "learner.num_minibatches=2", "learner.microbatch_tokens=32"],
     "lora": ["algo=grpo"],
     "kl": ["regularizer.kl_coefficient=0.1", "regularizer.entropy_coefficient=0.01"],
+    "offload": ["learner.offload=true", "learner.ranks=2", "learner.microbatch_tokens=32"],
     "fewer samples than ranks": ["algo=grpo"],
 }
 CASES = QUICK | {

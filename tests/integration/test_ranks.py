@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from helpers.rank_process import CASES, QUICK, learner_of, ranks, samples_of
 from turngym.cli.main import main
 from turngym.config import load_config
 from turngym.errors import ConfigError
+from turngym.trainers.distributed.launch import free_port
 from turngym.trainers.distributed.sharding import check_shards
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -33,7 +35,6 @@ PATHS = os.pathsep.join([SOURCE, str(Path(__file__).parents[1])])
 FULL = os.environ.get("TURNGYM_RANKS") == "full"
 SIZES = (2, 3) if FULL else (2,)
 NAMES = list(CASES if FULL else QUICK)
-ROUNDING = {"bfloat16": 2e-2}
 
 
 def said(number: int, *arguments: str | Path) -> Any:
@@ -45,16 +46,17 @@ def said(number: int, *arguments: str | Path) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIZES)
-def test_ranks_change_nothing_but_rounding(number: int) -> None:
+def test_ranks_change_no_weight_by_a_bit(number: int) -> None:
     found = said(number, "compare", "imitation", *NAMES)
     for name, case in found.items():
-        rounding = ROUNDING.get(name, 1e-4)
+        is_exact = name != "bfloat16"
         one, several = case["metrics"]
         for wanted, given in zip(one, several, strict=True):
             assert given.keys() == wanted.keys(), name
             for key, value in wanted.items():
-                assert given[key] == pytest.approx(value, rel=rounding, abs=1e-6), (name, key)
-        assert case["apart"] < rounding * 10, name
+                near = pytest.approx(value, rel=1e-6 if is_exact else 2e-2, abs=1e-9)
+                assert given[key] == near, (name, key)
+        assert case["apart"] == 0 if is_exact else case["apart"] < 0.2, name
 
 
 @pytest.mark.slow
@@ -136,7 +138,13 @@ steps = 3
 checkpoint_every = 1
 tensorboard = false
 """
-METHODS = {"igpo": ["algo=igpo"]}
+METHODS = {
+    "archer": ["algo=archer", "algo.advantage.critic.warmup_updates=1"],
+    "grpo": [],
+    "igpo": ["algo=igpo"],
+    "spa": ["algo=spa", "algo.rewards.0.warmup_updates=1"],
+    "turn_ppo": ["algo=turn_ppo", "algo.advantage.critic.warmup_updates=1"],
+}
 
 
 def run(out: Path, *settings: str, code: int = 0) -> list[dict[str, float]]:
@@ -163,28 +171,67 @@ def recipe(out: Path) -> Path:
     return file
 
 
-def assert_same(found: list[dict[str, float]], wanted: list[dict[str, float]]) -> None:
-    """Compare the metrics of two runs, of which one had other ranks."""
-    assert len(found) == len(wanted)
-    for given, row in zip(found, wanted, strict=True):
+def assert_same(found: Path, wanted: Path) -> None:
+    """Compare two runs, of which one had other ranks; what the learner says are sums of shares."""
+    rows, others = (read_metrics(out / "metrics.jsonl") for out in (found, wanted))
+    assert len(rows) == len(others)
+    for given, row in zip(rows, others, strict=True):
         for key, value in row.items():
-            assert given[key] == pytest.approx(value, rel=2e-3, abs=2e-5), (row["step"], key)
+            if key.startswith(("train/", "mismatch/", "warm_start/")):
+                value = pytest.approx(value, rel=1e-5, abs=1e-9)
+            assert given[key] == value, (row["step"], key)
+    assert policy(found) == policy(wanted)
+
+
+def policy(out: Path) -> bytes:
+    newest = latest_checkpoint(out / "checkpoints") or out
+    return (newest / "model" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["grpo", *METHODS] if FULL else ["igpo"])
-def test_a_whole_run_is_the_same_on_two_ranks(method: str, tmp_path: Path) -> None:
-    settings = METHODS.get(method, [])
-    wanted = run(tmp_path / "one", *settings)
-    assert any(abs(row.get("train/loss", 0.0)) > 0 for row in wanted)
-    for number in SIZES:
-        assert_same(run(tmp_path / f"{number}", *settings, f"learner.ranks={number}"), wanted)
+@pytest.mark.parametrize("method", METHODS if FULL else ["archer"])
+def test_a_whole_run_is_the_same_to_the_bit_on_several_ranks(method: str, tmp_path: Path) -> None:
+    """A difference in rounding would change a sampled token, sooner or later, and then all."""
+    settings = METHODS[method]
+    metrics = run(tmp_path / "1", *settings)
+    assert any(abs(row.get("train/loss", 0.0)) > 0 for row in metrics)
+    for number in (2, 3) if FULL else (3,):
+        run(tmp_path / f"{number}", *settings, f"learner.ranks={number}")
+        assert_same(tmp_path / f"{number}", tmp_path / "1")
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_ranks_on_one_node_and_on_two(tmp_path: Path) -> None:
+    few = "run.steps=1"
+    run(tmp_path / "1", few)
+    port = str(free_port())
+    nodes = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
+    starts = {
+        "node": [["--standalone", "--nproc-per-node", "2"]],
+        "nodes": [[*nodes, "--master-port", port, "--node-rank", n] for n in "01"],
+    }
+    for name, commands in starts.items():
+        out = tmp_path / name
+        trained = ["train", str(recipe(out)), few, "learner.ranks=2", "--out", str(out)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "turngym", *trained],
+                env=os.environ | {"PYTHONPATH": PATHS},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for flags in commands
+        ]
+        errors = "".join(process.communicate(timeout=900)[1] for process in processes)
+        assert [process.returncode for process in processes] == [0] * len(commands), errors
+        assert_same(out, tmp_path / "1")
 
 
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Path) -> None:
     out, settings = tmp_path / "killed", ["algo=igpo", "run.steps=4"]
-    wanted = run(tmp_path / "whole", *settings)
+    run(tmp_path / "whole", *settings)
     began = ["train", str(recipe(out)), *settings, "learner.ranks=2", "--out", str(out)]
     process = subprocess.Popen(
         [*COMMAND, *began],
@@ -202,10 +249,11 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Pa
     newest = load_checkpoint(latest_checkpoint(out / "checkpoints") or out)
     assert any(name.startswith("learner/") for name in newest.files)
     # One and three ranks go on from it too.
-    for number in (2, 1, 3) if FULL else (1,):
+    for number in (2, 1, 3) if FULL else (1, 3):
         copied = tmp_path / f"resumed-{number}"
         subprocess.run(["cp", "-r", str(out), str(copied)], check=True)
-        assert_same(run(copied, *settings, f"learner.ranks={number}"), wanted)
+        run(copied, *settings, f"learner.ranks={number}")
+        assert_same(copied, tmp_path / "whole")
 
 
 def wait_for_checkpoint(out: Path, label: str, process: subprocess.Popen[str]) -> None:
@@ -250,10 +298,9 @@ def test_another_number_of_processes_than_ranks_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_method_with_a_critic_is_refused_on_several_ranks() -> None:
-    line = "learner.ranks=2 is not shown to equal one rank for methods with a critic"
-    with pytest.raises(ConfigError, match=line):
-        load_config(TrainConfig, ["demo", "algo=archer", "learner.ranks=2"])
+def test_one_process_has_nothing_to_offload_from() -> None:
+    with pytest.raises(ConfigError, match="offload=true is for the ranks of a learner: wanted"):
+        load_config(TrainConfig, ["demo", "learner.offload=true"])
 
 
 def test_fewer_gpus_than_ranks_are_one_line(

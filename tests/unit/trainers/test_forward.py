@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from helpers import models
 from turngym.trainers.update import forward
-from turngym.trainers.update.forward import micro_batches, score, token_logprobs
+from turngym.trainers.update.compute import Alone
+from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
 
 CPU = torch.device("cpu")
 
@@ -105,6 +107,35 @@ def test_micro_batches_hold_every_sequence_once_within_the_budget() -> None:
     assert sorted(i for micro in cut for i in micro.members) == [0, 1, 2, 3, 4, 5]
     assert all(micro.token_ids_BT.numel() <= 64 for micro in cut)
     assert [micro.members for micro in cut] == [(5,), (1, 2), (3, 0, 4)]
+
+
+@dataclass
+class Rank(Alone):
+    """One of three."""
+
+    number: int
+    size: int = 3
+
+
+@pytest.mark.parametrize(("device", "busy"), [("cpu", 1), ("meta", 3)])
+def test_ranks_share_a_batch_and_keep_in_step(device: str, busy: int) -> None:
+    """On a GPU, here a device without content, each has something to do."""
+    token_ids, masks = batch(5, 30, 12, 12, 3, 40)
+
+    def cut(max_tokens: int) -> list[list[MicroBatch]]:
+        place = torch.device(device)
+        how = {"max_tokens": max_tokens, "device": place}
+        return [micro_batches(token_ids, masks, ranks=Rank(n), **how) for n in range(3)]
+
+    for max_tokens in (64, 500):
+        shares = cut(max_tokens)
+        assert len({len(share) for share in shares}) == 1
+        read = [m.members for share in shares for m in share if not m.is_filler]
+        assert sorted(i for members in read for i in members) == [0, 1, 2, 3, 4, 5]
+    assert sum(any(not m.is_filler for m in share) for share in cut(500)) == busy
+    # As one process cuts and orders them.
+    dealt = [m.members for turn in zip(*cut(64), strict=True) for m in turn if not m.is_filler]
+    assert dealt == [(5,), (1, 2), (3, 0, 4)]
 
 
 def test_a_sequence_longer_than_the_budget_goes_alone() -> None:

@@ -51,6 +51,16 @@ def test_adapters_are_counted_as_they_are_made(tmp_path: Path) -> None:
     assert learner.moments == 8 * own
 
 
+def test_what_ranks_offload_is_in_main_memory() -> None:
+    ranks = ["learner.ranks=2", "learner.device=cuda"]
+    before, after = (
+        planned(*ranks, *more, gpus=2).parts for more in ([], ["learner.offload=true"])
+    )
+    assert after[0].device == MAIN
+    assert after[0].moments == before[0].moments > 0
+    assert (after[1].device, after[1].total) == ("cuda:0", before[0].activations)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_estimate_of_activations_is_near_what_a_forward_pass_keeps(recompute: bool) -> None:
     model: Any = build_tiny_model(TINY, models.tokenizer(), seed=0)

@@ -198,7 +198,7 @@ class Group:
         broadcast(models, sources, self.control)
         for model in models.values():
             place(model, self._config, move=False)
-            shard(model, self._mesh)
+            shard(model, self._mesh, offload=self._config.offload)
             check_packing(model)
         self.trainer = make(**models, ranks=self)
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
 from turngym.errors import ConfigError
 from turngym.trainers.update.compute import compute_of, layers_of, plain_model
 from turngym.trainers.update.forward import add_measure
+from turngym.trainers.update.optimizer import whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -32,22 +42,75 @@ def check_shards(model: PreTrainedModel) -> None:
         raise ConfigError(f"learner.ranks: {name} has no layers to spread; set learner.ranks=1")
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+def shard(model: PreTrainedModel, mesh: DeviceMesh, *, offload: bool = False) -> None:
     """Spread the weights over ``mesh``, in place: each layer is whole only while it computes.
 
     Embedding, norm and head stay float32 where layers compute in another precision.
+
+    Args:
+        model: Whole, in main memory.
+        mesh: The ranks.
+        offload: Keep this rank's share in main memory.
     """
+    is_cpu = mesh.device_type == "cpu"
+    home = CPUOffloadPolicy(pin_memory=not is_cpu) if offload else OffloadPolicy()
+    spread = partial(fully_shard, mesh=mesh, offload_policy=home, reshard_after_forward=True)
     compute, plain = compute_of(model), plain_model(model)
     precision = MixedPrecisionPolicy()
     if compute.dtype != torch.float32:
         precision = MixedPrecisionPolicy(
             param_dtype=compute.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
-    for layer in layers_of(plain):
-        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
+    layers = layers_of(plain)
+    for layer in layers:
+        spread(layer, mp_policy=precision)
     # Else weights that were whole in a pass without gradient would be read again after a step.
-    fully_shard(plain, mesh=mesh, reshard_after_forward=True)
+    spread(plain)
+    taken: set[nn.Parameter] = set()
+    for module in (*layers, plain):  # the rest is the last one's own
+        weights = [w for w in module.parameters() if w.requires_grad and w not in taken]
+        taken.update(weights)
+        module.set_gradient_divide_factor(1.0)  # losses are sums
+        module.set_force_sum_reduction_for_comms(True)
+        if weights and is_cpu:
+            module.set_custom_reduce_scatter(_InOrder(weights))
     register_fsdp_forward_method(plain, add_measure(model))
+
+
+class _InOrder(DefaultAllocMixin, ReduceScatter):
+    """Adds up gradients in the order of the micro-batches: to the bit what one process does.
+
+    Ranks read the micro-batches of a batch in turn. For a CPU, where equality is tested.
+
+    Args:
+        weights: This rank's shares of what is reduced together.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        self._weights = weights
+        self._sum: Tensor | None = None
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Put the sum so far, with the gradients of all ranks, into ``output_tensor``."""
+        received = torch.empty_like(input_tensor)
+        dist.all_to_all_single(received, input_tensor, group=group)
+        if self._weights[0].grad is not None:
+            assert self._sum is not None
+            output_tensor.copy_(self._sum)
+        else:
+            output_tensor.zero_()
+        for part in received.view(dist.get_world_size(group), -1):
+            output_tensor += part
+        self._sum = output_tensor
+        for weight in self._weights:  # else the caller would add the sum to itself
+            weight.grad = None
 
 
 def gathered(model: PreTrainedModel, *, keep: bool) -> dict[str, Tensor]:
@@ -60,9 +123,9 @@ def gathered(model: PreTrainedModel, *, keep: bool) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            whole: Tensor = _whole(weight.detach())
+            value = whole(weight.detach())
             if keep:
-                found[name] = whole.cpu()
+                found[name] = value.cpu()
     return found
 
 
@@ -99,10 +162,6 @@ def broadcast(
             if given is not None:
                 weight.data.copy_(given[name].data)
             dist.broadcast(weight.data, src=0, group=group)
-
-
-def _whole(weight: Any) -> Any:
-    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 class _Pickler(pickle.Pickler):

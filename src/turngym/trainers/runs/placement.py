@@ -161,17 +161,19 @@ def _learner(config: TrainConfig, shape: Shape, gpus: int) -> list[Part]:
     tokens = max(settings.microbatch_tokens, config.model.context)
     activations = shape.activations(tokens, dtype=settings.dtype, recompute=settings.recompute)
     ranks = settings.ranks
-    parts = [
-        Part(
-            name=f"learner, rank {rank}" if ranks > 1 else "learner",
-            device=_device(settings.device, gpus, rank, "learner.ranks"),
-            weights=(4 * (shape.weights + frozen) + cast) // ranks,
-            gradients=4 * shape.trained // ranks,
-            moments=8 * shape.trained // ranks,
-            activations=activations,
-        )
-        for rank in range(ranks)
-    ]
+    share = {
+        "weights": (4 * (shape.weights + frozen) + cast) // ranks,
+        "gradients": 4 * shape.trained // ranks,
+        "moments": 8 * shape.trained // ranks,
+    }
+    parts = []
+    for rank in range(ranks):
+        name = f"learner, rank {rank}" if ranks > 1 else "learner"
+        device = _device(settings.device, gpus, rank, "learner.ranks")
+        if settings.offload:
+            parts.append(Part(name=f"{name}, offloaded", device=MAIN, **share))
+        own = {} if settings.offload else share
+        parts.append(Part(name=name, device=device, activations=activations, **own))
     if ranks > 1:
         parts.append(Part(name="whole policy of rank 0", device=MAIN, weights=4 * shape.weights))
     return parts

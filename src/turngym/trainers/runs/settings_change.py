@@ -9,7 +9,13 @@ from typing import Any
 from turngym.errors import ConfigError
 
 _KEPT_FREE = frozenset(
-    {"run.checkpoint_every", "run.keep_checkpoints", "run.tensorboard", "learner.ranks"}
+    {
+        "learner.offload",
+        "learner.ranks",
+        "run.checkpoint_every",
+        "run.keep_checkpoints",
+        "run.tensorboard",
+    }
 )
 """Settings on which no result depends, or by rounding only."""
 _MOST_LINES = 10

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from turngym.agents.engine.config import DeviceName, DtypeName
 from turngym.config import StrictModel
@@ -46,12 +46,21 @@ class LearnerConfig(OptimizerConfig, ComputeConfig):
     ranks: int = Field(default=1, ge=1)
     """Processes that share the weights and each batch, each with a GPU of its own where there are
     GPUs. No result depends on it but by rounding."""
+    offload: bool = False
+    """The ranks keep weights, gradients and moments in main memory, and step there; on a GPU is
+    only the layer that computes. For models that do not fit, at the price of time."""
     num_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     num_minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per pass; episodes are dealt to them at random."""
     microbatch_tokens: int = Field(default=16384, ge=1)
     """Tokens in memory at once, padding included. No result depends on it."""
+
+    @model_validator(mode="after")
+    def _ranks_offload(self) -> Self:
+        if self.offload and self.ranks == 1:
+            raise ValueError("offload=true is for the ranks of a learner: wanted ranks above 1")
+        return self
 
     @property
     def steps_per_batch(self) -> int:

@@ -333,12 +333,6 @@ class TrainConfig(StrictModel):
     @model_validator(mode="after")
     def _learner_fits(self) -> Self:
         learner, engine, loss = self.learner.dtype, self.engine.dtype, self.algo.loss
-        if self.learner.ranks > 1 and self.algo.advantage.judges_unfinished:
-            raise ValueError(
-                f"learner.ranks={self.learner.ranks} is not shown to equal one rank for methods "
-                f"with a critic, got advantage.type={self.algo.advantage.type!r}: wanted "
-                "learner.ranks=1"
-            )
         what = {"behaviour": "takes the difference between engine and learner for a ratio"}
         if loss.correction.weight == "none":
             what["current"] = "leaves the difference between engine and learner out"

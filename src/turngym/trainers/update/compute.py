@@ -192,16 +192,14 @@ def scorer_of(model: PreTrainedModel) -> Scorer:
     return score
 
 
-def backpropagate(total: Tensor, batch: _Batch, ranks: Ranks) -> None:
-    """Add the gradient of one micro-batch's loss.
+def backpropagate(total: Tensor, batch: _Batch) -> None:
+    """Add the gradient of one micro-batch's loss; ranks add up theirs.
 
     Args:
         total: The loss; a sum, so that micro-batches add up.
         batch: Its tokens. A filler counts nothing: it keeps this rank in step with the others.
-        ranks: Their gradients are averaged, and their sum is wanted.
     """
-    factor = 0 if batch.is_filler else ranks.size
-    loss = total if factor == 1 else total * factor
+    loss = total * 0 if batch.is_filler else total
     loss.backward()  # type: ignore[no-untyped-call]
 
 

@@ -82,7 +82,9 @@ def micro_batches(
 ) -> list[MicroBatch]:
     """Cut this rank's share of a batch into rectangles of at most ``max_tokens``, padding included.
 
-    Every rank gets as many, filled up where its own are fewer.
+    Every rank gets as many, filled up where its own are fewer. They are those of one process, dealt
+    in order, so that on a CPU no rounding depends on the number of ranks; on a GPU only where there
+    are enough for all.
 
     Sequences of like length share a rectangle. A sequence without chosen tokens is left out; one
     that is longer than ``max_tokens`` gets a rectangle of its own.
@@ -98,12 +100,16 @@ def micro_batches(
     wanted = [i for i, mask in enumerate(masks) if mask.any()]
     ordered = sorted(wanted, key=lambda i: (-token_ids[i].size, i))
     sizes = [ids.size for ids in token_ids]
-    shares = [ordered[rank :: ranks.size] for rank in range(ranks.size)]
-    cuts = [_cut(share, sizes, max_tokens=max_tokens, packed=packed) for share in shares]
-    own = cuts[ranks.number]
+    cut = partial(_cut, sizes=sizes, max_tokens=max_tokens, packed=packed)
+    whole, numbers = cut(ordered), range(ranks.size)
+    if len(whole) >= ranks.size or device.type == "cpu":
+        shares = [whole[rank :: ranks.size] for rank in numbers]
+    else:  # too few for all
+        shares = [cut(ordered[rank :: ranks.size]) for rank in numbers]
+    own = shares[ranks.number]
     lay = _row if packed else _rectangle
     batches = [lay(members, token_ids, masks, device) for members in own]
-    fillers = max(map(len, cuts)) - len(own)
+    fillers = max(map(len, shares)) - len(own)
     if fillers:
         idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
         batches += [idle] * fillers

@@ -84,7 +84,7 @@ class Imitator:
             losses_N = -token_logprobs(self.model, micro)[0]
             with self.ranks.agreed():
                 total = (micro.gather(weights) * losses_N).sum()
-            backpropagate(total, micro, self.ranks)
+            backpropagate(total, micro)
             if not micro.is_filler:
                 loss += total.item()
                 action_loss += (micro.gather(actions) * losses_N.detach()).sum().item()

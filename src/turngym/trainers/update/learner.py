@@ -308,7 +308,7 @@ class TorchLearner:
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)
                 parts = policy_loss(terms, mini.loss, self._regularizer)
-            backpropagate(parts.total, batch, ranks)
+            backpropagate(parts.total, batch)
             if batch.is_filler:
                 continue
             totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))

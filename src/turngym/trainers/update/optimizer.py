@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from turngym.errors import CheckpointError, TrainingError
 from turngym.trainers.settings.optimizer import OptimizerConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _NAMES = "names"
 """Key of the weights' names, as bytes: a state is tensors only."""
@@ -67,19 +71,27 @@ class Optimizer:
         Raises:
             TrainingError: The loss or a gradient is not finite; no weight has changed.
         """
-        found = nn.utils.clip_grad_norm_(self._weights, self.config.grad_clip)
-        whole: Callable[[], Tensor] | None = getattr(found, "full_tensor", None)
-        norm = float(found if whole is None else whole())  # of a sharded gradient, over all ranks
+        found = self._norm()
+        norm = float(found)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise TrainingError(
                 f"{where}: loss is {loss}, gradient norm is {norm}; weights were not changed. "
                 "Try a lower learning rate"
             )
+        nn.utils.clip_grads_with_norm_(self._weights, self.config.grad_clip, found)
         for group in self._adamw.param_groups:
             group["lr"] = self.lr * scale
         self._adamw.step()
         self.steps += 1
         return norm
+
+    def _norm(self) -> Tensor:
+        """Return the norm of the gradients over all ranks; on CPUs the sum of one process."""
+        grads = [weight.grad for weight in self._weights if weight.grad is not None]
+        mesh: DeviceMesh | None = getattr(self._weights[0], "device_mesh", None)
+        if mesh is not None and mesh.device_type == "cpu":
+            grads = [whole(grad) for grad in grads]
+        return whole(nn.utils.get_total_norm(grads))
 
     def state(self) -> dict[str, Tensor]:
         """Return moments by weight number, and the weights' names; empty before the first step."""
@@ -131,3 +143,9 @@ class Optimizer:
                 f"the optimizer state belongs to another model: its weight {number} is {old!r}, "
                 f"and here it is {new!r}"
             )
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor of which this rank may have a share only; all ranks call it."""
+    gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
