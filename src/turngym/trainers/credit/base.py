@@ -22,7 +22,6 @@ from turngym.trainers.samples import (
     per_token,
     to_samples,
 )
-from turngym.trainers.update.compute import Scorer, scorer_of
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
     from turngym.trainers.settings.algo import AlgoConfig
+    from turngym.trainers.update.compute import Scorer
 
 ConfigT = TypeVar("ConfigT")
 ScoredT = TypeVar("ScoredT")
@@ -71,6 +71,8 @@ class CreditContext:
             args: Of the function.
             kwargs: Of the function.
         """
+        from turngym.trainers.update.compute import scorer_of  # loads torch
+
         scorer = self.scorer or scorer_of(self.model)
         return scorer(function, *args, **kwargs)
 
@@ -339,3 +341,14 @@ def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMetho
     """
     method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
     return method
+
+
+def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors of all parts, each under ``PART/NAME``."""
+    return {f"{part}/{k}": tensor for part, own in parts.items() for k, tensor in own.items()}
+
+
+def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Return those of ``tensors`` under ``name/``, without it."""
+    prefix = f"{name}/"
+    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}

@@ -7,7 +7,7 @@ share. So ranks change nothing but rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -201,14 +201,3 @@ def backpropagate(total: Tensor, batch: _Batch) -> None:
     """
     loss = total * 0 if batch.is_filler else total
     loss.backward()  # type: ignore[no-untyped-call]
-
-
-def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the tensors of all parts, each under ``PART/NAME``."""
-    return {f"{part}/{k}": tensor for part, own in parts.items() for k, tensor in own.items()}
-
-
-def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return those of ``tensors`` under ``name/``, without it."""
-    prefix = f"{name}/"
-    return {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext
+from turngym.trainers.credit.base import Credit, CreditContext, below, joined
 from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import Archer
-from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor

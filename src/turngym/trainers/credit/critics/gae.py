@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import Credit, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.base import (
+    Credit,
+    CreditContext,
+    RewardComponent,
+    TurnBatch,
+    below,
+    joined,
+)
 from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
 from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.layout import trained_turns
@@ -22,7 +29,6 @@ from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
 from turngym.trainers.settings.critics import Gae
 from turngym.trainers.settings.group import BatchScale
-from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor

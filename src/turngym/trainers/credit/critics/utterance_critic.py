@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch
+from turngym.trainers.credit.base import Credit, CreditContext, TurnBatch, below, joined
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
 from turngym.trainers.credit.layout import trained_turns
@@ -23,7 +23,7 @@ from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.critics import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
-from turngym.trainers.update.compute import below, compute_of, joined
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import TrajectoryGroup
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from turngym.agents.rendering import Renderer
 from turngym.seeding import generator
+from turngym.trainers.credit.base import below, joined
 from turngym.trainers.samples import FloatArray, IntArray
 from turngym.trainers.settings.critics import TokenValues
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.body import BodyWithHead
-from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import Trajectory

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from turngym.trainers.credit.base import below, joined
 from turngym.trainers.samples import IntArray, to_samples
-from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.types import Trajectory
 

@@ -23,7 +23,14 @@ from torch.nn import functional
 
 from turngym.agents.rendering import Renderer
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import Components, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.base import (
+    Components,
+    CreditContext,
+    RewardComponent,
+    TurnBatch,
+    below,
+    joined,
+)
 from turngym.trainers.credit.layout import room_of
 from turngym.trainers.credit.sources.learned import (
     ExampleBuffer,
@@ -37,7 +44,7 @@ from turngym.trainers.credit.sources.learned import (
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
-from turngym.trainers.update.compute import below, compute_of, joined
+from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import score, token_logprobs
 from turngym.trainers.update.lora import load_own_state, own_state
 from turngym.trainers.update.optimizer import Optimizer

@@ -20,7 +20,14 @@ from torch import Tensor
 from turngym.agents.engine.config import TinyModelConfig
 from turngym.agents.engine.models import build_tiny_model
 from turngym.seeding import derive_seed, generator
-from turngym.trainers.credit.base import Components, CreditContext, RewardComponent, TurnBatch
+from turngym.trainers.credit.base import (
+    Components,
+    CreditContext,
+    RewardComponent,
+    TurnBatch,
+    below,
+    joined,
+)
 from turngym.trainers.credit.sources.learned import (
     ExampleBuffer,
     LearnedSource,
@@ -34,7 +41,6 @@ from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Progress
 from turngym.trainers.update.body import BodyWithHead
-from turngym.trainers.update.compute import below, joined
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import Trajectory
 

@@ -15,6 +15,8 @@ from turngym.trainers.credit.base import (
     RewardSource,
     StatelessSource,
     TurnBatch,
+    below,
+    joined,
 )
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.rewards import (
@@ -26,7 +28,6 @@ from turngym.trainers.settings.rewards import (
     RewardConfig,
     RewardParts,
 )
-from turngym.trainers.update.compute import below, joined
 
 if TYPE_CHECKING:
     from torch import Tensor
