@@ -120,7 +120,10 @@ def _seed(task: str) -> int:
 def _played(
     name: str, task: str, options: Mapping[str, Any], *, by_expert: bool
 ) -> tuple[float, float | None]:
-    """Return return and score of an episode of the expert, or of one that ends as it begins."""
+    """Return return and score of an episode of the expert, or of one that ends as it begins.
+
+    What is not played pays what its state is worth.
+    """
     env = make(name, **options)
     try:
         env.reset(seed=_seed(task), options={"task": task})
@@ -129,8 +132,9 @@ def _played(
         while by_expert and not is_over:
             _, reward, terminated, truncated, info = env.step(inner.expert_action())
             total, is_over = total + float(reward), terminated or truncated
-        if not is_over and (end := inner.end_at_limit()) is not None:
-            total += end.reward
+        if not is_over:
+            end = inner.end_at_limit()
+            total += (inner.score() or 0.0) if end is None else end.reward
         return total, info.get("score")
     finally:
         env.close()
