@@ -23,11 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from turngym.reports.statistics import Estimate
-
 from harness import RESULTS, ROOT, child_environment, put_section
 from turngym.reports.comparison import Ranking, rank
 from turngym.reports.runs import FinishedRun, find_runs
+from turngym.rollouts.evaluation.statistics import Estimate
 from turngym.trainers.metrics import read_metrics
 
 FILE = RESULTS / "served_curve.jsonl"
@@ -42,27 +41,27 @@ def main() -> int:
     """Train what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=25, help="the recipe has 55")
+    parser.add_argument("--updates", type=int, default=15, help="the recipe has 55")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--held-out", type=int, default=64, help="tasks before and after")
     parser.add_argument("--vllm", default="", help="interpreter of an environment with vLLM")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "served")
     parser.add_argument("--page", action="store_true", help="write docs/gpu.md")
     arguments = parser.parse_args()
-    for seeds in range(1, arguments.seeds + 1):  # one after the other, so that some are whole
-        command = [sys.executable, "-m", "turngym", "compare", *settings(arguments, seeds)]
-        code = subprocess.run(command, env=child_environment(), check=False).returncode
-        if code:
-            return code
-        runs, _ = find_runs([arguments.out])
-        write(runs)
-        [ranking] = rank(runs, reference=LOCAL)
-        print(table(ranking, runs), flush=True)
+    command = [sys.executable, "-m", "turngym", "compare", *settings(arguments)]
+    code = subprocess.run(command, env=child_environment(), check=False).returncode
+    if code:
+        return code
+    runs, _ = find_runs([arguments.out])
+    write(runs)
+    [ranking] = rank(runs, reference=LOCAL)
+    print(table(ranking, runs))
     if arguments.page:
         put_section(PAGE, "served", section(ranking, runs))
     return 0
 
 
-def settings(arguments: argparse.Namespace, seeds: int) -> list[str]:
+def settings(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of ``turngym compare``."""
     engines = {
         SERVED: ["type=vllm", "server=turngym"],
@@ -75,7 +74,8 @@ def settings(arguments: argparse.Namespace, seeds: int) -> list[str]:
         for setting in own:
             words += ["--set", f"{name}:engine.{setting}"]
     words += [f"evaluation.held_out_tasks={arguments.held_out}", "run.tensorboard=false", *START]
-    words += ["--budget-episodes", str(128 * arguments.updates), "--seeds", str(seeds)]
+    words += ["--budget-episodes", str(128 * arguments.updates), "--seeds", str(arguments.seeds)]
+    words += ["--jobs", str(arguments.jobs)]
     return [*words, "--reference", LOCAL, "--out", str(arguments.out)]
 
 

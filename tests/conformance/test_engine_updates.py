@@ -6,11 +6,13 @@ The reference is a forward pass in torch of the very weights, in float32.
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,16 @@ import torch
 
 from helpers import models, servers
 from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Generation, Sampling, TrainableEngine
+from turngym.trainers.update.lora import adapter_state, own_state
 
 PROMPTS = [[7, 3, 6, 12, 9], [5, 5, 8], [30, 31, 32, 33], [9] * 20]
 CONTEXT = 200
 LONG = Sampling(max_new_tokens=170)
+ON_VLLM = 1000
+"""Its context: requests must still run when an update comes that nothing waits for."""
+RANK = 8
 BEFORE = 20
 """Tokens of each request that the old weights sample, at least or on average."""
 WAYS = ("continue", "reread", "abort")
@@ -38,19 +45,23 @@ class Opened:
     """An engine under test."""
 
     engine: TrainableEngine
-    model: Any
+    weights: Callable[[int], Mapping[str, Any]]
+    """What is published, others for each number."""
+    model: Callable[[int], Any]
+    """The same as a model of torch."""
     sampled: Callable[[], Awaitable[float]]
     """How many tokens were sampled where they are sampled, at this moment."""
     probes: int = 1
     """Tokens that a publication samples to measure itself."""
-    hold: Callable[[], Awaitable[None]] | None = None
+    hold: Callable[[], Awaitable[object]] | None = None
     """Stops the sampling until the update ends: a small model would be through before it comes."""
+    sampling: Sampling = LONG
 
 
 @asynccontextmanager
 async def _local(running: str) -> AsyncIterator[Opened]:
     engine = LocalEngine(models.model(), models.tokenizer(), context=CONTEXT, max_sessions=4)
-    yield Opened(engine, models.model(), _counter(engine), probes=0)
+    yield Opened(engine, *plain(models.model()), _counter(engine), probes=0)
 
 
 @asynccontextmanager
@@ -59,7 +70,7 @@ async def _server(running: str) -> AsyncIterator[Opened]:
         async with servers.policy_server(Path(folder), context=CONTEXT) as (url, behind):
             engine = servers.engine_on([url], folder, context=CONTEXT, running=running)
             try:
-                yield Opened(engine, models.model(), _counter(behind), hold=behind.pause)
+                yield Opened(engine, *plain(models.model()), _counter(behind), hold=behind.pause)
             finally:
                 await engine.close()
 
@@ -72,9 +83,10 @@ def _counter(engine: LocalEngine) -> Callable[[], Awaitable[float]]:
 
 
 @asynccontextmanager
-async def _vllm(running: str) -> AsyncIterator[Opened]:
+async def _vllm(running: str, rank: int = 0) -> AsyncIterator[Opened]:
+    settings: dict[str, Any] = {"running": running, "adapter_rank": rank}
     async with (
-        servers.engine_on_vllm(context=CONTEXT, running=running) as engine,
+        servers.engine_on_vllm(context=ON_VLLM, max_sessions=8, **settings) as engine,
         httpx.AsyncClient(trust_env=False) as client,
     ):
         url = engine._fleet.members[0].replica.url
@@ -84,23 +96,37 @@ async def _vllm(running: str) -> AsyncIterator[Opened]:
             found = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", text, re.MULTILINE)
             return sum(map(float, found))
 
-        yield Opened(engine, servers.wide_model(), sampled)
+        hold = partial(client.post, f"{url}/pause?mode=keep&clear_cache=false")
+        yield Opened(
+            engine,
+            *(adapted(servers.wide_model(), rank) if rank else plain(servers.wide_model())),
+            sampled,
+            probes=8 if rank else 1,
+            hold=None if rank else hold,
+            sampling=Sampling(max_new_tokens=900),
+        )
 
 
-OPEN = {"local": _local, "server": _server, "vllm": _vllm}
+OPEN = {
+    "local": _local,
+    "server": _server,
+    "vllm": _vllm,
+    "vllm_adapters": partial(_vllm, rank=RANK),
+}
 CASES = [("local", "continue"), *product(("server", "vllm"), WAYS)]
+CASES += [("vllm_adapters", running) for running in ("reread", "abort")]
 
 
 @pytest.fixture(
     params=[
-        pytest.param(case, marks=[NOT_RUN] if case[0] == "vllm" else [], id="-".join(case))
+        pytest.param(case, marks=[NOT_RUN] if "vllm" in case[0] else [], id="-".join(case))
         for case in CASES
     ]
 )
 async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
     name, running = request.param
     async with OPEN[name](running) as made:
-        await made.engine.publish(weights(made.model, 0), 0)
+        await made.engine.publish(made.weights(0), 0)
         yield made
 
 
@@ -109,15 +135,37 @@ def running(request: pytest.FixtureRequest) -> str:
     return str(request.node.callspec.params["opened"][1])
 
 
-def weights(model: Any, number: int) -> dict[str, Any]:
-    state = model.state_dict()
-    return {name: value + 0.02 * number * torch.sin(value * 90) for name, value in state.items()}
+Numbered = tuple[Callable[[int], Mapping[str, Any]], Callable[[int], Any]]
 
 
-def model_of(model: Any, number: int) -> Any:
-    made = type(model)(model.config)
-    made.load_state_dict(weights(model, number))
-    return made.eval()
+def plain(model: Any) -> Numbered:
+    """Return state dicts that are all unlike, and their models."""
+
+    def weights(number: int) -> dict[str, Any]:
+        state = model.state_dict()
+        return {n: value + 0.02 * number * torch.sin(value * 90) for n, value in state.items()}
+
+    def model_of(number: int) -> Any:
+        made = type(model)(model.config)
+        made.load_state_dict(weights(number))
+        return made.eval()
+
+    return weights, model_of
+
+
+def adapted(model: Any, rank: int) -> Numbered:
+    """Return adapters that are all unlike, and the model with them, as ``peft`` computes it."""
+
+    @cache
+    def model_of(number: int) -> Any:
+        made = add_lora(copy.deepcopy(model), rank, seed=number)
+        generator = torch.Generator().manual_seed(number)
+        for name, weight in own_state(made).items():
+            if "lora_B" in name:
+                weight.copy_(0.05 * torch.randn(weight.shape, generator=generator))
+        return made.eval()
+
+    return lambda number: adapter_state(model_of(number)), model_of
 
 
 def logprobs(model: Any, ids: Sequence[int], past: Any = None, start: int = 0) -> Any:
@@ -128,26 +176,26 @@ def logprobs(model: Any, ids: Sequence[int], past: Any = None, start: int = 0) -
     return rows.gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0].numpy(), found
 
 
-async def switched(opened: Opened, prompts: Sequence[Sequence[int]]) -> list[Generation]:
+async def switched(opened: Opened) -> list[Generation]:
     """Sample while the weights change in the middle of it."""
     began = await opened.sampled()
     requests = [
-        asyncio.create_task(opened.engine.open(seed).generate(prompt, LONG))
-        for seed, prompt in enumerate(prompts)
+        asyncio.create_task(opened.engine.open(seed).generate(prompt, opened.sampling))
+        for seed, prompt in enumerate(PROMPTS)
     ]
-    while await opened.sampled() - began < BEFORE * len(prompts):
+    while await opened.sampled() - began < BEFORE * len(PROMPTS):
         await asyncio.sleep(0)
     if opened.hold is not None:
         await opened.hold()
-    await opened.engine.publish(weights(opened.model, 1), 1)
+    await opened.engine.publish(opened.weights(1), 1)
     return await asyncio.gather(*requests)
 
 
 async def test_every_token_is_one_of_the_weights_that_it_names(
     opened: Opened, running: str
 ) -> None:
-    found = await switched(opened, PROMPTS)
-    old, new = model_of(opened.model, 0), model_of(opened.model, 1)
+    found = await switched(opened)
+    old, new = opened.model(0), opened.model(1)
     crossed, gap = 0, 0.0
     for prompt, each in zip(PROMPTS, found, strict=True):
         ids, cut = [*prompt, *each.token_ids], each.versions.count(0)
@@ -174,8 +222,23 @@ async def test_every_token_is_one_of_the_weights_that_it_names(
 
 async def test_what_an_update_cut_off_is_kept_and_sampled_once(opened: Opened) -> None:
     began = await opened.sampled()
-    [found] = await switched(opened, PROMPTS[:1])
-    assert len(found.token_ids) == LONG.max_new_tokens or found.finish == "end"
-    assert BEFORE <= found.versions.count(0) < len(found.versions)
+    found = await switched(opened)
+    longest = opened.sampling.max_new_tokens
+    assert all(len(each.token_ids) == longest or each.finish == "end" for each in found)
+    assert any(0 < each.versions.count(0) < len(each.versions) for each in found)
     sampled = await opened.sampled() - began - opened.probes
-    assert sampled == len(found.token_ids), "a token was sampled twice"
+    assert sampled == sum(len(each.token_ids) for each in found), "a token was sampled twice"
+
+
+@NOT_RUN
+async def test_a_request_may_end_with_the_adapters_that_it_began_with() -> None:
+    async with _vllm("continue", RANK) as opened:
+        await opened.engine.publish(opened.weights(0), 0)
+        began = await switched(opened)
+        assert {version for each in began for version in each.versions} == {0}
+        later = await opened.engine.open(9).generate(PROMPTS[0], LONG)
+        assert set(later.versions) == {1}
+        for number, each in enumerate((began[0], later)):
+            expected, _ = logprobs(opened.model(number), [*PROMPTS[0], *each.token_ids])
+            cut = len(PROMPTS[0]) - 1
+            np.testing.assert_allclose(each.logprobs, expected[cut:], atol=1e-5, rtol=0)

@@ -35,16 +35,16 @@ _START_S = 900.0
 @cache
 def wide_model() -> Any:
     """Return a small model whose heads are wide enough for vLLM on a CPU."""
-    config = TinyModelConfig(hidden=64, layers=2, heads=2, context=256)
+    config = TinyModelConfig(hidden=64, layers=2, heads=2, context=1024)
     return build_tiny_model(config, models.tokenizer(), seed=5)
 
 
 @cache
-def vllm_server() -> tuple[str, str]:
+def vllm_server(adapter_rank: int = 0) -> tuple[str, str]:
     """Return address and folder of a vLLM that is started once and ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="turngym-vllm-"))
     save_model_dir(wide_model(), models.tokenizer(), folder / "model")
-    config = VllmEngineConfig(type="vllm", python=VLLM)
+    config = VllmEngineConfig(type="vllm", python=VLLM, adapter_rank=adapter_rank)
     port = free_port(0)
     context = wide_model().config.max_position_embeddings
     line, more = command(config, folder / "model", context=context, port=port, folder=folder)
@@ -65,7 +65,7 @@ def vllm_server() -> tuple[str, str]:
 @asynccontextmanager
 async def engine_on_vllm(**settings: Any) -> AsyncIterator[VllmEngine]:
     """Yield an engine of the wide model on vLLM."""
-    url, folder = await asyncio.to_thread(vllm_server)
+    url, folder = await asyncio.to_thread(vllm_server, settings.get("adapter_rank", 0))
     engine = engine_on([url], folder, model=wide_model(), **{"patience_s": 120.0, **settings})
     try:
         yield engine

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -14,13 +16,17 @@ import torch
 from helpers import models, servers
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
+from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.preflight import check
 from turngym.agents.serving.weights import WeightRoutes
+from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
+from turngym.trainers.settings.train import TrainConfig
+from turngym.trainers.update.lora import adapter_state, own_state
 
 PROMPTS = [[7, 3, 6, 12, 9], [5, 5, 8], [30, 31, 32, 33], [9] * 20]
 Open = Callable[..., Awaitable[VllmEngine]]
@@ -164,6 +170,28 @@ async def test_a_server_keeps_what_the_conversations_of_a_whole_batch_have_read(
     assert read < 80 * 3 * 3 + 60, "conversations were read again"  # the last token, and a probe
 
 
+async def test_a_connection_that_closes_under_a_request_takes_no_server_out(
+    served: tuple[str, LocalEngine], open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server closes idle connections, perhaps as the next request is on its way over one."""
+    engine = await open_engine([served[0]])
+    client = engine._fleet.members[0].replica._client
+    request, broken = client.request, [httpx.ReadError("")]
+
+    async def breaking(method: str, path: str, **options: Any) -> httpx.Response:
+        if path == "/inference/v1/generate" and broken:
+            raise broken.pop()
+        return await request(method, path, **options)
+
+    monkeypatch.setattr(client, "request", breaking)
+    assert (await engine.open(0).generate(PROMPTS[0], LONG)).token_ids
+    assert engine.metrics()["engine/retried_requests"] == 1
+    assert engine.metrics()["engine/serving"] == 1
+    broken += [httpx.ReadError(""), httpx.ReadError("")]
+    assert (await engine.open(0).generate(PROMPTS[0], LONG)).token_ids
+    assert engine.metrics()["engine/retried_requests"] == 3
+
+
 async def test_weights_of_another_run_are_not_taken_for_ones_own(
     served: tuple[str, LocalEngine], open_engine: Open
 ) -> None:
@@ -259,6 +287,46 @@ def test_vllm_is_started_as_training_needs_it(tmp_path: Path) -> None:
     assert "head_dtype" in line[line.index("--hf-overrides") + 1]
     assert "--no-enable-chunked-prefill" not in line
     assert "VLLM_CPU_KVCACHE_SPACE" not in more
+
+
+@pytest.mark.extra("peft")
+def test_adapters_are_handed_over_as_peft_reads_them(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    given = handover.Handover(
+        config(folder=str(tmp_path), adapter_rank=4), models.model(), models.tokenizer()
+    )
+    adapted = add_lora(copy.deepcopy(models.model()), 4, seed=1)
+    for name, weight in own_state(adapted).items():
+        weight.add_(0.1 * torch.sin(torch.arange(weight.numel()) * 7.0).view_as(weight))
+        assert "lora" in name
+    new = given.prepare(adapter_state(adapted), 1)
+    read = PeftModel.from_pretrained(copy.deepcopy(models.model()), new.adapters).eval()
+    with torch.no_grad():
+        logits = [model(torch.tensor([new.probe])).logits for model in (read, models.model())]
+    expected, plain = (each[0, -len(new.expected) :].log_softmax(-1).numpy() for each in logits)
+    np.testing.assert_allclose(new.expected, expected, atol=1e-5)
+    assert np.abs(new.expected - plain).max() > 0.01
+    zero = given.prepare(handover.zero_adapters(models.model(), 4), 2)
+    np.testing.assert_allclose(zero.expected, plain, atol=1e-5)
+    given.prepare(adapter_state(adapted), 3)
+    assert not Path(new.adapters).exists()
+    given.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_servers_take_adapters_of_the_model_alone(tmp_path: Path) -> None:
+    where: Any = {"context": 64, "port": 1, "folder": tmp_path}
+    line, more = command(config(adapter_rank=12), tmp_path, **where)
+    assert line[line.index("--max-lora-rank") + 1] == "16"
+    assert more["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    model = {"type": "pretrained", "path": "m", "lora_rank": 8}
+    settings: Any = ["demo", {"model": model}, "engine.type=vllm"]
+    load_config(TrainConfig, [*settings, "engine.adapter_rank=8"])
+    with pytest.raises(ConfigError, match=r"adapter_rank=4 .*got 8 and 1"):
+        load_config(TrainConfig, [*settings, "engine.adapter_rank=4"])
+    with pytest.raises(ConfigError, match="takes merged weights"):
+        load_config(TrainConfig, [*settings, "engine.adapter_rank=8", "engine.server=turngym"])
 
 
 def config(**settings: Any) -> VllmEngineConfig:

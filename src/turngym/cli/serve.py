@@ -102,6 +102,7 @@ def engine(
     context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    adapter_rank: Annotated[int, typer.Option(min=0, help="engine.adapter_rank of the run.")] = 0,
     only_print: Annotated[
         bool, typer.Option("--print", help="Print the line, run nothing.")
     ] = False,
@@ -115,6 +116,7 @@ def engine(
     from turngym.config import load_config
 
     settings = {"type": "vllm", "python": python, "gpus": gpus, "dtype": dtype}
+    settings["adapter_rank"] = adapter_rank
     config = load_config(VllmEngineConfig, [settings])
     folder = weights.resolve()
     if not folder.is_dir():

@@ -89,6 +89,10 @@ class VllmEngineConfig(StrictModel):
     folder: str = ""
     """Where weights are handed over: a folder that this program and all servers see. Empty for one
     in memory, where the servers are started here."""
+    adapter_rank: int = Field(default=0, ge=0, le=512)
+    """Give servers the adapters alone, of this ``model.lora_rank``, and not the weights with them
+    merged in. A request that runs then ends with the adapters that it began with
+    (``running="continue"``), or goes on as a new one."""
     running: Literal["continue", "reread", "abort"] = "reread"
     """What becomes of running requests at new weights: they go on with what the old ones read, they
     are read again, or they end and go on as new requests. Each token has its exact version."""
@@ -111,6 +115,8 @@ class VllmEngineConfig(StrictModel):
     def _has_a_folder(self) -> Self:
         if self.urls and not self.folder:
             raise ValueError("urls need a folder that the servers see, for weights: set folder")
+        if self.adapter_rank and self.server != "vllm":
+            raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("urls names a server twice")
         return self

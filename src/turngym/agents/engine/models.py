@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PREFIX = "package:"
 """Of the path of a model that comes inside a Python package."""
+LORA_SCALE = 2
+"""What the product of two adapters is multiplied with, whatever their rank."""
 
 
 def build_tiny_model(
@@ -189,7 +191,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> PreTrainedModel
     except ImportError as error:
         raise missing_extra("lora_rank > 0", "lora") from error
     config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=LORA_SCALE * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     with _seeded(seed):
         adapted: PreTrainedModel = get_peft_model(model, config)

@@ -85,6 +85,8 @@ class EngineTraits:
     """Each token carries the version of the very weights that sampled it."""
     images: bool = False
     """Prompts may hold images."""
+    takes_adapters: bool = False
+    """It is given the adapters alone, under the names that ``peft`` gives them on the disk."""
 
 
 class Session(Protocol):
@@ -159,7 +161,8 @@ class TrainableEngine(Engine, Protocol):
         engine of its own may be set to read it again, or to end requests early and go on anew.)
 
         Args:
-            weights: State dict of the whole model, adapters merged in; not used after the call.
+            weights: State dict of the whole model, adapters merged in, or of the adapters where it
+                takes them; not used after the call.
             version: Recorded with every token that these weights sample.
 
         Raises:

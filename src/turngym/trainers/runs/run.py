@@ -34,10 +34,11 @@ from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.lora import full_state
+from turngym.trainers.update.lora import adapter_state, full_state
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from turngym.trainers.distributed.group import Group
@@ -110,7 +111,11 @@ class Run:
     async def publish(self) -> None:
         """Give the engine the model's weights; the number of updates is their version."""
         trainer = self.imitator if self.learning is None else self.learning.learner
-        weights = full_state(self.model) if trainer is None else trainer.weights()
+        weights: Mapping[str, Tensor]
+        if self._engine.traits.takes_adapters:
+            weights = adapter_state(self.model)
+        else:
+            weights = full_state(self.model) if trainer is None else trainer.weights()
         await self._engine.publish(weights, self.state.step)
 
     async def validate(self, purpose: Literal["warm_start", "validation"], step: int) -> Evaluation:

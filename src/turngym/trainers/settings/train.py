@@ -14,6 +14,7 @@ from turngym.agents.engine.config import (
     EngineConfig,
     LocalEngineConfig,
     ModelConfig,
+    PretrainedModelConfig,
     TinyModelConfig,
     VllmEngineConfig,
 )
@@ -341,6 +342,20 @@ class TrainConfig(StrictModel):
                 f"algo.loss.old_policy={loss.old_policy!r} {what[loss.old_policy]}, which "
                 f"learner.dtype={learner!r} with engine.dtype={engine!r} makes as large as 0.3: "
                 "use 'proximal', with algo.loss.correction"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> Self:
+        rank = self.engine.adapter_rank if isinstance(self.engine, VllmEngineConfig) else 0
+        if not rank:
+            return self
+        own = self.model.lora_rank if isinstance(self.model, PretrainedModelConfig) else 0
+        if rank != own or self.learner.ranks > 1:
+            raise ValueError(
+                f"engine.adapter_rank={rank} gives servers adapters alone: wanted model.lora_rank="
+                f"{rank} and learner.ranks=1, got {own} and {self.learner.ranks}; 0 gives them "
+                "merged weights"
             )
         return self
 

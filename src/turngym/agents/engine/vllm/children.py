@@ -22,6 +22,8 @@ HOST = "127.0.0.1"
 _PLUGIN = Path(__file__).parent / "plugin"
 CPU_CACHE, CPU_CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE", "2"
 _GPUS = "CUDA_VISIBLE_DEVICES"
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes for the largest rank."""
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _LAST_CHARS = 2000
@@ -69,6 +71,10 @@ def command(
         most = 32
         line += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-seqs", str(most)]
         line += ["--max-num-batched-tokens", str(most * context)]
+    if config.adapter_rank:  # the old ones, the new ones, and ones in reserve
+        rank = min(size for size in _LORA_RANKS if size >= config.adapter_rank)
+        line += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2"]
+        line += ["--max-cpu-loras", "4"]
     environment = {
         "TURNGYM_WEIGHTS": str(folder),
         "PYTHONPATH": str(_PLUGIN),
@@ -78,6 +84,8 @@ def command(
         "HF_HUB_OFFLINE": "1",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",  # with 5 a request meets a connection that closes
     }
+    if config.adapter_rank:
+        environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if config.gpus:
         environment[_GPUS] = _visible(config.gpus_of(number))
     else:  # in GiB; else the CPU build wants nearly all of the memory, and fails

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -28,8 +29,8 @@ from turngym.agents.engine.protocol import (
 )
 from turngym.agents.engine.vllm.children import HOST, Child, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
-from turngym.agents.engine.vllm.replica import Replica, ReplicaError, Sampled
-from turngym.agents.engine.vllm.weights import Handover
+from turngym.agents.engine.vllm.replica import ConnectionLost, Replica, ReplicaError, Sampled
+from turngym.agents.engine.vllm.weights import Handover, zero_adapters
 from turngym.agents.policy import ContextOverflow
 from turngym.errors import ConfigError, PolicyFault
 from turngym.seeding import derive_seed
@@ -58,8 +59,6 @@ class VllmEngine:
         ConfigError: The folder for weights cannot be written, or a port is taken.
     """
 
-    traits = EngineTraits(deterministic=False, exact_versions=True)
-
     def __init__(
         self,
         config: VllmEngineConfig,
@@ -70,12 +69,18 @@ class VllmEngine:
         max_sessions: int,
     ) -> None:
         self.context = context
+        self.traits = EngineTraits(
+            deterministic=False, exact_versions=True, takes_adapters=config.adapter_rank > 0
+        )
         self.version = 0
         self.stats = EngineStats()
         self.free_sessions = self._max_sessions = max_sessions
         self.end_id = int(tokenizer.eos_token_id)
         self._handover = Handover(config, model, tokenizer)
-        self._initial: Mapping[str, Tensor] | None = dict(model.state_dict())
+        rank = config.adapter_rank
+        self._initial: Mapping[str, Tensor] | None = (
+            zero_adapters(model, rank) if rank else dict(model.state_dict())
+        )
         self._versions: dict[str, int] = {}
         self._label = ""
         self._requests: set[asyncio.Future[Generation]] = set()
@@ -114,11 +119,17 @@ class VllmEngine:
         self._seconds += time.monotonic() - began
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
+        """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on.
+
+        Raises:
+            PolicyFault: Servers have adapters: vLLM 0.32 ends when it does this beside sampling.
+        """
+        if self.traits.takes_adapters:
+            raise PolicyFault("engine.adapter_rank: servers with adapters score no sequences")
         await self._ready()
 
         async def one(ids: Sequence[int]) -> NDArray[np.float32]:
-            return await self._asked(None, lambda member: member.replica.score(ids))
+            return await self._asked(None, partial(_score, ids=ids))
 
         return list(await asyncio.gather(*(one(ids) for ids in sequences)))
 
@@ -217,7 +228,7 @@ class VllmEngine:
                 sampling,
                 seed=session.next_seed(),
                 end_id=self.end_id,
-                salt=member.serves.label,  # what older weights read is never taken for its own
+                weights=member.serves,
             )
             unknown = set(found.labels) - self._versions.keys()
             if unknown:
@@ -233,6 +244,7 @@ class VllmEngine:
     ) -> AnswerT:
         """Return what ``ask`` returns, from the first server that answers."""
         last: Exception | None = None
+        lost = set[Member]()
         for _ in range(_MOST_TRIES):
             member = await self._fleet.pick(None if session is None else session.member)
             if session is not None:
@@ -243,7 +255,10 @@ class VllmEngine:
             except ReplicaError as error:
                 last = error
                 self._retried += 1
-                self._fleet.suspect(member, error)
+                if isinstance(error, ConnectionLost) and member not in lost:
+                    lost.add(member)  # one that is gone refuses the next connection
+                else:
+                    self._fleet.suspect(member, error)
             finally:
                 member.in_flight -= 1
         raise PolicyFault(f"engine: no whole answer in {_MOST_TRIES} tries: {last}")
@@ -318,6 +333,11 @@ def build(
 ) -> VllmEngine:
     """Return ``context``'s engine for ``max_sessions``; the builder of ``VllmEngineConfig``."""
     return VllmEngine(config, model, tokenizer, context=context, max_sessions=max_sessions)
+
+
+async def _score(member: Member, ids: Sequence[int]) -> NDArray[np.float32]:
+    assert member.serves is not None
+    return await member.replica.score(ids, member.serves)
 
 
 def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list[Member]:

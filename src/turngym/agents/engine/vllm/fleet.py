@@ -24,8 +24,9 @@ from turngym.errors import EnginesLost, PolicyFault
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
-_SILENT_S = 30.0
-"""For a sign of life of a server that was up a moment ago."""
+_SILENT_S = 120.0
+"""For a sign of life of a server that was up a moment ago. On a machine with too much to do half a
+minute passes, and another start would take longer."""
 _LONGEST_WAIT_S = 40.0
 _RESTARTS_WITHIN_S = 600.0
 _CROWDED = 1.5

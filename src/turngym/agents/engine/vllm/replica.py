@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,10 @@ _MAX_SHOWN_CHARS = 300
 
 class ReplicaError(Exception):
     """A server did not answer as it should; another one may."""
+
+
+class ConnectionLost(ReplicaError):
+    """A connection broke under a request: the server is gone, or has just closed an idle one."""
 
 
 class RequestRefused(ReplicaError):
@@ -79,15 +84,22 @@ class Replica:
         self.model = "policy"
         self._timeout_s = config.request_timeout_s
         self._slots = asyncio.Semaphore(config.max_requests)
+        self._adapters: list[str] = []
         limits = self._httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
         self._client: httpx.AsyncClient = self._httpx.AsyncClient(
             base_url=self.url, limits=limits, timeout=None, trust_env=False
         )
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, *, seed: int, end_id: int, salt: str
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: int,
+        end_id: int,
+        weights: Publication,
     ) -> Sampled:
-        """Sample after ``prompt``.
+        """Sample after ``prompt`` with ``weights``, which it serves.
 
         Raises:
             ReplicaError: No whole answer came, or one that cannot be.
@@ -105,22 +117,27 @@ class Replica:
             params["seed"] = seed
         if sampling.stop:
             params["stop"] = list(sampling.stop)
-        body = {"sampling_params": params, "cache_salt": salt, "return_token_ids": True}
+        # What older weights read is never taken for its own.
+        body = {"sampling_params": params, "cache_salt": weights.label, "return_token_ids": True}
         async with self._slots:
-            answer = await self._generate(prompt, body)
+            answer = await self._generate(prompt, body, weights)
         if answer.get("prompt_token_ids") != list(prompt):
             raise ReplicaError(f"{self.url}: read other tokens than it was sent")
-        return self._sampled(answer, greedy=sampling.temperature == 0)
+        return self._sampled(answer, weights, greedy=sampling.temperature == 0)
 
-    async def score(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    async def score(self, ids: Sequence[int], weights: Publication) -> NDArray[np.float32]:
         """Return the log-probs of ``ids`` at temperature 1, shape [L - 1], from the second on.
+
+        Args:
+            ids: A sequence.
+            weights: What it serves.
 
         Raises:
             ReplicaError: No whole answer came.
             PolicyFault: The request itself is refused.
         """
         params = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        answer = await self._generate(ids, {"sampling_params": params})
+        answer = await self._generate(ids, {"sampling_params": params}, weights)
         try:
             rows = zip(ids[1:], answer["prompt_logprobs"][1:], strict=True)
             return np.array([row[str(token)]["logprob"] for token, row in rows], dtype=np.float32)
@@ -133,6 +150,9 @@ class Replica:
         Raises:
             ReplicaError: It did not take them.
         """
+        if new.adapters:
+            await self._load_adapters(new, running=running)
+            return
         mode = "abort" if running == "abort" else "keep"
         keeps = "false" if running == "continue" else "true"
         await self.post(f"/pause?mode={mode}&clear_cache={keeps}")
@@ -141,13 +161,40 @@ class Replica:
         await self.post("/finish_weight_update", {"weight_version": new.label})
         await self.post("/resume")
 
+    async def _load_adapters(self, new: Publication, *, running: str) -> None:
+        """Give it adapters under a name of their own.
+
+        A running request keeps the ones that it names; it ends here, so that the rest is asked for
+        with the new ones, or goes on with the old ones to its end.
+        """
+        # What an earlier try loaded, and what no request names any more.
+        for old in {new.label, *self._adapters[:-1]}:
+            with suppress(ReplicaError):
+                await self.post("/v1/unload_lora_adapter", {"lora_name": old})
+        self._adapters = [*self._adapters[-1:], new.label]
+        asked = {"lora_name": new.label, "lora_path": new.adapters}
+        await self.post("/v1/load_lora_adapter", asked)
+        if running != "continue":
+            await self.post("/abort_requests", {})
+
     async def gap(self, new: Publication) -> float:
         """Return the mean difference between its log-probs and those of the weights it was given.
 
         Raises:
             ReplicaError: No whole answer came.
         """
-        return float(np.abs(await self.score(new.probe) - new.expected).mean())
+        if not new.adapters:
+            return float(np.abs(await self.score(new.probe, new) - new.expected).mean())
+        # vLLM 0.32 ends when it scores a prompt with adapters beside others that sample.
+        first = len(new.probe) - len(new.expected) + 1
+        asked = (self._one_token(new.probe[: first + k], new) for k in range(len(new.expected)))
+        found = zip(new.expected, await asyncio.gather(*asked), strict=True)
+        return float(np.mean([abs(row[token] - logprob) for row, (token, logprob) in found]))
+
+    async def _one_token(self, ids: Sequence[int], weights: Publication) -> tuple[int, float]:
+        sampling = Sampling(max_new_tokens=1)
+        found = await self.generate(ids, sampling, seed=len(ids), end_id=ids[0], weights=weights)
+        return found.token_ids[0], found.logprobs[0]
 
     async def describe(self) -> Facts:
         """Return what the server is; requests name its model from now on.
@@ -184,8 +231,11 @@ class Replica:
         """Close the connections."""
         await self._client.aclose()
 
-    async def _generate(self, ids: Sequence[int], more: Mapping[str, Any]) -> dict[str, Any]:
-        body = {"model": self.model, "token_ids": list(ids), **more}
+    async def _generate(
+        self, ids: Sequence[int], more: Mapping[str, Any], weights: Publication
+    ) -> dict[str, Any]:
+        model = weights.label if weights.adapters else self.model
+        body = {"model": model, "token_ids": list(ids), **more}
         try:
             return await self._send("POST", "/inference/v1/generate", body, self._timeout_s)
         except RequestRefused as error:
@@ -201,18 +251,20 @@ class Replica:
                     asked = response.headers.get("retry-after", "")
                     await asyncio.sleep(min(float(asked or _BUSY_S), _LONGEST_BUSY_S))
                     response = await self._client.request(method, path, json=body)
-            answer = response.json()
+            is_json = "json" in response.headers.get("content-type", "")  # of adapters it is text
+            answer = response.json() if is_json else {"message": response.text}
         except TimeoutError as error:
             raise ReplicaError(f"{self.url}{path}: no answer in {timeout_s:g} s") from error
         except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError) as error:
-            what = str(error) or type(error).__name__
-            raise ReplicaError(f"{self.url}{path}: {what}") from error
+            what = f"{self.url}{path}: {str(error) or type(error).__name__}"
+            broke = isinstance(error, (self._httpx.ReadError, self._httpx.RemoteProtocolError))
+            raise (ConnectionLost if broke else ReplicaError)(what) from error
         if response.status_code == 200 and isinstance(answer, dict):
             return answer
         text = f"{self.url}{path}: {response.status_code}: {_message(answer)}"
         raise (RequestRefused if response.status_code in (400, 413, 422) else ReplicaError)(text)
 
-    def _sampled(self, answer: Mapping[str, Any], *, greedy: bool) -> Sampled:
+    def _sampled(self, answer: Mapping[str, Any], weights: Publication, *, greedy: bool) -> Sampled:
         try:
             [choice] = answer["choices"]
             ids = tuple(choice["token_ids"])
@@ -223,6 +275,8 @@ class Replica:
             logprobs = tuple(0.0 if greedy else min(0.0, float(row["logprob"])) for row in rows)
             spans = choice.get("weight_versions") or []
             labels = tuple(s["version"] for s in spans for _ in range(s["start"], s["end"]))
+            if weights.adapters:  # its spans speak of the weights below them
+                labels = (weights.label,) * len(ids)
             if len(labels) != len(ids):
                 raise ValueError("it does not say which weights sampled (vLLM 0.32 does)")
             finish = _FINISH[choice["finish_reason"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import secrets
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from turngym.agents.engine.config import VllmEngineConfig
-from turngym.agents.engine.models import save_model_dir
+from turngym.agents.engine.models import LORA_SCALE, save_model_dir
 from turngym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
 _KEPT = 2
 """Newest publications that stay: a server may still be reading the one before."""
-_PROBE_TOKENS = 48
+_PROBE_TOKENS, _BEGINNINGS = 48, 8
 _SHARED_MEMORY = Path("/dev/shm")
 _PREFIX, _LOCK = "turngym-weights-", "lock"
+_ADAPTED, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+"""How ``peft`` names adapters on the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +43,12 @@ class Publication:
     version: int
     file: str
     """Below the folder."""
+    adapters: str = ""
+    """The folder of ``file`` where it holds adapters alone; else empty."""
     probe: tuple[int, ...]
     expected: NDArray[np.float32]
-    """Log-probs of the probe's tokens under these weights, from the second on."""
+    """Log-probs of the probe's tokens under these weights, from the second on, [P - 1]; of adapters
+    those of every token after each of the longest beginnings of the probe, [K, V]."""
 
 
 class Handover:
@@ -76,6 +82,8 @@ class Handover:
         own = [name for name, _ in self._shape.named_parameters()]
         kept = self._shape.state_dict().keys()
         self._names = [*own, *(n for n, _ in self._shape.named_buffers() if n in kept)]
+        state = model.state_dict()
+        self._base = {n: state[n] for n in self._names} if config.adapter_rank else None
         self._buffers = {name: value.clone() for name, value in model.named_buffers()}
         rng = np.random.default_rng(len(tokenizer))
         count = min(_PROBE_TOKENS, model.config.max_position_embeddings - 1)
@@ -106,42 +114,96 @@ class Handover:
 
         self._count += 1
         label = f"{self._run}.{self._count}"
-        file = self.folder / f"weights-{label}.safetensors"
-        weights = {name: weights[name].detach() for name in self._names}
+        if self._base is None:
+            weights = {name: weights[name].detach() for name in self._names}
+            file, scored, adapters = self.folder / f"weights-{label}.safetensors", weights, ""
+        else:
+            folder = self.folder / f"adapters-{label}"
+            _describe_adapters(weights, folder)
+            file, adapters = folder / "adapter_model.safetensors", str(folder.resolve())
+            scored = _merged(self._base, weights)
         written = {n: value.to("cpu", self._dtype).contiguous() for n, value in weights.items()}
         save_file(written, str(file))
         self._files.append(file)
         self.bytes_written += file.stat().st_size
         for old in self._files[:-_KEPT]:
-            old.unlink(missing_ok=True)
+            _remove(old)
         del self._files[:-_KEPT]
         return Publication(
             label=label,
             version=version,
             file=file.name,
+            adapters=adapters,
             probe=self._probe,
-            expected=self._score(weights, self._probe),
+            expected=self._score(scored, self._probe),
         )
 
     def _score(self, weights: Mapping[str, Tensor], ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the log-probs of ``ids`` [L - 1] under ``weights``, without a copy of them."""
+        """Return what is expected of ``ids`` under ``weights``, without a copy of them."""
         device = next(iter(weights.values())).device
         state = {**{n: b.to(device) for n, b in self._buffers.items()}, **weights}
         tokens = torch.tensor([ids], device=device)
         with torch.inference_mode():
             found = torch.func.functional_call(self._shape, state, (tokens,))
-            logprobs = found.logits[0, :-1].float().log_softmax(-1)
-            chosen: Tensor = logprobs.gather(-1, tokens[0, 1:, None])[:, 0]
+            logprobs: Tensor = found.logits[0].float().log_softmax(-1)
+            if self._base is not None:
+                return logprobs[-_BEGINNINGS:].cpu().numpy()
+            chosen: Tensor = logprobs[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
         return chosen.cpu().numpy()
 
     def close(self) -> None:
         """Remove what was written."""
         with suppress(OSError):
             for file in (*self._files, self.folder / f"seen-{self._run}"):
-                file.unlink(missing_ok=True)
+                _remove(file)
             shutil.rmtree(self.folder if self._lock else self.model_folder, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
+
+
+def zero_adapters(model: PreTrainedModel, rank: int) -> dict[str, Tensor]:
+    """Return adapters that change nothing."""
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head"):
+            found[f"{_ADAPTED}{name}{_A}"] = torch.zeros(rank, module.in_features)
+            found[f"{_ADAPTED}{name}{_B}"] = torch.zeros(module.out_features, rank)
+    return found
+
+
+def _describe_adapters(weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Make the folder of adapters that are not written yet."""
+    ranks = [value.shape[0] for name, value in weights.items() if name.endswith(_A)]
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": ranks[0],
+        "lora_alpha": LORA_SCALE * ranks[0],
+        "target_modules": sorted({name.split(".")[-3] for name in weights}),
+        "base_model_name_or_path": "",
+        "bias": "none",
+    }
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _merged(base: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model that has these adapters, where the adapters are."""
+    device = next(iter(weights.values())).device
+    merged = {name: value.to(device) for name, value in base.items()}
+    for name, down in weights.items():
+        if name.endswith(_A):
+            module = name.removeprefix(_ADAPTED).removesuffix(_A)
+            delta = LORA_SCALE * weights[name.removesuffix(_A) + _B] @ down
+            merged[f"{module}.weight"] = merged[f"{module}.weight"] + delta.detach()
+    return merged
+
+
+def _remove(file: Path) -> None:
+    """Remove a file, and the folder of adapters that it is in."""
+    file.unlink(missing_ok=True)
+    if file.parent.name.startswith("adapters-"):
+        shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _temporary_folder() -> tuple[Path, TextIO]:
