@@ -267,10 +267,11 @@ def _believing(base: type) -> type:
         from turngym.environments.swe.patches import collect_patch
         from turngym.environments.swe.test_runner import project_runner
 
-        patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
-        runner = await project_runner(self.host, self._project, packages_folder())
-        ids = [*self.record.fail_to_pass, *self._file.pass_to_pass(self.record)]
-        run = await runner.run({**self._broken, **patch.files}, ids, timeout_s=60.0)
+        bug = self.problem
+        patch = collect_patch(await self.changed_files(), bug.base, bug.project.layout)
+        runner = await project_runner(self.host, bug.project, packages_folder())
+        ids = [*bug.record.fail_to_pass, *bug.file.pass_to_pass(bug.record)]
+        run = await runner.run({**bug.broken, **patch.files}, ids, timeout_s=60.0)
         self._score = float(run.passed(ids))
         return Outcome(text="judged.", reward=self._score)
 

@@ -301,7 +301,7 @@ def _episodes(repeats: int, clock: Clock) -> Record:
         for number, env in enumerate(envs):
             env.reset(options={"task": env.task("train", repeat * EPISODES + number)})
         resets.append(clock() - started)
-        backend: Any = envs[0].backend(envs[0].state.source)
+        backend: Any = envs[0].backend
         backend.forget()  # what the reset proved about a question shall not help
         rates.append(_turns_per_second(envs, clock))
         rollout_rates.append(_rollout_turns_per_second(repeat, clock))

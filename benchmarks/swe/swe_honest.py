@@ -58,7 +58,7 @@ async def play(arguments: argparse.Namespace) -> Counter[str]:
         what = "forged" if verdict.is_forged else what
         total[what] += 1
         if what != "resolved":
-            print(f"{record.id}: {what}: {verdict.problem} {verdict.failures[:3]}", flush=True)
+            print(f"{record.id}: {what}: {verdict.evidence} {verdict.failures[:3]}", flush=True)
 
     try:
         for number in range(arguments.runs):

@@ -159,10 +159,10 @@ async def test_hidden_tests_are_not_in_the_workspace_and_nothing_holds_the_repai
     try:
         for index in range(3):
             await env.reset(seed=0, options={"task": f"bugs-sample/train/{index}"})
-            for name in env.record.hidden:
+            for name in env.problem.record.hidden:
                 assert "No file holds" in (await env.step(f"search def {name}("))[0]["text"]
-            path = next(iter(env._broken))
-            wanted = env._project.files[path]
+            path = next(iter(env.problem.broken))
+            wanted = env.problem.project.files[path]
             elsewhere = await env.sandbox.exec(
                 "find / -name '*.py' -newermt 2019-01-01 -size -40k -not -path '/proc/*' "
                 f"-path '*{path}' 2>/dev/null",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from turngym.environments.swe.env import InstanceEnv
 from turngym.environments.swe.formats import Instance, as_instance
-from turngym.environments.swe.instances import InstanceEnv
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.patches import diff_text
 from turngym.environments.swe.records import broken_files
@@ -31,7 +31,7 @@ def test_a_file_that_holds_no_playable_instance_is_told_why(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         InstanceEnv(instances=str(path))
     path.write_text("\n")
-    with pytest.raises(ConfigError, match="holds none"):
+    with pytest.raises(ConfigError, match="holds no task"):
         InstanceEnv(instances=str(path))
     path.write_text(json.dumps(instance().to_json()) + "\n")
     with pytest.raises(ConfigError, match="names no image"):

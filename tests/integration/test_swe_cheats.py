@@ -87,11 +87,10 @@ async def sample_script(env: SweEnv, task: str, cheat: str) -> str:
 
 def known_tests(env: SweEnv) -> str:
     """Return the names of the tests that the workspace holds."""
-    assert env._project is not None
     found = [
         name
-        for path, data in env._base.items()
-        if env._project.layout.is_test(path)
+        for path, data in env.problem.base.items()
+        if env.problem.project.layout.is_test(path)
         for name in re.findall(r"def (test\w*)", data.decode("utf-8", "replace"))
     ]
     return " ".join(found)
@@ -118,7 +117,7 @@ async def score_elsewhere(cheat: str, project: str) -> float:
     """Play a cheat on the first task of a shipped project; return the reward."""
     env = SweEnv(project=project, reward="partial")
     try:
-        split = "train" if env._set.count("train") else "test"
+        split = "train" if env.count("train") else "test"
         await env.reset(seed=0, options={"task": f"{env.name}/{split}/0"})
         script = repository_script(RECIPES[cheat], *places_of(env), known_tests(env))
         await env.step(env.say("bash", command=script))
@@ -131,8 +130,7 @@ async def score_elsewhere(cheat: str, project: str) -> float:
 
 def places_of(env: SweEnv) -> tuple[str, str]:
     """Return the file that is broken, and where the tests are."""
-    assert env._project is not None
-    return next(iter(env._broken)), env._project.layout.tests[0]
+    return next(iter(env.problem.broken)), env.problem.project.layout.tests[0]
 
 
 async def test_there_are_at_least_forty_and_honest_work_is_not_taken_for_one(host):
@@ -158,7 +156,7 @@ async def test_results_that_are_forged_in_the_process_of_the_tests_are_found_out
         script = await sample_script(env, tasks()[0], cheat)
         assert await submitted(env, tasks()[0], script) == 0.0
         assert env.judge_result is not None
-        assert env.judge_result.is_forged or env.judge_result.problem
+        assert env.judge_result.is_forged or env.judge_result.evidence
     finally:
         await env.close()
 
@@ -202,7 +200,7 @@ async def test_walking_slowly_into_the_time_limit_scores_nothing(host):
         packages=packages_folder(), timeout_s=3.0,
     )  # fmt: skip
     assert (verdict.is_resolved, verdict.fixed) == (False, 0.0)
-    assert "slow" in verdict.problem
+    assert "slow" in verdict.evidence
 
 
 async def test_a_giant_file_is_left_out_with_a_word_and_honest_work_beside_it_counts(host):

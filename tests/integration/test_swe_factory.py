@@ -96,7 +96,7 @@ async def test_tasks_are_made_and_a_run_goes_on_where_it_was(tmp_path):
     env = SweEnv(tasks=str(tmp_path / "out"))
     try:
         for record in range(1, 2):
-            split = "train" if env._set.count("train") else "test"
+            split = "train" if env.count("train") else "test"
             await env.reset(seed=record, options={"split": split})
             while (action := env.expert_action()) != env.say("submit"):
                 await env.step(action)
@@ -131,7 +131,7 @@ async def test_what_was_mended_between_releases_is_a_task(tmp_path):
     }
     env = SweEnv(tasks=str(tmp_path / "out"))
     try:
-        split = "train" if env._set.count("train") else "test"
+        split = "train" if env.count("train") else "test"
         await env.reset(seed=0, options={"split": split})
         while (action := env.expert_action()) != env.say("submit"):
             await env.step(action)

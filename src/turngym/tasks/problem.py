@@ -251,6 +251,13 @@ class PageProblem(Problem[PageWorld]):
         return repr([self.prompt, self.pages, self.start])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerWorld:
+    """What the judge of a question sees."""
+
+    answer: str | None = None
+
+
 class AnswerProblem(Problem[World]):
     """A question; its scripts are one answer."""
 

@@ -1,6 +1,6 @@
 """The environment that all search tasks share: look for documents, read them, answer.
 
-A subclass says where questions come from and what is searched (``question_of`` and ``backend``).
+A subclass says what is searched (``backend``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypedDict
 
+from turngym.coroutines import finished
 from turngym.environments.core.actions import (
     Action,
     ActionStyle,
@@ -18,6 +19,7 @@ from turngym.environments.core.actions import (
     in_style,
 )
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
+from turngym.environments.core.tasks import TaskSetEnv
 from turngym.environments.search.backends.base import MAX_RESULTS, SearchBackend
 from turngym.environments.search.documents import (
     Document,
@@ -27,10 +29,12 @@ from turngym.environments.search.documents import (
     snippet,
     terms,
 )
-from turngym.environments.search.questions import Question
+from turngym.environments.search.questions import Lookup, Question
 from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import Task
-from turngym.tasks.scorers.answers import UNKNOWN, exact_match, token_f1
+from turngym.tasks.problem import AnswerWorld, judge
+from turngym.tasks.scorers.answers import UNKNOWN
+from turngym.tasks.sets import TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +68,6 @@ class SearchState:
     """One episode so far. Immutable, so that a snapshot of it is itself."""
 
     question: Question
-    source: Any = None
-    """What ``backend`` needs to find the corpus again; picklable."""
     hits: tuple[tuple[str, str], ...] = ()
     """Id and title of the latest results, in order."""
     seen: tuple[tuple[str, str], ...] = ()
@@ -78,6 +80,8 @@ class SearchState:
     opened_words: int = 0
     given: str | None = None
     """The answer."""
+    score: float = 0.0
+    """Of the answer."""
 
 
 COMMANDS = Commands(
@@ -141,10 +145,11 @@ class SearchOptions(TypedDict, total=False):
     render_mode: str | None
 
 
-class SearchEnv(TurnEnv):
+class SearchEnv(TaskSetEnv, TurnEnv):
     """Answer a question by searching and reading.
 
     Args:
+        tasks: The questions.
         limits: Budgets, and how results are shown.
         reward: ``"exact"`` for normalised exact match, ``"f1"`` for token F1.
         action_style: ``"commands"`` for actions in words, ``"tools"`` for JSON tool calls.
@@ -168,6 +173,7 @@ class SearchEnv(TurnEnv):
     def __init__(
         self,
         *,
+        tasks: TaskSet[Question],
         limits: Limits | None = None,
         reward: Reward = "exact",
         action_style: ActionStyle = "commands",
@@ -176,6 +182,7 @@ class SearchEnv(TurnEnv):
         super().__init__(render_mode=render_mode)
         if reward not in ("exact", "f1"):
             raise unknown_name("reward", reward, ("exact", "f1"))
+        self.tasks, self.name = tasks, tasks.name
         self.limits = limits or Limits()
         self.rules = (
             f"{self.rules} You can search {self.limits.max_searches} times and read "
@@ -184,21 +191,22 @@ class SearchEnv(TurnEnv):
         self._reward = reward
         self.action_format = in_style(action_style, COMMANDS, search_tools())
 
-    # What a subclass gives.
-
+    @property
     @abstractmethod
-    def question_of(self, task: Task) -> tuple[Question, Any]:
-        """Return the question of ``task`` and what ``backend`` needs to find its corpus."""
-
-    @abstractmethod
-    def backend(self, source: Any) -> SearchBackend:
-        """Return what is searched."""
+    def backend(self) -> SearchBackend:
+        """What is searched for the question of the running episode."""
 
     # One episode.
 
+    @property
+    def problem(self) -> Question:
+        """The question of the running episode."""
+        return self.state.question
+
     def begin(self, task: Task) -> Outcome:
-        question, source = self.question_of(task)
-        self.state = SearchState(question=question, source=source, names=question.mentions)
+        self._new_script()
+        question = self.tasks.problem(task)
+        self.state = SearchState(question=question, names=question.mentions)
         info = {"ground_truth": question.answers[0], **self._usage()}
         return Outcome(text=self._asked(), info=info)
 
@@ -217,8 +225,7 @@ class SearchEnv(TurnEnv):
 
     def score(self) -> float:
         """Return 1 when the answer given is right, letter case and articles aside."""
-        given = self.state.given
-        return 0.0 if given is None else exact_match(given, self.state.question.answers)
+        return self.state.score
 
     def answer(self, ground_truth: str) -> str:
         return self.say("answer", text=ground_truth)
@@ -228,7 +235,7 @@ class SearchEnv(TurnEnv):
 
     def instance_key(self) -> str:
         """Return what makes the problem this one."""
-        return self.state.question.key
+        return self.state.question.content
 
     def legal_actions(self) -> list[str]:
         """Return a menu: open the results, search for or answer with the names in view.
@@ -247,8 +254,9 @@ class SearchEnv(TurnEnv):
         s = self.state
         hits, seen = " ".join(one for one, _ in s.hits), " ".join(sorted({i for i, _ in s.seen}))
         return (
-            f"{s.question.key} | hits {hits} | seen {seen} | read {' '.join(sorted(s.opened))} | "
-            f"names {' '.join(s.names)} | {s.searches} searches {s.opened_words} words {s.given}"
+            f"{s.question.content} | hits {hits} | seen {seen} | "
+            f"read {' '.join(sorted(s.opened))} | names {' '.join(s.names)} | "
+            f"{s.searches} searches {s.opened_words} words {s.given}"
         )
 
     def potential(self) -> float | None:
@@ -264,15 +272,17 @@ class SearchEnv(TurnEnv):
         return 1.0 - 0.05 * (1 + sum(turns))
 
     def expert_action(self) -> str:
-        """Return the next step of the question's plan.
+        """Return the next step of the question's plan, or of what ``follow`` was given.
 
         Raises:
             ConfigError: The question has none.
         """
         s = self.state
-        if not s.question.plan:
+        if self._script is None and not s.question.plan:
             raise ConfigError(f"{self.name}: this question has no plan, so there is no expert")
-        for step in s.question.plan:
+        for step in self._script or s.question.expert():
+            if not isinstance(step, Lookup):
+                return self.say("answer", text=str(step))
             if self._has_read(step.doc):
                 continue
             for number, (doc, _) in enumerate(s.hits):
@@ -280,7 +290,7 @@ class SearchEnv(TurnEnv):
                     return self.say("open", doc=self._reference(number))
             if s.searches < self.limits.max_searches:
                 return self.say("search", query=step.query)
-        return self.say("answer", text=s.question.answers[0])
+        return self.say("answer", text=UNKNOWN)
 
     def get_state(self) -> SearchState:
         """Return the state, which never changes."""
@@ -305,7 +315,7 @@ class SearchEnv(TurnEnv):
             return self._refused("The query holds no word.")
         if s.searches >= self.limits.max_searches:
             return self._refused(f"All {self.limits.max_searches} searches are spent.")
-        found = self.backend(s.source).search(query, k or self.limits.results)
+        found = self.backend.search(query, k or self.limits.results)
         hits = tuple((hit.id, hit.title) for hit in found)
         self.state = replace(
             s,
@@ -363,15 +373,13 @@ class SearchEnv(TurnEnv):
         return Outcome(text="\n".join(f"... {place} ..." for place in places))
 
     def _do_answer(self, text: str) -> Outcome:
-        given, question = text[:_MAX_ANSWER_CHARS], self.state.question
-        self.state = replace(self.state, given=given, hits=(), names=())
-        exact, f1 = exact_match(given, question.answers), token_f1(given, question.answers)
-        return Outcome(
-            text="right." if exact else "wrong.",
-            reward=exact if self._reward == "exact" else f1,
-            terminated=True,
-            info={"exact_match": exact, "f1": f1},
-        )
+        given = text[:_MAX_ANSWER_CHARS]
+        world = AnswerWorld(answer=given)
+        result = finished(judge(self.state.question, world, self._task_id))
+        self.state = replace(self.state, given=given, score=result.score, hits=(), names=())
+        reward = result.score if self._reward == "exact" else result.parts["f1"]
+        text = "right." if result.score else "wrong."
+        return Outcome(text=text, reward=reward, terminated=True, info=result.parts)
 
     # Helpers.
 
@@ -388,7 +396,7 @@ class SearchEnv(TurnEnv):
             chosen = next((i for i, name in s.seen if low in (i.casefold(), name.casefold())), None)
         if chosen is None:
             return None, f"There is no result {wanted[:80]!r}; only results can be opened."
-        document = self.backend(s.source).get(chosen)
+        document = self.backend.get(chosen)
         if document is None:
             return None, f"{wanted[:80]!r} cannot be read."
         return document, ""

@@ -28,6 +28,7 @@ from turngym.environments.search.questions import (
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 from turngym.tasks.base import SPLITS, Split, Task, procedural_task
+from turngym.tasks.sets import ListedSet, TaskSet
 
 _MAX_COMPARED = 4
 """Dependencies that an expert may have to open."""
@@ -202,8 +203,6 @@ class CorpusEnv(SearchEnv):
         options: As ``SearchEnv``.
     """
 
-    name = "corpus"
-
     def __init__(
         self,
         *,
@@ -213,90 +212,95 @@ class CorpusEnv(SearchEnv):
         limits: Mapping[str, int] | Limits | None = None,
         **options: Unpack[SearchOptions],
     ) -> None:
-        super().__init__(limits=_limits(limits), **options)
+        found, place = _limits(limits), index or _SAMPLE
         self.blocks = is_live = isinstance(engine, Mapping)
         if is_live and (index is not None or questions is None):
             raise ConfigError("search/corpus: a live engine needs 'questions' and no 'index'")
-        self._place = index or _SAMPLE
         if isinstance(engine, Mapping):
             self._backend: SearchBackend = live_backend(engine)
-            self._place = str(engine.get("url"))
+            place = str(engine.get("url"))
         else:
-            self._backend = _local_backend(self._place, engine)
-        self._questions = None if questions is None else _by_split(questions)
-        self._asked_before: dict[Split, list[Question]] = {split: [] for split in SPLITS}
-        """Questions of the first tasks of each split, all different."""
-        self._is_empty: dict[Split, bool] = dict.fromkeys(SPLITS, False)
-        if self._questions is None and not len(_graph(self._place)):
+            self._backend = _local_backend(place, engine)
+        if questions is None and not len(_graph(place)):
             raise ConfigError(
                 f"search/corpus: index {index} is not of packages, so no questions can be made "
                 "from it; name a file with 'questions'"
             )
-        key = f"{self._place} {questions}" if questions or index else ""
-        self.name = f"corpus-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if key else "corpus"
+        key = f"{place} {questions}" if questions or index else ""
+        name = f"corpus-{hashlib.sha256(key.encode()).hexdigest()[:8]}" if key else "corpus"
+        tasks: TaskSet[Question]
+        if questions is None:
+            tasks = PackageTasks(name, _graph(place), self._backend, found)
+        else:
+            tasks = _questions(name, questions)
+        super().__init__(tasks=tasks, limits=found, **options)
 
-    def task(self, split: Split, index: int) -> Task:
-        """Return question number ``index`` of ``split``.
-
-        Raises:
-            ConfigError: The file has fewer.
-        """
-        if self._questions is not None and not 0 <= index < len(self._questions[split]):
-            raise ConfigError(
-                f"task {self.name}/{split}/{index}: there are {len(self._questions[split])} "
-                f"questions of split {split!r}"
-            )
-        return procedural_task(self.name, split, index)
-
-    def find_task(self, task_id: str) -> Task:
-        task = super().find_task(task_id)
-        return self.task(task.split, int(task_id.rpartition("/")[2]))
-
-    def question_of(self, task: Task) -> tuple[Question, None]:
-        if self._questions is not None:
-            return self._questions[task.split][int(task.id.rpartition("/")[2])], None
-        number = int(task.id.rpartition("/")[2])
-        asked = self._asked_before[task.split]
-        while len(asked) <= number % _DISTINCT and not self._is_empty[task.split]:
-            earlier = procedural_task(self.name, task.split, len(asked))
-            found = self._new_question(earlier, {one.text for one in asked})
-            self._is_empty[task.split] = found is None
-            asked += [] if found is None else [found]
-        if not asked:
-            raise ConfigError(
-                f"search/corpus: no question in {_MAX_SAMPLES} samples; the index holds "
-                f"{len(_graph(self._place))} packages, which are too few"
-            )
-        return asked[number % _DISTINCT % len(asked)], None
-
-    def _new_question(self, task: Task, asked: set[str]) -> Question | None:
-        """Return a question of the task's split that is not among those ``asked``."""
-        return sample_package_question(
-            _graph(self._place),
-            self._backend,
-            Random(derive_seed(task.seed, "question")),
-            k=self.limits.results,
-            snippet_words=self.limits.snippet_words,
-            accept=lambda one: one.split == task.split and one.text not in asked,
-            tries=_MAX_SAMPLES,
-        )
-
-    def backend(self, source: None) -> SearchBackend:
-        """Return the engine, which all environments over one index share."""
+    @property
+    def backend(self) -> SearchBackend:
+        """The engine, which all environments over one index share."""
         return self._backend
 
     def close(self) -> None:
         if isinstance(self._backend, HttpBackend):
             self._backend.close()
 
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        if self._questions is None or options.get("task") is not None:
-            return super()._choose_task(options)
-        split: Split = options.get("split", "train")
-        number = len(self._questions.get(split, ()))
-        if set(options) <= {"split", "task"} and number:
-            return self.task(split, int(self.np_random.integers(number)))
-        return super()._choose_task(options)
+
+class PackageTasks(TaskSet[Question]):
+    """Questions about the packages of an index, without end.
+
+    Args:
+        name: First part of the ids.
+        graph: What they are about.
+        backend: The same packages, to be searched.
+        limits: Of those who search.
+    """
+
+    def __init__(
+        self, name: str, graph: PackageGraph, backend: SearchBackend, limits: Limits
+    ) -> None:
+        super().__init__(name)
+        self._graph, self._backend, self._limits = graph, backend, limits
+        self._asked: dict[Split, list[Question]] = {split: [] for split in SPLITS}
+        """Questions of the first tasks of each split, all different."""
+        self._is_empty: dict[Split, bool] = dict.fromkeys(SPLITS, False)
+
+    def count(self, split: Split) -> None:
+        """Return None: there is no end of them."""
+
+    def problem(self, task: Task) -> Question:
+        """Return a question that the first tasks of the split have only once.
+
+        Raises:
+            ConfigError: The index gives none.
+        """
+        number, asked = int(task.id.rpartition("/")[2]), self._asked[task.split]
+        while len(asked) <= number % _DISTINCT and not self._is_empty[task.split]:
+            earlier = procedural_task(self.name, task.split, len(asked))
+            found = self._new(earlier, {one.text for one in asked})
+            self._is_empty[task.split] = found is None
+            asked += [] if found is None else [found]
+        if not asked:
+            raise ConfigError(
+                f"search/corpus: no question in {_MAX_SAMPLES} samples; the index holds "
+                f"{len(self._graph)} packages, which are too few"
+            )
+        return asked[number % _DISTINCT % len(asked)]
+
+    def _new(self, task: Task, asked: set[str]) -> Question | None:
+        """Return a question of the task's split that is not among those ``asked``."""
+        return sample_package_question(
+            self._graph, self._backend, Random(derive_seed(task.seed, "question")),
+            k=self._limits.results, snippet_words=self._limits.snippet_words,
+            accept=lambda one: self.split(one) == task.split and one.text not in asked,
+            tries=_MAX_SAMPLES,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _questions(name: str, path: str) -> ListedSet[Question]:
+    found = {str(n): one for n, one in enumerate(read_questions(Path(path).expanduser()), start=1)}
+    splits = {id: one.split for id, one in found.items()}
+    return ListedSet(name, found.items(), where=f"questions {path}", splits=splits)
 
 
 def _limits(limits: Mapping[str, int] | Limits | None) -> Limits:
@@ -328,11 +332,3 @@ def _graph(place: str) -> PackageGraph:
     if not database.is_file():
         return PackageGraph(())
     return PackageGraph(document for _, document in documents_of(database))
-
-
-@lru_cache(maxsize=8)
-def _by_split(path: str) -> dict[Split, list[Question]]:
-    found: dict[Split, list[Question]] = {"train": [], "test": []}
-    for question in read_questions(Path(path).expanduser()):
-        found[question.split].append(question)
-    return found

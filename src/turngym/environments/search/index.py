@@ -12,13 +12,12 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from turngym.environments.search.backends.base import SearchBackend
-from turngym.environments.search.backends.hybrid import HybridBackend
+from turngym.environments.search.backends.base import MAX_RESULTS, SearchBackend
 from turngym.environments.search.backends.sqlite import (
     DOCUMENTS_SCHEMA,
     FTS_SCHEMA,
@@ -27,7 +26,7 @@ from turngym.environments.search.backends.sqlite import (
     need_fts5,
 )
 from turngym.environments.search.corpus import START, Position, Record, Source
-from turngym.environments.search.documents import Document
+from turngym.environments.search.documents import Document, Hit
 from turngym.errors import ConfigError, unknown_name
 
 FORMAT, VERSION = "turngym.corpus", 1
@@ -351,3 +350,46 @@ def _finish(folder: Path, source: Source, engines: Sequence[str], progress: _Pro
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+_RANK_OFFSET = 60
+_DEPTH = 3
+"""Results asked of each engine, as a multiple of what is wanted."""
+
+
+class HybridBackend:
+    """Ranks documents by ``sum over engines of 1 / (60 + rank)``, rank counted from 1.
+
+    Args:
+        backends: Engines over the same documents, one or more.
+
+    Source:
+        Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet and individual rank
+        learning methods", equation 1.
+    """
+
+    name = "hybrid"
+
+    def __init__(self, backends: Sequence[SearchBackend]) -> None:
+        if not backends:
+            raise ConfigError("HybridBackend: wanted at least one engine")
+        self._backends = tuple(backends)
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """Return the ``k`` best of all engines for ``query``; ties go to the earlier engine."""
+        scores: dict[str, float] = {}
+        hits: dict[str, Hit] = {}
+        for backend in self._backends:
+            found = backend.search(query, min(MAX_RESULTS, _DEPTH * k))
+            for rank, hit in enumerate(found, start=1):
+                scores[hit.id] = scores.get(hit.id, 0.0) + 1 / (_RANK_OFFSET + rank)
+                hits.setdefault(hit.id, hit)
+        best = sorted(scores, key=lambda doc_id: -scores[doc_id])[:k]
+        return [replace(hits[doc_id], score=scores[doc_id]) for doc_id in best]
+
+    def get(self, doc_id: str) -> Document | None:
+        return self._backends[0].get(doc_id)
+
+    def close(self) -> None:
+        for backend in self._backends:
+            backend.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from turngym.environments.search.corpus import START, Position, Record, record_of
-from turngym.environments.search.world_names import ADJECTIVES, NOUNS, Names
+from turngym.environments.search.world import WORDS, Names
 from turngym.errors import ConfigError
 
 _COMMAND = ("apt-cache", "dumpavail")
@@ -190,7 +190,10 @@ def sample_packages() -> PackageSource:
         number = rng.choice((0, 1, 1, 1, 2, 3, 4))
         depends = rng.sample(taken, min(number, len(taken)))
         version = ".".join(str(rng.randrange(30)) for _ in range(3))
-        kind, subject = rng.choice(_KINDS), f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}s"
+        kind, subject = (
+            rng.choice(_KINDS),
+            f"{rng.choice(WORDS['adjectives'])} {rng.choice(WORDS['nouns'])}s",
+        )
         lines = [
             f"Package: {name}",
             f"Version: {version}-{rng.randrange(1, 9)}",
@@ -209,6 +212,6 @@ def sample_packages() -> PackageSource:
 
 def _fresh_name(rng: Random, taken: list[str]) -> str:
     while True:
-        name = f"{rng.choice(ADJECTIVES)}-{rng.choice(NOUNS)}"
+        name = f"{rng.choice(WORDS['adjectives'])}-{rng.choice(WORDS['nouns'])}"
         if name not in taken:
             return name

@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Annotated, Any, ClassVar, Required, TypedDict
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import snippet, terms
 from turngym.errors import ConfigError
-from turngym.tasks.base import SPLITS, Split, split_of
-from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
+from turngym.tasks.base import Split, split_of
+from turngym.tasks.problem import AnswerProblem, JudgeResult, World
+from turngym.tasks.scorers.answers import UNKNOWN, contains_answer, exact_match, token_f1
+
+_Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
     """One step of an expert: a query, and the document among its results that is needed."""
 
-    query: str
-    doc: str
+    query: _Text
+    doc: _Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+@dataclass(frozen=True, kw_only=True)
+class Question(AnswerProblem):
     """What is asked, and everything that is needed to judge and to solve it."""
 
-    text: str
-    answers: tuple[str, ...]
+    played_by: ClassVar[str] = ""  # the set says what is searched
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    answers: Annotated[tuple[_Text, ...], Field(min_length=1)]
     """Right answers; the first is the canonical one."""
-    kind: str
+    kind: str = "question"
     """Which generator made it, for example ``"2hop"``."""
-    plan: tuple[Lookup, ...]
+    plan: tuple[Lookup, ...] = ()
     """The expert's way, in order; its documents support the answer."""
     mentions: tuple[str, ...] = ()
     """Names that the question holds."""
@@ -44,69 +51,71 @@ class Question:
     """What the problem is beyond its words; decides its split together with them."""
 
     @property
+    def prompt(self) -> str:  # type: ignore[override]  # the text
+        """What is asked."""
+        return self.text
+
+    @property
+    def truth(self) -> str:  # type: ignore[override]  # there always is one
+        """The canonical answer."""
+        return self.answers[0]
+
+    @property
     def supporting(self) -> tuple[str, ...]:
         """Ids of the documents that give the answer, each once."""
         return tuple(dict.fromkeys(step.doc for step in self.plan))
 
     @property
-    def is_answerable(self) -> bool:
-        """False when the right answer is that the corpus does not say."""
-        return self.answers != (UNKNOWN,)
-
-    @property
-    def key(self) -> str:
+    def content(self) -> str:
         """Everything that makes this question this one."""
         return f"{self.text} -> {self.answers[0]} by {self.facts}"
 
     @property
     def split(self) -> Split:
         """The split that the question belongs to, by its own content unless it is fixed."""
-        if self.fixed_split is not None:
-            return self.fixed_split
-        return split_of(self.key)
+        return self.fixed_split or split_of(self.content)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the question as JSON values."""
-        return asdict(self)
+    async def judge(self, world: World) -> JudgeResult:
+        """Score exact match; ``parts`` has the token F1 too."""
+        given = world.answer or ""
+        exact, f1 = exact_match(given, self.answers), token_f1(given, self.answers)
+        evidence = "" if exact else f"{given[:60]!r} is not right"
+        return JudgeResult(score=exact, parts={"exact_match": exact, "f1": f1}, evidence=evidence)
+
+    def expert(self) -> list[Lookup | str]:
+        """Return the plan, then the answer."""
+        return [*self.plan, self.answers[0]]
+
+
+@cache
+def _adapter() -> TypeAdapter[Question]:
+    return TypeAdapter(Question)
 
 
 def question_from_json(value: Any, where: str) -> Question:
-    """Return the question that ``to_json`` gave, or one that a person wrote.
+    """Return the question that ``write_questions`` wrote, or one that a person wrote.
 
     Args:
-        value: ``text`` and ``answers`` are needed; ``kind``, ``plan`` (a list of ``query`` and
-            ``doc``), ``mentions`` and ``split`` are not.
+        value: ``text`` and ``answers`` (or one ``answer``) are needed; ``kind``, ``plan`` (a list
+            of ``query`` and ``doc``), ``mentions`` and ``split`` are not.
         where: File and line, for messages.
 
     Raises:
         ConfigError: Something is missing or of the wrong type.
     """
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: wanted a JSON object, found {type(value).__name__}")
-    answers = value.get("answers", [value["answer"]] if "answer" in value else None)
-    if not isinstance(value.get("text"), str) or not value["text"].strip():
-        raise ConfigError(f"{where}: 'text' must be a question")
-    if not isinstance(answers, list) or not answers or not all(map(_is_text, answers)):
-        raise ConfigError(f"{where}: 'answers' must be a list of texts with at least one")
-    steps = value.get("plan", [])
-    if not isinstance(steps, list) or not all(
-        isinstance(step, Mapping) and _is_text(step.get("query")) and _is_text(step.get("doc"))
-        for step in steps
-    ):
-        raise ConfigError(f"{where}: 'plan' must be a list of objects with 'query' and 'doc'")
-    split = value.get("split", value.get("fixed_split"))
-    if split is not None and split not in SPLITS:
-        raise ConfigError(f"{where}: 'split' must be one of {', '.join(SPLITS)}, found {split!r}")
-    return Question(
-        text=value["text"].strip(),
-        answers=tuple(answers),
-        kind=str(value.get("kind", "question")),
-        plan=tuple(Lookup(query=step["query"], doc=step["doc"]) for step in steps),
-        mentions=tuple(map(str, value.get("mentions", ()))),
-        is_choice=bool(value.get("is_choice", False)),
-        fixed_split=split,
-        facts=str(value.get("facts", "")),
-    )
+    if isinstance(value, dict):
+        value = {**value, "fixed_split": value.get("split", value.get("fixed_split"))}
+        if "answer" in value:
+            value.setdefault("answers", [value["answer"]])
+    try:
+        return _adapter().validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the line"
+        place = "split" if place == "fixed_split" else place
+        raise ConfigError(
+            f"{where}: {place!r}: {first['msg']}, found {first['input']!r:.60}"
+        ) from None
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -136,7 +145,7 @@ def read_questions(path: Path) -> list[Question]:
 
 def write_questions(path: Path, questions: Iterable[Question]) -> int:
     """Write ``questions`` as JSON lines and return how many there were."""
-    lines = [json.dumps(question.to_json(), ensure_ascii=False) + "\n" for question in questions]
+    lines = [json.dumps(asdict(question), ensure_ascii=False) + "\n" for question in questions]
     path.write_text("".join(lines), "utf-8")
     return len(lines)
 
@@ -158,7 +167,7 @@ def leaks(question: Question, backend: SearchBackend, *, k: int, snippet_words: 
     answer = question.answers[0]
     if contains_answer(question.text, answer):
         return "the question holds the answer"
-    if len(question.supporting) < 2 or not question.is_answerable or question.is_choice:
+    if len(question.supporting) < 2 or answer == UNKNOWN or question.is_choice:
         return ""
     hits, words = backend.search(question.text, k), frozenset(terms(question.text))
     for hit in hits:
@@ -227,7 +236,3 @@ def sound_question(
         ):
             return question
     return None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())

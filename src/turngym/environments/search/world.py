@@ -1,20 +1,22 @@
 """A world of people, places, works and events unknown to any model: facts and linked articles.
 
 The same ``WorldSpec`` gives the same world on every machine. Since each seed gives other names and
-other facts, nothing about one world helps in another.
+other facts, nothing about one world helps in another. What articles say, and in which words, is in
+``relations.toml``: every relation has one value per subject, so that questions have one answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from importlib.resources import files
 from random import Random
+from typing import Any
 
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document
-from turngym.environments.search.relations import BY_SUBJECT, Relation
-from turngym.environments.search.world_names import TINY_NAMES, Names, tiny_names
 from turngym.errors import ConfigError
 from turngym.seeding import derive_seed
 
@@ -27,12 +29,121 @@ _MISSING = 0.3
 _ONE_IN_SO_MANY_CREATES = 3
 _MIN_ARTICLES = 20
 _KEPT_WORLDS = 64
-_PROFESSIONS = (
-    "architect", "baker", "botanist", "composer", "engraver", "glassblower", "historian",
-    "inventor", "judge", "lawyer", "mason", "painter", "physician", "poet", "sailor",
-    "sculptor", "singer", "surveyor", "weaver", "writer",
-)  # fmt: skip
-_FORMS = ("ballad", "cantata", "drama", "fresco", "novel", "opera", "poem", "symphony", "tapestry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """One thing that can be said of a kind of subject."""
+
+    name: str
+    subject: str
+    """Kind of what it is said of: person, work, event, city or country."""
+    value: str
+    """Kind of the value: one of those, or ``year``, ``number`` or ``word``."""
+    sentences: tuple[str, ...]
+    """``{s}``: the subject, ``{o}``: the value. The first is used where nothing is paraphrased."""
+    asks: tuple[str, ...]
+    """Questions about ``{x}``."""
+    phrase: str = ""
+    """The value as a noun phrase about ``{x}``; only where the value has an article of its own."""
+    is_optional: bool = False
+    """Some subjects lack it, and their articles do not say so."""
+    short: str = ""
+    """The word for it in the world of few words."""
+
+    @property
+    def leads_on(self) -> bool:
+        """True when the value has an article."""
+        return bool(self.phrase)
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+WORDS: Mapping[str, Any] = _read("names.toml")
+"""Of what names are made."""
+BY_NAME = {
+    name: Relation(
+        **{**table, "sentences": tuple(table["sentences"]), "asks": tuple(table["asks"])}, name=name
+    )
+    for name, table in _read("relations.toml").items()
+}
+BY_SUBJECT = {kind: tuple(one for one in BY_NAME.values() if one.subject == kind) for kind in KINDS}
+
+
+class Names:
+    """Sampler of names, each at most once.
+
+    Args:
+        rng: Where chance comes from.
+        namesakes: Probability that a person takes a family name that is in use already.
+    """
+
+    def __init__(self, rng: Random, *, namesakes: float) -> None:
+        self._rng = rng
+        self._namesakes = namesakes
+        self._used: set[str] = set()
+        self._families: list[str] = []
+
+    def person(self) -> str:
+        """Return a given and a family name."""
+        return self._fresh(self._person)
+
+    def city(self) -> str:
+        """Return the name of a city."""
+        return self._fresh(lambda: self._syllables(1) + self._rng.choice(WORDS["city_ends"]))
+
+    def country(self) -> str:
+        """Return the name of a country."""
+        return self._fresh(lambda: self._syllables(2) + self._rng.choice(WORDS["country_ends"]))
+
+    def work(self) -> str:
+        """Return a title, such as "The Pale Harbour of Kelmouth"."""
+        return self._fresh(self._title)
+
+    def event(self) -> str:
+        """Return the name of an event; it does not give the city away."""
+        return self._fresh(lambda: f"{self._syllables(2)} {self._rng.choice(WORDS['occasions'])}")
+
+    def word(self) -> str:
+        """Return an invented word for a river, a currency or a language."""
+        return self._fresh(lambda: self._syllables(2))
+
+    def _person(self) -> str:
+        if self._families and self._rng.random() < self._namesakes:
+            family = self._rng.choice(self._families)
+        else:
+            family = self._syllables(2)
+            self._families.append(family)
+        return f"{self._syllables(2)} {family}"
+
+    def _title(self) -> str:
+        words = f"The {self._rng.choice(WORDS['adjectives'])} {self._rng.choice(WORDS['nouns'])}"
+        return words if self._rng.random() < 0.5 else f"{words} of {self._syllables(2)}"
+
+    def _syllables(self, number: int) -> str:
+        choice = self._rng.choice
+        return "".join(
+            choice(WORDS["onsets"])
+            + choice(WORDS["vowels"])
+            + (choice(WORDS["codas"]) if i == number - 1 else "")
+            for i in range(number)
+        )
+
+    def _fresh(self, sample: Callable[[], str]) -> str:
+        while True:
+            name = " ".join(
+                word if word == "of" else word.capitalize() for word in sample().split()
+            )
+            if name.casefold() not in self._used:
+                self._used.add(name.casefold())
+                return name
+
+
+def tiny_names(rng: Random) -> dict[str, Iterator[str]]:
+    """Return the short names of each kind in a random order."""
+    return {kind: iter(rng.sample(names, len(names))) for kind, names in WORDS["tiny"].items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +277,8 @@ class _Maker:
         return sample()
 
     def _note(self, kind: str) -> str:
-        if kind == "person":
-            return self._rng.choice(_PROFESSIONS)
-        return self._rng.choice(_FORMS) if kind == "work" else kind
+        among = {"person": "professions", "work": "forms"}
+        return str(self._rng.choice(WORDS[among[kind]])) if kind in among else kind
 
     def _state(self, entity: Entity, relation: Relation) -> None:
         """Give ``entity`` a value of ``relation``, unless it is optional and left out."""
@@ -185,7 +295,7 @@ class _Maker:
         if relation.value == "number":
             return rng.randrange(1_000, 900_000)
         if relation.value == "word":
-            return self._names.word() if self._tiny is None else rng.choice(TINY_NAMES["work"])
+            return self._names.word() if self._tiny is None else rng.choice(WORDS["tiny"]["work"])
         pool = self._made[relation.value]
         if relation.name == "capital":
             own = [city for city in pool if city.facts.get("country") is entity]

@@ -12,12 +12,21 @@ from typing import Any, Unpack
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
 from turngym.environments.search.questions import Lookup, Question, Soundness, sound_question
-from turngym.environments.search.relations import BY_NAME, BY_SUBJECT, Relation
-from turngym.environments.search.world import KINDS, Entity, World, WorldSpec, world
+from turngym.environments.search.world import (
+    BY_NAME,
+    BY_SUBJECT,
+    KINDS,
+    Entity,
+    Relation,
+    World,
+    WorldSpec,
+    world,
+)
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Task
+from turngym.tasks.base import Split, Task
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
+from turngym.tasks.sets import TaskSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +344,59 @@ _MAX_WORLDS, _DRAWS_PER_WORLD = 20, 500
 _TINY_KINDS = ("1hop", "2hop", "3hop")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorldQuestion(Question):
+    """A question, and the world that it is about."""
+
+    spec: WorldSpec
+
+
+class WorldTasks(TaskSet[Question]):
+    """Questions of one kind about worlds of one difficulty, without end.
+
+    Args:
+        kind: A key of ``GENERATORS``.
+        difficulty: A key of ``DIFFICULTIES``.
+        articles: Another size of the world.
+        limits: Of those who search in it.
+    """
+
+    def __init__(self, kind: str, difficulty: str, articles: int | None, limits: Limits) -> None:
+        super().__init__(f"world-{kind}-{difficulty}" + (f"-{articles}" if articles else ""))
+        self._kind, self._limits = kind, limits
+        self._num_worlds = SHARED_WORLDS[difficulty]
+        self._settings = dict(DIFFICULTIES[difficulty])
+        if articles is not None:
+            self._settings["articles"] = articles
+        WorldSpec(seed=0, **self._settings)  # complains at once
+
+    def count(self, split: Split) -> None:
+        """Return None: there is no end of them."""
+
+    def problem(self, task: Task) -> WorldQuestion:
+        """Return a sound question of the task's split, about the first world that has one."""
+        rng = Random(derive_seed(task.seed, "question"))
+        for attempt in range(_MAX_WORLDS):
+            spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)
+            question = sample_question(
+                world(spec), self._kind, rng, k=self._limits.results,
+                snippet_words=self._limits.snippet_words,
+                accept=lambda one: self.split(one) == task.split, tries=_DRAWS_PER_WORLD,
+            )  # fmt: skip
+            if question is not None:
+                return WorldQuestion(**vars(question), spec=spec)
+        raise ConfigError(
+            f"{self.name}: no question of kind {self._kind!r} in {_MAX_WORLDS} worlds of "
+            f"{self._settings['articles']} articles; make them larger"
+        )
+
+    def _world_seed(self, task: Task, attempt: int) -> int:
+        if self._num_worlds is None:
+            return derive_seed(task.seed, "world", attempt)
+        number = (derive_seed(task.seed, "which world") + attempt) % self._num_worlds
+        return derive_seed(0, "search worlds", task.split, number)
+
+
 class WorldEnv(SearchEnv):
     """Answer a question about people, places, works and events of a world unknown to any model.
 
@@ -351,8 +413,6 @@ class WorldEnv(SearchEnv):
         limits: Other budgets.
         options: As ``SearchEnv``.
     """
-
-    name = "world"
 
     def __init__(
         self,
@@ -374,45 +434,16 @@ class WorldEnv(SearchEnv):
             )
         if difficulty == "tiny" and articles is not None:
             raise ConfigError("search/world: difficulty 'tiny' has a fixed number of articles")
-        super().__init__(limits=limits or _LIMITS.get(difficulty), **options)
-        self._kind = kind
+        limits = limits or _LIMITS.get(difficulty) or Limits()
+        tasks = WorldTasks(kind, difficulty, articles, limits)
+        super().__init__(tasks=tasks, limits=limits, **options)
         self._world: World | None = None
-        self._num_worlds = SHARED_WORLDS[difficulty]
-        self._settings = dict(DIFFICULTIES[difficulty])
-        self.name = f"world-{kind}-{difficulty}"
-        if articles is not None:
-            self._settings["articles"] = articles
-            self.name += f"-{articles}"
-        WorldSpec(seed=0, **self._settings)  # complains at once
 
-    def question_of(self, task: Task) -> tuple[Question, WorldSpec]:
-        rng = Random(derive_seed(task.seed, "question"))
-        for attempt in range(_MAX_WORLDS):
-            spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)
-            question = sample_question(
-                world(spec),
-                self._kind,
-                rng,
-                k=self.limits.results,
-                snippet_words=self.limits.snippet_words,
-                accept=lambda one: one.split == task.split,
-                tries=_DRAWS_PER_WORLD,
-            )
-            if question is not None:
-                return question, spec
-        raise ConfigError(
-            f"{self.name}: no question of kind {self._kind!r} in {_MAX_WORLDS} worlds of "
-            f"{self._settings['articles']} articles; make them larger"
-        )
-
-    def backend(self, source: WorldSpec) -> SearchBackend:
-        """Return the index over the world's articles, which all environments share."""
-        if self._world is None or self._world.spec != source:
-            self._world = world(source)  # held, since only the latest worlds are kept for all
+    @property
+    def backend(self) -> SearchBackend:
+        """The index over the world's articles, which all environments share."""
+        question = self.state.question
+        assert isinstance(question, WorldQuestion)
+        if self._world is None or self._world.spec != question.spec:
+            self._world = world(question.spec)  # held, since only the latest are kept for all
         return self._world.backend
-
-    def _world_seed(self, task: Task, attempt: int) -> int:
-        if self._num_worlds is None:
-            return derive_seed(task.seed, "world", attempt)
-        number = (derive_seed(task.seed, "which world") + attempt) % self._num_worlds
-        return derive_seed(0, "search worlds", task.split, number)

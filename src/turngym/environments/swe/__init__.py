@@ -14,7 +14,7 @@ def register_swe() -> None:
     """Register every SWE environment; called once by ``import turngym``. Starts no sandbox."""
     for name, tasks in (("Bugs", "shipped"), ("Bugs-sample", "sample")):
         register(
-            f"turngym/{name}-v0", f"{_HERE}.instances:bugs", family="swe", max_turns=_MAX_TURNS,
+            f"turngym/{name}-v0", f"{_HERE}.env:bugs", family="swe", max_turns=_MAX_TURNS,
             kwargs={"tasks": tasks}, snapshot_kind="fs", extra="swe", modules=("pytest",),
             programs=("bwrap",), provides=("anchor",),
         )  # fmt: skip

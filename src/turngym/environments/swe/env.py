@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import shlex
+from functools import wraps
+from typing import Any, ClassVar, Literal, Protocol, Unpack, cast
 
-from turngym.environments.core.actions import Action, ActionStyle
+from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import opened
-from turngym.environments.swe.judge import NOTHING_CHANGED, judge
-from turngym.environments.swe.packages import packages_folder, require_pytest
-from turngym.environments.swe.parsing import hide_tests, test_file
-from turngym.environments.swe.patches import Patch, collect_patch
-from turngym.environments.swe.problem_statements import STYLES, Style, problem_statement
-from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import SweRecord, TaskFile
-from turngym.environments.swe.repair import RepairEnv
-from turngym.environments.swe.tasksets import SHIPPED, broken_of, open_tasks, project_of
-from turngym.environments.workspace.base import Budget
-from turngym.environments.workspace.host import Delta, closed_on_failure, put_delta
-from turngym.environments.workspace.tools import Done
+from turngym.environments.swe.instances import PATH, InstanceProblem, instance_tasks
+from turngym.environments.swe.judge import RepairResult
+from turngym.environments.swe.packages import require_pytest
+from turngym.environments.swe.parsing import test_file
+from turngym.environments.swe.records import STYLES, Style
+from turngym.environments.swe.repair import RepairProblem
+from turngym.environments.swe.tasksets import SHIPPED, BugProblem, open_tasks, require_projects
+from turngym.environments.terminal.env import ShellEnv, ShellOptions
+from turngym.environments.workspace import actions
+from turngym.environments.workspace.host import BackendName
+from turngym.environments.workspace.tools import Done, Parameter, Tool, Workspace
 from turngym.errors import unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
@@ -28,6 +27,108 @@ from turngym.tasks.base import Split, Task
 Reward = Literal["resolved", "partial"]
 
 _MENU_FILES = 6
+
+
+class TestedWorkspace(Workspace, Protocol):
+    """A workspace that knows where its tests are."""
+
+    @property
+    def problem(self) -> RepairProblem:
+        """What is repaired."""
+
+
+async def run_tests(workspace: TestedWorkspace, target: str = "") -> Done:
+    """Run the tests that ``target`` names, all of them where it is empty; no judgement."""
+    target = target.strip()
+    targets = target.split(" ") if target and "[" not in target else [target] if target else []
+    if any(one.startswith("-") for one in targets):
+        return Done(text="Give files or tests, no options.", problem="an option")
+    command = [
+        "python3", "-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
+        "-o", "addopts=", *(targets or workspace.problem.test_targets),
+    ]  # fmt: skip
+    return await actions.bash(workspace, shlex.join(command))
+
+
+RUN_TESTS = Tool(
+    name="run_tests",
+    help="runs tests of the workspace: all, a file, or file::test",
+    parameters=(Parameter(name="target", kind="rest", is_optional=True),),
+    run=run_tests,
+    writes=True,
+)
+
+
+class RepairEnv(ShellEnv):
+    """Base of environments in which an agent repairs a project and hidden tests judge."""
+
+    turns = 40
+    max_turns: ClassVar[int] = 60
+    tools = (
+        actions.BASH, actions.VIEW, actions.SEARCH, actions.EDIT, actions.CREATE, RUN_TESTS,
+        actions.SUBMIT,
+    )  # fmt: skip
+    rules = (
+        "You mend a Python project in a workspace. Only your changes to its code are judged: tests "
+        "and configuration are put back, and hidden tests run in another place."
+    )
+    _good_calls = 0
+
+    @property
+    def problem(self) -> RepairProblem:
+        """The problem of the running episode."""
+        return cast(RepairProblem, super().problem)
+
+    @property
+    def judge_result(self) -> RepairResult | None:
+        """What the judge found in the submission."""
+        return cast(RepairResult, self._results[-1]) if self._results else None
+
+    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
+        self._good_calls = 0
+        return await super().open_sandbox(task)
+
+    async def _start(self, layer: LayerRef | None) -> GuestSandbox:
+        return await self.problem.start(self.host, layer)
+
+    async def call(self, action: Action) -> Done:
+        """Carry out a call, and count it when it did something."""
+        done = await super().call(action)
+        self._good_calls += done.problem is None
+        return done
+
+    async def judge(self) -> Outcome:
+        outcome = await super().judge()
+        result = self._results[-1]
+        assert isinstance(result, RepairResult)
+        outcome.text = "resolved." if result.is_resolved else "not resolved."
+        if result.left_out:
+            outcome.text += " Left out of your patch: " + "; ".join(result.left_out[:5])
+        outcome.info = {
+            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
+            "problem": result.evidence, "patch": result.diff, "instance_id": self.problem.content,
+        }  # fmt: skip
+        return outcome
+
+    def legal_actions(self) -> list[str]:
+        """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
+        return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
+
+    def expert_action(self) -> str:
+        """Return the next call of the repair, or what ``follow`` was given."""
+        step = self._next()
+        if not callable(step):
+            return super().expert_action()
+        call = step(self.current)
+        return self.say("submit") if call is None else self.action_format.render(call)
+
+    def own_state(self) -> Any:
+        return self._results, self._good_calls
+
+    def set_own_state(self, state: Any) -> None:
+        self._results, self._good_calls = state
+        self._problem = self.tasks.problem(self.current_task)
+        self._new_script()
 
 
 class SweEnv(RepairEnv):
@@ -41,8 +142,7 @@ class SweEnv(RepairEnv):
             fixed, while nothing else broke.
         step_reward: For each turn whose call was carried out.
         gate: Step rewards are paid at the end, and only when the outcome is above this (G-RA).
-        action_style, budget, timeout_s: As ``WorkspaceEnv``.
-        render_mode: ``"ansi"`` or None.
+        timeout_s, options: As ``ShellEnv``.
 
     Action: tools on the workspace, ``run_tests`` and ``submit``.
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
@@ -62,130 +162,97 @@ class SweEnv(RepairEnv):
         reward: Reward = "resolved",
         step_reward: float = 0.0,
         gate: float = 0.0,
-        action_style: ActionStyle = "commands",
-        budget: Budget | Mapping[str, Any] | None = None,
         timeout_s: float = 60.0,
-        render_mode: str | None = None,
+        **options: Unpack[ShellOptions],
     ) -> None:
-        super().__init__(
-            action_style=action_style, budget=budget, timeout_s=timeout_s,
-            render_mode=render_mode,
-        )  # fmt: skip
         if style not in STYLES:
             raise unknown_name("statement style", style, STYLES)
         if reward not in ("resolved", "partial"):
             raise unknown_name("reward", reward, ("resolved", "partial"))
         require_pytest()
-        self._set = open_tasks(tasks, project)
-        self._set.require()
-        self.name = "bugs" if tasks == SHIPPED and project is None else f"bugs-{self._set.name}"
-        self._style, self._reward = style, reward
+        found = open_tasks(tasks, project, style)
+        require_projects(found)
+        super().__init__(tasks=found, timeout_s=timeout_s, **options)
+        self._reward = reward
         self._step_reward, self._gate = step_reward, gate
-        self._file: TaskFile | None = None
-        self._record: SweRecord | None = None
-        self._project: Project | None = None
-        self._broken: Delta = {}
-        self._base: dict[str, bytes] = {}
-        self._good_calls = 0
-
-    # Tasks.
-
-    def count(self, split: Split) -> int:
-        return self._set.count(split)
-
-    def instance_key(self) -> str:
-        return self.record.id
-
-    # One episode.
-
-    @property
-    def record(self) -> SweRecord:
-        """The recipe of the running episode's task."""
-        return opened(self._record, self.name)
-
-    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
-        project = self._load(task)
-        self._good_calls, self.judge_result, self.patch = 0, None, Patch()
-        layer = await self.host.layer(f"project {project.digest}", project.write)
-        sandbox = await self.reopen_sandbox(layer)
-        async with closed_on_failure(sandbox):
-            files = {
-                path: self._base.get(path)
-                for path in {**project.files, **self._base}
-                if self._base.get(path) != project.files.get(path)
-            }
-            await put_delta(sandbox, files)
-        return sandbox, problem_statement(self.record, project.name, project.version, self._style)
-
-    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
-        roots = [] if self._project is None else self._project.layout.roots
-        paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
-        return await self.host.start(layer, tools=packages_folder(), paths=paths)
-
-    def _load(self, task: Task) -> Project:
-        """Read project and recipe of ``task``."""
-        file, record = self._set.get(task.split, int(task.id.rpartition("/")[2]))
-        if self._project is not None and record is self._record and file is self._file:
-            return self._project
-        self._file, self._record = file, record
-        self._project = project = project_of(file)
-        self._broken = broken_of(file, record, project)
-        self._wanted = {path: project.files.get(path) for path in sorted(self._broken)}
-        files = {**project.files, **self._broken, **shown_tests(project, record)}
-        self._base = {path: data for path, data in files.items() if data is not None}
-        self.test_targets = project.layout.tests
-        return project
-
-    async def call(self, action: Action) -> Done:
-        """Carry out a call, and count it when it did something."""
-        done = await super().call(action)
-        self._good_calls += done.problem is None
-        return done
 
     async def judge(self) -> Outcome:
-        assert self._project is not None
-        assert self._file is not None
-        self.patch = collect_patch(await self.changed_files(), self._base, self._project.layout)
-        result = NOTHING_CHANGED
-        if not self.patch.is_empty:
-            result = await judge(
-                self.host, self._project, self._broken, self.patch,
-                fail_to_pass=self.record.fail_to_pass,
-                pass_to_pass=self._file.pass_to_pass(self.record), packages=packages_folder(),
-                timeout_s=20.0 + 3 * self._file.suite_s,
-            )  # fmt: skip
-        outcome = float(result.is_resolved)
+        outcome, result = await super().judge(), self.judge_result
+        assert result is not None
         if self._reward == "partial" and result.kept == 1.0:
-            outcome = result.fixed
-        steps = self._step_reward * self._good_calls if outcome > self._gate else 0.0
-        parts = {"reward_parts": {"outcome": outcome, "steps": steps}} if self._step_reward else {}
-        return self._report(result, self._base, outcome + steps, **parts)
+            outcome.reward = result.fixed
+        if self._step_reward:
+            paid = self._step_reward * self._good_calls if outcome.reward > self._gate else 0.0
+            parts = {"outcome": outcome.reward, "steps": paid}
+            outcome.info = {**(outcome.info or {}), "reward_parts": parts}
+            outcome.reward += paid
+        return outcome
 
     def legal_actions(self) -> list[str]:
         """Return a menu: run the tests, look at files, submit. Other calls are carried out too."""
-        assert self._project is not None
-        files = list(self._project.sources())[:_MENU_FILES]
-        menu = [self.say("run_tests", target=test_file(self.record.shown[0]))]
-        menu += [self.say("view", path=path) for path in files]
-        return [*menu, self.say("bash", command="ls"), self.say("submit")]
+        problem = cast(BugProblem, self.problem)
+        shown = [self.say("run_tests", target=test_file(problem.record.shown[0]))]
+        shown += [
+            self.say("view", path=path) for path in list(problem.project.sources())[:_MENU_FILES]
+        ]
+        return [*shown, self.say("bash", command="ls"), self.say("submit")]
+
+
+class InstanceEnv(RepairEnv):
+    """Resolve an issue of a repository that comes in an image.
+
+    Args:
+        instances: File of JSON lines in SWE-bench's schema; each names its image.
+        folder: Where the images hold the repository.
+        path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
+        split: Which split the instances are.
+        timeout_s, options: As ``ShellEnv``.
+        tests_timeout_s: Longest run of the tests that judge.
+
+    Action: tools on the workspace, ``run_tests`` and ``submit``.
+    Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
+    Reward: at ``submit``, 1 when all tests of the instance pass that should, else 0.
+    Start: the repository at the instance's commit, and its problem statement.
+    End: ``submit``, or all turns are spent, which scores 0.
+
+    Source: Jimenez et al. 2023, SWE-bench, arXiv:2310.06770.
+    """
+
+    backend: ClassVar[BackendName] = "docker"
+
+    def __init__(
+        self,
+        *,
+        instances: str,
+        folder: str = "/testbed",
+        path: str = PATH,
+        split: Split = "test",
+        timeout_s: float = 60.0,
+        tests_timeout_s: float = 1800.0,
+        **options: Unpack[ShellOptions],
+    ) -> None:
+        found = instance_tasks(
+            instances, folder=folder, path=path, split=split, tests_timeout_s=tests_timeout_s
+        )
+        super().__init__(tasks=found, timeout_s=timeout_s, **options)
 
     def own_state(self) -> Any:
-        return self._task, self._good_calls, self.judge_result, self.patch
+        return super().own_state(), dict(self.problem.base)
 
     def set_own_state(self, state: Any) -> None:
-        task, self._good_calls, self.judge_result, self.patch = state
-        if task is not None:
-            self._load(task)
+        own, files = state
+        super().set_own_state(own)
+        cast(InstanceProblem, self.problem).know(files)
 
 
-def shown_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
-    """Return the test files of the workspace that differ from the project's."""
-    hidden = record.hidden
-    files: dict[str, bytes] = {}
-    for path, data in project.files.items():
-        if path.endswith(".py") and project.layout.is_test(path):
-            text = data.decode("utf-8", "surrogateescape")
-            left = hide_tests(text, hidden)
-            if left != text:
-                files[path] = left.encode("utf-8", "surrogateescape")
-    return files
+@wraps(SweEnv, assigned=(), updated=())  # whose options they are
+def bugs(tasks: str = "shipped", **kwargs: Any) -> SweEnv | InstanceEnv:
+    """Return the environment of a set of SWE tasks.
+
+    Args:
+        tasks: As for ``SweEnv``; a file ``*.jsonl`` holds SWE-bench instances, for ``InstanceEnv``.
+        kwargs: More arguments of the one or the other.
+    """
+    if tasks.endswith(".jsonl"):
+        return InstanceEnv(instances=tasks, **kwargs)
+    return SweEnv(tasks=tasks, **kwargs)

@@ -26,9 +26,18 @@ from turngym.environments.swe.operators import Edit, apply_edits, overlap, propo
 from turngym.environments.swe.packages import packages_folder
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.patches import Patch
-from turngym.environments.swe.problem_statements import STYLES, leaks, problem_statement, symptom_of
 from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import Kind, SweRecord, TaskFile, older_code, split_of
+from turngym.environments.swe.records import (
+    STYLES,
+    Kind,
+    SweRecord,
+    TaskFile,
+    leaks,
+    older_code,
+    problem_statement,
+    split_of,
+    symptom_of,
+)
 from turngym.environments.swe.test_runner import project_runner
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import ConfigError

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from turngym.environments.swe.patches import diff_text
-from turngym.environments.swe.problem_statements import Style, problem_statement
 from turngym.environments.swe.project import Project, write_files
-from turngym.environments.swe.records import SweRecord, TaskFile
-from turngym.environments.swe.tasksets import broken_of
+from turngym.environments.swe.records import Style, SweRecord, TaskFile, problem_statement
+from turngym.environments.swe.tasksets import broken_of, shown_tests
 from turngym.errors import ConfigError
 
 _NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
@@ -158,8 +157,6 @@ def write_harbor(
     folder: Path, file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
 ) -> None:
     """Write one of our tasks, in a style, as a Harbor folder; its judge is plain pytest."""
-    from turngym.environments.swe.env import shown_tests  # it imports the sandbox
-
     folder.mkdir(parents=True, exist_ok=True)
     broken = broken_of(file, record, project)
     roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)

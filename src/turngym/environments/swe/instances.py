@@ -1,4 +1,4 @@
-"""SWE-bench instances as tasks: each in its own image, through a container engine.
+"""SWE-bench instances as problems: each in its own image, through a container engine.
 
 The agent works in a container of the instance's image, on what the image holds at ``/testbed``. Its
 patch is judged in fresh containers: the instance's test patch is put in, its tests run under a
@@ -7,195 +7,151 @@ supervisor in several rounds, as with tasks of our own (``judge.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
 
-from turngym.environments.core.actions import ActionStyle
-from turngym.environments.core.env import Outcome
-from turngym.environments.core.episode import opened
-from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.exam import Trial
 from turngym.environments.swe.formats import Instance, read_instances
-from turngym.environments.swe.judge import NOTHING_CHANGED, JudgeResult, judge_changes
+from turngym.environments.swe.judge import (
+    NOTHING_CHANGED,
+    RepairResult,
+    judge_changes,
+    with_patch,
+)
 from turngym.environments.swe.parsing import test_file
-from turngym.environments.swe.patches import Patch, apply_diff, collect_patch, named_files
+from turngym.environments.swe.patches import apply_diff, collect_patch, named_files
 from turngym.environments.swe.project import Layout, find_layout
-from turngym.environments.swe.repair import RepairEnv
+from turngym.environments.swe.repair import RepairProblem
 from turngym.environments.swe.tasksets import short_name
 from turngym.environments.swe.test_runner import TestRunner
-from turngym.environments.workspace.base import Budget
-from turngym.environments.workspace.host import BackendName, Delta, closed_on_failure
-from turngym.errors import ConfigError, SandboxFileError
+from turngym.environments.workspace.host import Delta, SandboxHost
+from turngym.environments.workspace.world import EndWorld, StartWorld
+from turngym.errors import ConfigError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef, Limits
-from turngym.tasks.base import Split, Task
+from turngym.tasks.base import Split
+from turngym.tasks.problem import FileWorld
+from turngym.tasks.sets import ListedSet
 
 LIMITS = Limits(memory_bytes=4 << 30, pids=512, cpus=2.0, disk_bytes=4 << 30, enforce="best_effort")
-_PATH = "/opt/miniconda3/envs/testbed/bin:/usr/local/bin:/usr/bin:/bin"
-_MAX_FILE_BYTES = 4 << 20
+PATH = "/opt/miniconda3/envs/testbed/bin:/usr/local/bin:/usr/bin:/bin"
 
 
-class InstanceEnv(RepairEnv):
-    """Resolve an issue of a repository that comes in an image.
+class InstanceProblem(RepairProblem):
+    """An issue of a repository that comes in an image.
 
     Args:
-        instances: File of JSON lines in SWE-bench's schema; each names its image.
-        folder: Where the images hold the repository.
-        path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
-        split: Which split the instances are.
-        action_style, budget, timeout_s: As ``WorkspaceEnv``.
+        instance: What is asked.
+        folder: Where the image holds the repository.
+        path: Folders of programs in the image.
         tests_timeout_s: Longest run of the tests that judge.
-        render_mode: ``"ansi"`` or None.
-
-    Action: tools on the workspace, ``run_tests`` and ``submit``.
-    Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
-    Reward: at ``submit``, 1 when all tests of the instance pass that should, else 0.
-    Start: the repository at the instance's commit, and its problem statement.
-    End: ``submit``, or all turns are spent, which scores 0.
-
-    Source: Jimenez et al. 2023, SWE-bench, arXiv:2310.06770.
     """
 
-    backend: ClassVar[BackendName] = "docker"
+    played_by = "turngym.environments.swe.env:InstanceEnv"
 
     def __init__(
-        self,
-        *,
-        instances: str,
-        folder: str = "/testbed",
-        path: str = _PATH,
-        split: Split = "test",
-        action_style: ActionStyle = "commands",
-        budget: Budget | Mapping[str, Any] | None = None,
-        timeout_s: float = 60.0,
-        tests_timeout_s: float = 1800.0,
-        render_mode: str | None = None,
+        self, instance: Instance, *, folder: str, path: str, tests_timeout_s: float
     ) -> None:
-        super().__init__(
-            action_style=action_style, budget=budget, timeout_s=timeout_s,
-            render_mode=render_mode,
-        )  # fmt: skip
-        self._instances = _read(instances)
-        self.name = f"instances-{short_name(instances)}"
-        self._folder, self.default_split = folder, split
-        self._env = {"PATH": path}
+        self.instance, self.prompt = instance, instance.problem_statement
+        self._folder, self._env = folder, {"PATH": path}
         self._tests_timeout_s = tests_timeout_s
-        self._instance: Instance | None = None
-
-    def count(self, split: Split) -> int:
-        return len(self._instances) if split == self.default_split else 0
+        self.base, self.wanted = {}, {}
 
     @property
-    def instance(self) -> Instance:
-        """The instance of the running episode."""
-        return opened(self._instance, self.name)
-
-    def instance_key(self) -> str:
+    def content(self) -> str:
+        """The id of the instance."""
         return self.instance.instance_id
 
-    async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
-        self._load(task)
-        self.judge_result, self.patch = None, Patch()
-        sandbox = await self.reopen_sandbox(await self._layer())
-        async with closed_on_failure(sandbox):
-            self._base = await _contents(sandbox, named_files(self.instance.patch))
-            self._wanted = apply_diff(self.instance.patch, _there(self._base))
-        return sandbox, self.instance.problem_statement
+    def know(self, files: Delta) -> None:
+        """Note what those files hold at the start that the repair changes."""
+        self.base, self.wanted = files, apply_diff(self.instance.patch, _there(files))
 
-    def _load(self, task: Task) -> None:
-        self._instance = self._instances[int(task.id.rpartition("/")[2])]
+    async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
+        """Start a container of the image."""
+        layer = layer or await host.image_layer(self.instance.image, self._folder)
+        return await host.start(layer, limits=LIMITS, env=self._env)
 
-    async def _layer(self) -> LayerRef:
-        return await self.host.image_layer(self.instance.image, self._folder)
+    async def set_up(self, world: FileWorld) -> None:
+        """Look what the repair has to change; the image holds all that the agent finds."""
+        self.know(await _contents(world, named_files(self.instance.patch)))
 
-    async def reopen_sandbox(self, layer: LayerRef) -> GuestSandbox:
-        return await self.host.start(layer, limits=LIMITS, env=self._env)
-
-    async def judge(self) -> Outcome:
-        found = await self.changed_files()
-        changed = {path: data for path, data in found.items() if not path.startswith(".git/")}
-        layer = await self._layer()
-        sandbox = await self.reopen_sandbox(layer)
+    async def judge(self, world: FileWorld) -> RepairResult:
+        """Put the test patch in, and run the tests."""
+        assert isinstance(world, EndWorld)
+        one, host = self.instance, world.host
+        changed = {path: data for path, data in world.found.items() if path[:5] != ".git/"}
+        sandbox = await self.start(host)
         try:
-            base = _there(await _contents(sandbox, changed))
-            tests = await self._tests(sandbox)
-            ids = [*self.instance.fail_to_pass, *self.instance.pass_to_pass]
-            texts = _there(await _contents(sandbox, map(test_file, ids)))
+            fresh = StartWorld(sandbox)
+            base, tests = _there(await _contents(fresh, changed)), dict[str, bytes | None]()
+            if one.test_patch.strip():
+                named = await _contents(fresh, named_files(one.test_patch))
+                tests = apply_diff(one.test_patch, _there(named))
+            ids = [*one.fail_to_pass, *one.pass_to_pass]
+            texts = _there(await _contents(fresh, map(test_file, ids)))
             layout = await _layout(sandbox, {*tests, *texts})
         finally:
             await sandbox.close()
-        self.patch = collect_patch(changed, base, layout)
+        patch = collect_patch(changed, base, layout)
+        if patch.is_empty:
+            return with_patch(NOTHING_CHANGED, patch, base)
         runner = TestRunner(
-            host=self.host, layer=layer, layout=layout,
+            host=host, layer=await host.image_layer(one.image, self._folder), layout=layout,
             texts={path: data.decode("utf-8", "replace") for path, data in texts.items()},
-            packages=None, key=f"{self.instance.image} {self.instance.instance_id}",
-            python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env,
-            limits=LIMITS,
+            packages=None, key=f"{one.image} {one.instance_id}",
+            python=("/usr/bin/env", "python3", "-I", "-B"), env=self._env, limits=LIMITS,
         )  # fmt: skip
-        result = await self._judge(runner, tests) if not self.patch.is_empty else NOTHING_CHANGED
-        instance_id = self.instance.instance_id
-        return self._report(result, base, float(result.is_resolved), instance_id=instance_id)
-
-    async def _tests(self, sandbox: GuestSandbox) -> Delta:
-        """Return what the test patch makes of the tests."""
-        if not self.instance.test_patch.strip():
-            return {}
-        base = _there(await _contents(sandbox, named_files(self.instance.test_patch)))
-        return apply_diff(self.instance.test_patch, base)
-
-    async def _judge(self, runner: TestRunner, tests: Delta) -> JudgeResult:
         trial = Trial(
-            fix=list(self.instance.fail_to_pass), keep=list(self.instance.pass_to_pass),
-            gold={**self._wanted, **tests}, broken=tests, timeout_s=self._tests_timeout_s,
+            fix=list(one.fail_to_pass), keep=list(one.pass_to_pass),
+            gold={**self.wanted, **tests}, broken=tests, timeout_s=self._tests_timeout_s,
         )  # fmt: skip
-        return await judge_changes(runner, {**self.patch.files, **tests}, trial)
-
-    def legal_actions(self) -> list[str]:
-        """Return a menu: look around, run the tests, submit. Other calls are carried out too."""
-        return [self.say("bash", command="ls"), self.say("run_tests"), self.say("submit")]
-
-    def own_state(self) -> Any:
-        return self._task, dict(self._base), dict(self._wanted), self.judge_result, self.patch
-
-    def set_own_state(self, state: Any) -> None:
-        task, self._base, self._wanted, self.judge_result, self.patch = state
-        if task is not None:
-            self._load(task)
+        result = await judge_changes(runner, {**patch.files, **tests}, trial)
+        return with_patch(result, patch, base)
 
 
 @lru_cache(maxsize=8)
-def _read(place: str) -> tuple[Instance, ...]:
-    """Return the instances of a file.
+def instance_tasks(
+    place: str, *, folder: str, path: str, split: Split, tests_timeout_s: float
+) -> ListedSet[InstanceProblem]:
+    """Return the instances of a file of JSON lines.
+
+    Args:
+        place: The file.
+        folder: As ``InstanceProblem``.
+        path: As ``InstanceProblem``.
+        split: Which split they are.
+        tests_timeout_s: As ``InstanceProblem``.
 
     Raises:
         ConfigError: It cannot be read, is empty, or an instance names no image.
     """
-    path = Path(place).expanduser()
-    if not path.is_file():
+    file = Path(place).expanduser()
+    if not file.is_file():
         raise ConfigError(f"instances {place!r}: no such file; wanted JSON lines")
-    found = tuple(read_instances(path))
-    if not found:
-        raise ConfigError(f"instances {place!r}: the file holds none")
+    found = read_instances(file)
     for one in found:
         if not one.image:
             raise ConfigError(
                 f"instance {one.instance_id}: names no image; wanted a column 'image_name'"
             )
-    return found
+    return ListedSet(
+        f"instances-{short_name(place)}",
+        [
+            (one.instance_id, InstanceProblem(
+                one, folder=folder, path=path, tests_timeout_s=tests_timeout_s
+            ))
+            for one in found
+        ],
+        where=f"instances {place!r}",
+        splits=dict.fromkeys((one.instance_id for one in found), split),
+    )  # fmt: skip
 
 
-async def _contents(sandbox: GuestSandbox, paths: Iterable[str]) -> dict[str, bytes | None]:
+async def _contents(world: FileWorld, paths: Iterable[str]) -> dict[str, bytes | None]:
     """Return the contents of files, None for one that is not there."""
-    found: dict[str, bytes | None] = {}
-    for path in dict.fromkeys(paths):
-        try:
-            found[path] = await sandbox.read_file(path, max_bytes=_MAX_FILE_BYTES)
-        except SandboxFileError:
-            found[path] = None
-    return found
+    return {path: await world.read(path) for path in dict.fromkeys(paths)}
 
 
 def _there(files: Delta) -> dict[str, bytes]:
@@ -211,16 +167,3 @@ async def _layout(sandbox: GuestSandbox, tests: set[str]) -> Layout:
     layout = find_layout([*paths, *tests], "the repository of the instance")
     more = [path for path in sorted(tests) if not layout.is_test(path)]
     return replace(layout, tests=(*layout.tests, *more))
-
-
-@wraps(SweEnv, assigned=(), updated=())  # whose options they are
-def bugs(tasks: str = "shipped", **kwargs: Any) -> SweEnv | InstanceEnv:
-    """Return the environment of a set of SWE tasks.
-
-    Args:
-        tasks: As for ``SweEnv``; a file ``*.jsonl`` holds SWE-bench instances, for ``InstanceEnv``.
-        kwargs: More arguments of the one or the other.
-    """
-    if tasks.endswith(".jsonl"):
-        return InstanceEnv(instances=tasks, **kwargs)
-    return SweEnv(tasks=tasks, **kwargs)

@@ -9,39 +9,51 @@ made its results up, and nothing of it counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
 
 from turngym.environments.swe.exam import Exam, Round, Trial, exam_of
-from turngym.environments.swe.patches import Patch
+from turngym.environments.swe.patches import Patch, diff_text
 from turngym.environments.swe.project import Project
 from turngym.environments.swe.test_runner import TestRun, TestRunner, project_runner
 from turngym.environments.workspace.host import Delta, SandboxHost
+from turngym.tasks.problem import JudgeResult
 
 _FAILS = ("failed", "error")
 _CHECKED = 2
 """How often the repair runs a round again before it accuses a submission."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeResult:
-    """What a patch is worth."""
+@dataclass(frozen=True, kw_only=True)
+class RepairResult(JudgeResult):
+    """What a patch is worth: 1 where every test to be fixed passes and no other broke."""
 
-    is_resolved: bool
-    """Every test that was to be fixed passes, and no other broke."""
     fixed: float
     """Share of the tests to be fixed that pass, in [0, 1]."""
     kept: float
     """Share of the others that still pass, in [0, 1]."""
     is_forged: bool = False
-    problem: str = ""
     failures: tuple[str, ...] = ()
     """Ids of tests that did not pass."""
+    diff: str = ""
+    """The patch."""
+    left_out: tuple[str, ...] = ()
+    """As ``Patch.left_out``."""
+
+    @property
+    def is_resolved(self) -> bool:
+        """Nothing is left to do."""
+        return self.score == 1
 
 
-NOTHING_CHANGED = JudgeResult(is_resolved=False, fixed=0.0, kept=1.0, problem="nothing was changed")
+def with_patch(result: RepairResult, patch: Patch, base: Mapping[str, bytes]) -> RepairResult:
+    """Return the result of a ``patch`` to the files ``base``, with what was submitted."""
+    return replace(result, diff=diff_text(patch.files, base), left_out=patch.left_out)
+
+
+NOTHING_CHANGED = RepairResult(score=0.0, fixed=0.0, kept=1.0, evidence="nothing was changed")
 
 
 async def judge(
@@ -54,7 +66,7 @@ async def judge(
     pass_to_pass: Iterable[str],
     packages: Path,
     timeout_s: float,
-) -> JudgeResult:
+) -> RepairResult:
     """Return what ``patch`` is worth.
 
     Args:
@@ -76,12 +88,12 @@ async def judge(
     return await judge_changes(runner, {**broken, **allowed}, trial)
 
 
-async def judge_changes(runner: TestRunner, delta: Delta, trial: Trial) -> JudgeResult:
+async def judge_changes(runner: TestRunner, delta: Delta, trial: Trial) -> RepairResult:
     """Return what the changes ``delta``, made where the ``runner`` starts, are worth in an exam."""
     return await grade(runner, await exam_of(runner, trial), delta, trial)
 
 
-async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> JudgeResult:
+async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> RepairResult:
     """Return what the changes ``delta``, made where the ``runner`` starts, give in an ``exam``."""
     # What even the repair fails says nothing.
     fix, keep = trial.fix, [one for one in trial.keep if one in exam.asked]
@@ -98,11 +110,12 @@ async def grade(runner: TestRunner, exam: Exam, delta: Delta, trial: Trial) -> J
     if passed and not exam.examined & set(passed):
         problem = "none of the tests that passed can be made to fail, so nothing is believed"
         return _nothing(problem, (*fix, *keep))
-    return JudgeResult(
-        is_resolved=len(passed) == len(fix) and len(kept) == len(keep) and bool(fix),
+    is_resolved = len(passed) == len(fix) and len(kept) == len(keep) and bool(fix)
+    return RepairResult(
+        score=float(is_resolved),
         fixed=len(passed) / len(fix) if fix else 0.0,
         kept=len(kept) / len(keep) if keep else 1.0,
-        problem=exam_run.problem or exam.problem,
+        evidence=exam_run.problem or exam.problem,
         failures=tuple(one for one in (*fix, *keep) if one not in {*passed, *kept}),
     )
 
@@ -153,5 +166,5 @@ class _ExamRun:
         return [one for one in ids if one not in self._failed and one in self._exam.asked]
 
 
-def _nothing(problem: str, failures: tuple[str, ...]) -> JudgeResult:
-    return JudgeResult(is_resolved=False, fixed=0.0, kept=0.0, problem=problem, failures=failures)
+def _nothing(problem: str, failures: tuple[str, ...]) -> RepairResult:
+    return RepairResult(score=0.0, fixed=0.0, kept=0.0, evidence=problem, failures=failures)

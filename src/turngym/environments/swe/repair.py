@@ -1,134 +1,50 @@
-"""What environments share in which a Python project is repaired: tools, tasks, expert, report."""
+"""Problems in which a Python project is repaired, and how an expert does it."""
 
 from __future__ import annotations
 
 import difflib
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
 
 from turngym.environments.core.actions import Action
-from turngym.environments.core.env import Outcome
-from turngym.environments.swe.judge import JudgeResult
-from turngym.environments.swe.patches import Patch, diff_text
-from turngym.environments.workspace import actions
-from turngym.environments.workspace.base import WorkspaceEnv
-from turngym.environments.workspace.host import Delta
-from turngym.environments.workspace.tools import Done, Parameter, Tool, Workspace
-from turngym.errors import ConfigError
-from turngym.tasks.base import SPLITS, Split, Task, procedural_task
+from turngym.environments.workspace.host import Delta, SandboxHost
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.base import LayerRef
+from turngym.tasks.problem import FileProblem
 
 _CONTEXT = 3
 _MOST_HUNKS = 10
 """With more of them a file is written anew: every edit costs a turn."""
 
 
-class TestedWorkspace(Workspace, Protocol):
-    """A workspace that knows where its tests are."""
+class RepairProblem(FileProblem):
+    """A project with a fault; hidden tests judge the agent's changes in fresh sandboxes."""
 
-    test_targets: tuple[str, ...]
-
-
-async def run_tests(workspace: TestedWorkspace, target: str = "") -> Done:
-    """Run the tests that ``target`` names, all of them where it is empty; no judgement."""
-    target = target.strip()
-    targets = target.split(" ") if target and "[" not in target else [target] if target else []
-    if any(one.startswith("-") for one in targets):
-        return Done(text="Give files or tests, no options.", problem="an option")
-    command = [
-        "python3", "-B", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
-        "-o", "addopts=", *(targets or workspace.test_targets),
-    ]  # fmt: skip
-    return await actions.bash(workspace, shlex.join(command))
-
-
-RUN_TESTS = Tool(
-    name="run_tests",
-    help="runs tests of the workspace: all, a file, or file::test",
-    parameters=(Parameter(name="target", kind="rest", is_optional=True),),
-    run=run_tests,
-    writes=True,
-)
-
-
-class RepairEnv(WorkspaceEnv):
-    """Base of environments in which an agent repairs a project and hidden tests judge."""
-
-    turns = 40
-    tools = (
-        actions.BASH, actions.VIEW, actions.SEARCH, actions.EDIT, actions.CREATE, RUN_TESTS,
-        actions.SUBMIT,
-    )  # fmt: skip
-    rules = (
-        "You mend a Python project in a workspace. Only your changes to its code are judged: tests "
-        "and configuration are put back, and hidden tests run in another place."
-    )
-    default_split: Split = "train"
-
-    def __init__(self, **options: Any) -> None:  # those of WorkspaceEnv
-        super().__init__(**options)
-        self.test_targets: tuple[str, ...] = ()
-        """Where the tests of the workspace are; empty where pytest finds them."""
-        self.judge_result: JudgeResult | None = None
-        """Of the last submission."""
-        self.patch = Patch()
-        """What was submitted last."""
-        self._base: Mapping[str, bytes | None] = {}
-        """Files at the start."""
-        self._wanted: Delta = {}
-        """Files that the repair changes, as it leaves them."""
+    base: Mapping[str, bytes | None]
+    """Files at the start."""
+    wanted: Delta
+    """Files that the repair changes, as it leaves them."""
+    test_targets: tuple[str, ...] = ()
+    """Where the tests of the workspace are; empty where pytest finds them."""
 
     @abstractmethod
-    def count(self, split: Split) -> int:
-        """Return the number of tasks of a split."""
+    async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
+        """Start a sandbox of ``host`` on a snapshot, or on the project as it is before set-up."""
 
-    def task(self, split: Split, index: int) -> Task:
-        """Return task number ``index`` of ``split``.
+    def expert(self) -> list[Callable[[Delta], Action | None]]:
+        """Return one function of the written files, which says the next call until all is done."""
+        return [self._next_call]
 
-        Raises:
-            ConfigError: There are fewer.
-        """
-        if not 0 <= index < (count := self.count(split)):
-            raise ConfigError(
-                f"task {self.name}/{split}/{index}: there are {count} tasks of split {split!r}"
-            )
-        return procedural_task(self.name, split, index)
-
-    def find_task(self, task_id: str) -> Task:
-        task = super().find_task(task_id)
-        return self.task(task.split, int(task_id.rpartition("/")[2]))
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        split = options.get("split", self.default_split)
-        is_plain = options.get("task") is None and set(options) <= {"split", "task"}
-        if is_plain and split in SPLITS and (count := self.count(split)):
-            return self.task(split, int(self.np_random.integers(count)))
-        return super()._choose_task(options)
-
-    def expert_action(self) -> str:
-        for path, wanted in self._wanted.items():
-            found = self.current.get(path, self._base.get(path))
+    def _next_call(self, written: Delta) -> Action | None:
+        for path, wanted in self.wanted.items():
+            found = written.get(path, self.base.get(path))
             if found == wanted:
                 continue
             if wanted is None:
-                return self.say("bash", command=f"rm {shlex.quote(path)}")
-            return self.action_format.render(expert_edit(path, found, wanted))
-        return self.say("submit")
-
-    def _report(
-        self, result: JudgeResult, base: Mapping[str, bytes], reward: float, **info: Any
-    ) -> Outcome:
-        """Return the outcome of a submission, and remember it."""
-        self.judge_result, self._score = result, float(result.is_resolved)
-        text = "resolved." if result.is_resolved else "not resolved."
-        if self.patch.left_out:
-            text += " Left out of your patch: " + "; ".join(self.patch.left_out[:5])
-        info |= {
-            "fixed": result.fixed, "kept": result.kept, "forged": result.is_forged,
-            "problem": result.problem, "patch": diff_text(self.patch.files, base),
-        }  # fmt: skip
-        return Outcome(text=text, reward=reward, info=info)
+                return Action(name="bash", arguments={"command": f"rm {shlex.quote(path)}"})
+            return expert_edit(path, found, wanted)
+        return None
 
 
 def expert_edit(path: str, found: bytes | None, wanted: bytes) -> Action:

@@ -1,103 +1,170 @@
-"""Where tasks and projects are: what ships, what was installed, what a user made."""
+"""Bugs as problems, and where their projects are: shipped, installed, or made by a user."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
-from turngym.environments.swe.packages import swe_cache
-from turngym.environments.swe.project import Project
-from turngym.environments.swe.records import SweRecord, TaskFile, broken_files
+from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge, with_patch
+from turngym.environments.swe.packages import packages_folder, swe_cache
+from turngym.environments.swe.parsing import hide_tests
+from turngym.environments.swe.patches import Patch, collect_patch
+from turngym.environments.swe.project import Project, find_layout
+from turngym.environments.swe.records import (
+    Style,
+    SweRecord,
+    TaskFile,
+    broken_files,
+    problem_statement,
+)
+from turngym.environments.swe.repair import RepairProblem
+from turngym.environments.workspace.host import Delta, SandboxHost, put_delta
+from turngym.environments.workspace.world import EndWorld, StartWorld
 from turngym.errors import ConfigError, unknown_name
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
+from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, split_of
+from turngym.tasks.problem import FileWorld
+from turngym.tasks.sets import ListedSet
 
 _DATA = Path(__file__).with_name("data")
 SAMPLE = "sample"
 SHIPPED = "shipped"
+_SAMPLE = _DATA / "sample_tasks.json"
 INSTALL = "python -m turngym.environments.swe.install"
 
 
-class TaskSet:
-    """The tasks of several projects, in one order.
+class BugProblem(RepairProblem):
+    """A project with a bug, whose own tests judge.
 
     Args:
-        files: Their tasks.
-        name: What messages call it.
+        file: The project, and what is known of its tests.
+        record: How it is broken.
+        style: Of the prompt.
     """
 
-    def __init__(self, files: list[TaskFile], name: str) -> None:
-        self.name = name
+    played_by = "turngym.environments.swe.env:SweEnv"
+
+    def __init__(self, file: TaskFile, record: SweRecord, style: Style) -> None:
+        self.file, self.record = file, record
+        self.prompt = problem_statement(record, file.name, file.version, style)
+        self.test_targets = file.layout.tests
+
+    @property
+    def content(self) -> str:
+        """The id of the record."""
+        return self.record.id
+
+    @cached_property
+    def project(self) -> Project:
+        """The project, repaired."""
+        return project_of(self.file)
+
+    @cached_property
+    def broken(self) -> Delta:
+        """What the bug changes."""
+        return broken_of(self.file, self.record, self.project)
+
+    @cached_property
+    def wanted(self) -> Delta:  # type: ignore[override]  # read once asked for
+        """What the repair changes."""
+        return {path: self.project.files.get(path) for path in sorted(self.broken)}
+
+    @cached_property
+    def base(self) -> dict[str, bytes]:  # type: ignore[override]  # read once asked for
+        """What the workspace holds."""
+        project = self.project
+        files = {**project.files, **self.broken, **shown_tests(project, self.record)}
+        return {path: data for path, data in files.items() if data is not None}
+
+    async def start(self, host: SandboxHost, layer: LayerRef | None = None) -> GuestSandbox:
+        """Start a sandbox on the project."""
+        layer = layer or await host.layer(f"project {self.project.digest}", self.project.write)
+        roots = self.file.layout.roots
+        paths = ["/workspace" if root == "." else f"/workspace/{root}" for root in roots]
+        return await host.start(layer, tools=packages_folder(), paths=paths)
+
+    async def set_up(self, world: FileWorld) -> None:
+        """Break the project, and hide tests."""
+        assert isinstance(world, StartWorld)
+        files = self.project.files
+        paths = [path for path in {**files, **self.base} if self.base.get(path) != files.get(path)]
+        await put_delta(world.sandbox, {path: self.base.get(path) for path in paths})
+
+    async def judge(self, world: FileWorld) -> RepairResult:
+        """Run the tests on the changes."""
+        assert isinstance(world, EndWorld)
+        patch = collect_patch(world.found, self.base, self.file.layout)
+        result = NOTHING_CHANGED if patch.is_empty else await self.examine(world.host, patch)
+        return with_patch(result, patch, self.base)
+
+    async def examine(self, host: SandboxHost, patch: Patch) -> RepairResult:
+        """Return what a patch is worth."""
+        return await judge(
+            host, self.project, self.broken, patch, fail_to_pass=self.record.fail_to_pass,
+            pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
+            timeout_s=20.0 + 3 * self.file.suite_s,
+        )  # fmt: skip
+
+
+class BugTasks(ListedSet[BugProblem]):
+    """The tasks of several projects, mixed, so that a few tasks show many.
+
+    Args:
+        name: Of the set.
+        files: Their tasks.
+        style: Of the prompts.
+    """
+
+    def __init__(self, name: str, files: list[TaskFile], style: Style) -> None:
         self.files = files
-        self._by_split: dict[Split, list[tuple[TaskFile, SweRecord]]] = {"train": [], "test": []}
-        for file in files:
-            for record in file.tasks:
-                self._by_split[self._split(file, record)].append((file, record))
-        for found in self._by_split.values():  # projects mixed, so that a few tasks show many
-            found.sort(key=lambda pair: hashlib.sha256(pair[1].id.encode()).hexdigest())
+        found = [(one.id, BugProblem(file, one, style)) for file in files for one in file.tasks]
+        found.sort(key=lambda pair: hashlib.sha256(pair[0].encode()).hexdigest())
+        # Of a single project one task in four is for test.
+        splits: dict[str, Split] = {
+            id: one.file.split if len(files) > 1 else split_of(id, one_in=4) for id, one in found
+        }
+        super().__init__(name, found, splits=splits)
 
-    def __len__(self) -> int:
-        return sum(len(file.tasks) for file in self.files)
 
-    def count(self, split: Split) -> int:
-        """Return the number of tasks of a split."""
-        return len(self._by_split[split])
+def require_projects(tasks: BugTasks) -> None:
+    """Raise when a project is not installed.
 
-    def require(self) -> None:
-        """Raise when a project is not installed.
-
-        Raises:
-            ConfigError: With the command that installs it.
-        """
-        for file in self.files:
-            if SAMPLE not in file.source:
-                project_place(str(file.source.get("path", "")), file.name, file.version)
-
-    def get(self, split: Split, index: int) -> tuple[TaskFile, SweRecord]:
-        """Return one task of ``split`` and its project.
-
-        Raises:
-            ConfigError: There are fewer.
-        """
-        found = self._by_split[split]
-        if not 0 <= index < len(found):
-            raise ConfigError(
-                f"task {self.name}/{split}/{index}: there are {len(found)} tasks of split {split!r}"
-            )
-        return found[index]
-
-    def _split(self, file: TaskFile, record: SweRecord) -> Split:
-        """Return the project's split; of a single project one task in four is for test."""
-        if len(self.files) > 1:
-            return file.split
-        return split_of(record.id, one_in=4)
+    Raises:
+        ConfigError: With the command that installs it.
+    """
+    for file in tasks.files:
+        if SAMPLE not in file.source:
+            project_place(str(file.source.get("path", "")), file.name, file.version)
 
 
 @lru_cache(maxsize=16)
-def open_tasks(place: str, project: str | None = None) -> TaskSet:
+def open_tasks(place: str, project: str | None = None, style: Style = "failing") -> BugTasks:
     """Return the tasks at ``place``: ``"shipped"``, ``"sample"``, a file or a folder of files.
 
     Args:
         place: Where they are.
         project: Only those of this project.
+        style: Of the prompts.
 
     Raises:
         ConfigError: There are none.
     """
-    if place == SAMPLE:
-        return TaskSet([TaskFile.read(_DATA / "sample_tasks.json")], SAMPLE)
     folder = _DATA / "tasks" if place == SHIPPED else Path(place).expanduser()
     paths = [folder] if folder.is_file() else sorted(folder.glob("*.json"))
-    if not paths:
+    files = [TaskFile.read(path) for path in ([_SAMPLE] if place == SAMPLE else paths)]
+    if not files:
         raise ConfigError(f"swe tasks {place!r}: no file or folder of tasks; see 'turngym tasks'")
-    files = [TaskFile.read(path) for path in paths]
     if project is not None:
         names = [file.name for file in files]
         if project not in names:
             raise unknown_name("project", project, names)
-        return TaskSet([file for file in files if file.name == project], project)
-    return TaskSet(files, place if place == SHIPPED else short_name(place))
+        return BugTasks(f"bugs-{project}", [file for file in files if file.name == project], style)
+    if place == SHIPPED:
+        return BugTasks("bugs", files, style)
+    return BugTasks(f"bugs-{place if place == SAMPLE else short_name(place)}", files, style)
 
 
 def short_name(place: str) -> str:
@@ -165,10 +232,21 @@ def project_place(source: str, name: str, version: str) -> Path:
 @lru_cache(maxsize=1)
 def sample_project() -> Project:
     """Return our own small project, which needs no download."""
-    from turngym.environments.swe.project import find_layout
-
     files: dict[str, bytes] = {}
     for part in (_DATA / "sample_project.txt").read_text(encoding="utf-8").split("=== ")[1:]:
         head, _, body = part.partition("\n")
         files[head.strip()] = body.encode()
     return Project(name="tally", version="1.0", files=files, layout=find_layout(files))
+
+
+def shown_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
+    """Return the test files of the workspace that differ from the project's."""
+    hidden = record.hidden
+    files: dict[str, bytes] = {}
+    for path, data in project.files.items():
+        if path.endswith(".py") and project.layout.is_test(path):
+            text = data.decode("utf-8", "surrogateescape")
+            left = hide_tests(text, hidden)
+            if left != text:
+                files[path] = left.encode("utf-8", "surrogateescape")
+    return files

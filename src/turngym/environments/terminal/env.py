@@ -76,6 +76,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         self.name = self.tasks.name
         self._problem: FileProblem | None = None
         self._results: tuple[JudgeResult, ...] = ()
+        self._before: dict[str, bytes | None] = {}
         self._usual_s = self.timeout_s
 
     @property
@@ -168,7 +169,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
         found = await self.changed_files()
         return EndWorld(
-            self.sandbox, found=found, before=self._before, open_copy=open_copy,
+            self.sandbox, host=self.host, found=found, before=self._before, open_copy=open_copy,
             private=self.problem.machine.private,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from turngym.environments.core.actions import Action, ActionStyle, Commands, in_
 from turngym.environments.core.env import AsyncTurnEnv, Outcome, SnapshotKind
 from turngym.environments.core.tasks import TaskSetEnv
 from turngym.tasks.base import Task
-from turngym.tasks.problem import AnswerProblem, judge, set_up
+from turngym.tasks.problem import AnswerProblem, AnswerWorld, judge, set_up
 from turngym.tasks.scorers.answers import UNKNOWN
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.sources import task_set
@@ -56,14 +56,14 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         self._given, self._score = None, 0.0
         self._new_script()
         problem: AnswerProblem = self.problem
-        await set_up(problem, _Answer(None), task.id)
+        await set_up(problem, AnswerWorld(), task.id)
         truth = {} if problem.truth is None else {"ground_truth": problem.truth}
         return Outcome(text=problem.prompt, info=truth)
 
     async def turn(self, action: Action) -> Outcome:
         """Judge the answer."""
         self._given = str(action.arguments["text"])
-        result = await judge(self.problem, _Answer(self._given), self._task_id)
+        result = await judge(self.problem, AnswerWorld(answer=self._given), self._task_id)
         self._score = result.score
         text = "right." if result.score == 1 else "not right."
         info: dict[str, Any] = {"problem": result.evidence, "parts": dict(result.parts)}
@@ -104,10 +104,3 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
     def set_state(self, state: Any) -> None:
         """Take over what ``get_state`` returned."""
         self._given, self._score = state
-
-
-class _Answer:
-    """What the judge of a question sees."""
-
-    def __init__(self, answer: str | None) -> None:
-        self.answer = answer

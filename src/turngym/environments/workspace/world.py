@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import SandboxFileError, TaskFault
 from turngym.sandbox.backends.bubblewrap_command import WRITABLE
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
@@ -85,6 +86,7 @@ class EndWorld(StartWorld):
 
     Args:
         sandbox: Where the agent acted; nothing runs there any more.
+        host: Makes sandboxes of the judge's own.
         found: Regular files that are there, as far as they were ever written; None where one is
             gone.
         before: The same at the start of the episode.
@@ -96,24 +98,25 @@ class EndWorld(StartWorld):
         self,
         sandbox: GuestSandbox,
         *,
+        host: SandboxHost,
         found: Files,
         before: Files,
         open_copy: Callable[[Keep], Awaitable[GuestSandbox]],
         private: Sequence[str] = (),
     ) -> None:
         super().__init__(sandbox)
-        self._private = private
-        self._found, self._before, self._open_copy = found, before, open_copy
+        self.host, self.found = host, found
+        self._private, self._before, self._open_copy = private, before, open_copy
 
     @cached_property
     def _changes(self) -> Files:
-        paths = {*self._found, *self._before}
-        pairs = {path: (self._found.get(path), self._before.get(path)) for path in paths}
+        paths = {*self.found, *self._before}
+        pairs = {path: (self.found.get(path), self._before.get(path)) for path in paths}
         return {path: now for path, (now, then) in pairs.items() if now != then}
 
     async def files(self) -> Mapping[str, bytes]:
         """Return every regular file of the workspace that was ever written."""
-        return {path: data for path, data in self._found.items() if data is not None}
+        return {path: data for path, data in self.found.items() if data is not None}
 
     async def changes(self) -> Files:
         """Return what differs from the start of the episode."""

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from turngym.environments.search.corpus import FolderSource, JsonlSource, open_source
-from turngym.environments.search.html_text import html_to_text
+from turngym.environments.search.documents import html_to_text
 from turngym.errors import ConfigError
 
 

@@ -62,9 +62,9 @@ def test_questions_of_a_file_are_the_tasks(place):
     drawn = {env.reset(seed=seed)[1]["task_id"].partition("/")[2] for seed in range(20)}
     assert drawn == {"train/0", "train/1"}
     assert env.reset(options={"split": "test"})[1]["task_id"].endswith("/test/0")
-    with pytest.raises(ConfigError, match="there are 1 questions of split 'test'"):
+    with pytest.raises(ConfigError, match="there are 1 tasks of split 'test'"):
         env.task("test", 1)
-    with pytest.raises(ConfigError, match="there are 2 questions of split 'train'"):
+    with pytest.raises(ConfigError, match="there are 2 tasks of split 'train'"):
         env.find_task(f"{env.name}/train/2")
     with pytest.raises(ConfigError, match="unknown reset option"):
         env.reset(options={"splitt": "test"})
@@ -130,13 +130,14 @@ def test_wrong_arguments_are_told(place):
     ("line", "message"),
     [
         ("{", "q.jsonl:1: not JSON"),
-        ("[]", "q.jsonl:1: wanted a JSON object, found list"),
-        ('{"answers": ["x"]}', "'text' must be a question"),
-        ('{"text": "x"}', "'answers' must be a list of texts"),
-        ('{"text": "x", "answers": []}', "'answers' must be a list of texts"),
-        ('{"text": "x", "answers": [1]}', "'answers' must be a list of texts"),
-        ('{"text": "x", "answers": ["a"], "plan": [{"query": "q"}]}', "'plan' must be a list"),
-        ('{"text": "x", "answers": ["a"], "split": "dev"}', "'split' must be one of train, test"),
+        ("[]", "q.jsonl:1: 'the line': .*dictionary.*found \\[\\]"),
+        ('{"answers": ["x"]}', "q.jsonl:1: 'text': Field required"),
+        ('{"text": " ", "answers": ["x"]}', "'text': String should have at least 1 character"),
+        ('{"text": "x"}', "'answers': Field required"),
+        ('{"text": "x", "answers": []}', "'answers': .* at least 1 item"),
+        ('{"text": "x", "answers": [1]}', "'answers.0': Input should be a valid string, found 1"),
+        ('{"text": "x", "answers": ["a"], "plan": [{"query": "q"}]}', "'plan.0.doc': Field requi"),
+        ('{"text": "x", "answers": ["a"], "split": "dev"}', "'split': .*'train' or 'test', found"),
         ("", "there are none"),
     ],
 )

@@ -15,10 +15,9 @@ from turngym.environments.search.backends.dense import (
     load_encoder,
     read_safetensors,
 )
-from turngym.environments.search.backends.hybrid import HybridBackend
 from turngym.environments.search.corpus import JsonlSource
 from turngym.environments.search.documents import Document, Hit
-from turngym.environments.search.index import build_index, open_index
+from turngym.environments.search.index import HybridBackend, build_index, open_index
 from turngym.environments.search.world import World, WorldSpec
 from turngym.errors import ConfigError, MissingExtraError
 

@@ -4,6 +4,7 @@ import pytest
 
 from turngym.environments.search import packages as module
 from turngym.environments.search.backends.sqlite import SqliteBackend
+from turngym.environments.search.corpus import DocumentationSource, find_source, passages
 from turngym.environments.search.corpus_env import PackageGraph, sample_package_question
 from turngym.environments.search.packages import (
     PackageSource,
@@ -12,7 +13,6 @@ from turngym.environments.search.packages import (
     sample_packages,
 )
 from turngym.environments.search.questions import leaks
-from turngym.environments.search.sources import DocumentationSource, find_source, passages
 from turngym.errors import ConfigError
 
 STANZAS = """\

@@ -12,6 +12,7 @@ from turngym.environments.search.questions import Lookup, Question
 from turngym.environments.search.world_env import WorldEnv
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.tasks.scorers.answers import contains_answer
+from turngym.tasks.sets import TaskSet
 
 DOCUMENTS = [
     Document(
@@ -33,17 +34,23 @@ QUESTION = Question(
 SHORT = Limits(max_searches=2, max_opened_words=60, results=2, page_words=40)
 
 
-class SmallEnv(SearchEnv):
+class Small(TaskSet[Question]):
     """Always the same question."""
 
-    def question_of(self, task):
-        return QUESTION, None
+    def count(self, split):
+        return None
 
-    def backend(self, source):
-        return BACKEND
+    def problem(self, task):
+        return QUESTION
 
 
-BACKEND = SqliteBackend.in_memory(DOCUMENTS)
+class SmallEnv(SearchEnv):
+    """A few documents."""
+
+    backend = SqliteBackend.in_memory(DOCUMENTS)
+
+    def __init__(self, **kwargs):
+        super().__init__(tasks=Small("small"), **kwargs)
 
 
 def started(**kwargs):
@@ -283,7 +290,7 @@ def test_worlds_of_train_and_test_differ():
         for index in range(12):
             env.reset(options={"task": env.task(split, index)})
             assert env.state.question.split == split
-            sources.add(env.state.source.seed)
+            sources.add(env.state.question.spec.seed)
         names[split] = sources
     assert not names["train"] & names["test"]
     assert 1 < len(names["train"]) <= 12
@@ -293,7 +300,7 @@ def test_members_of_a_group_share_one_index():
     first, second = WorldEnv(difficulty="easy"), WorldEnv(difficulty="easy")
     for env in (first, second):
         env.reset(options={"task": env.task("train", 3)})
-    assert first.backend(first.state.source) is second.backend(second.state.source)
+    assert first.backend is second.backend
 
 
 @pytest.mark.parametrize("kind", ["2hop", "3hop", "4hop"])
@@ -301,7 +308,7 @@ def test_no_document_that_the_question_itself_finds_holds_the_answer(kind):
     env = WorldEnv(kind=kind)
     for index in range(15):
         env.reset(options={"task": env.task("test", index)})
-        question, backend = env.state.question, env.backend(env.state.source)
+        question, backend = env.state.question, env.backend
         hits = backend.search(question.text, env.limits.results)
         assert question.plan[-1].doc not in {hit.id for hit in hits}
         for hit in hits:

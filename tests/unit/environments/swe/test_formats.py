@@ -10,8 +10,13 @@ from turngym.environments.swe.formats import (
     write_predictions,
 )
 from turngym.environments.swe.patches import apply_diff
-from turngym.environments.swe.problem_statements import STYLES, leaks, problem_statement
-from turngym.environments.swe.records import TaskFile, broken_files
+from turngym.environments.swe.records import (
+    STYLES,
+    TaskFile,
+    broken_files,
+    leaks,
+    problem_statement,
+)
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 from turngym.errors import ConfigError
 from turngym.tasks.harbor.problem import HarborProblem

@@ -138,13 +138,13 @@ async def test_nothing_is_believed_where_nothing_can_be_examined():
     found = await judged(GOLD["code.py"], in_process("def test_one(): double(1) == 2 or 1 / 0\n"),
                           fix=FIX[:1], keep=KEEP[2:])  # fmt: skip
     assert (found.is_resolved, found.fixed, found.kept) == (False, 0.0, 0.0)
-    assert "can be made to fail" in found.problem
+    assert "can be made to fail" in found.evidence
 
 
 async def test_a_run_that_breaks_off_is_worth_nothing():
     found = await judged(GOLD["code.py"], in_process(broken_off=True))
     assert (found.is_resolved, found.is_forged, found.fixed) == (False, False, 0.0)
-    assert "broke off" in found.problem
+    assert "broke off" in found.evidence
 
 
 DEAD = """

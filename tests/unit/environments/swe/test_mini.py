@@ -10,25 +10,31 @@ from turngym.environments.swe.mini.env import (
     Call,
     CaseRunner,
     MiniEnv,
-    draw,
-    path_of,
+    sample,
     with_line,
 )
 
-PROBLEMS = [draw(np.random.default_rng(seed)) for seed in range(40)]
+PROBLEMS = [sample(np.random.default_rng(seed)) for seed in range(40)]
+
+
+def repair_of(problem):
+    """Return the one wrong line, and what it should say."""
+    right = problem.right.files(problem.right)[problem.path].splitlines()
+    found = problem.broken_files()[problem.path].splitlines()
+    [line] = [n for n, pair in enumerate(zip(right, found, strict=True)) if pair[0] != pair[1]]
+    return line + 1, right[line].strip()
 
 
 def test_one_line_is_wrong_and_it_shows():
     places = set()
     for problem in PROBLEMS:
         broken, right = problem.broken_files(), problem.right.files(problem.right)
-        assert with_line(broken, problem.path, problem.line, problem.repair()) == right
+        assert with_line(broken, problem.path, *repair_of(problem)) == right
         assert broken != right
         assert problem.wrong.run(problem.shown) != problem.wanted(problem.shown)
         assert problem.shown not in problem.hidden
         assert {call.function for call in problem.hidden} == {problem.right.name, *LIBRARY}
-        assert problem.path in (path_of(problem.right.name), *problem.reading[-1:])
-        places.add(len(problem.reading))
+        places.add([problem.right.name, *problem.right.used].index(problem.path))
     assert places == {0, 1, 2}, "the wrong file is the own one, the first or the second it calls"
 
 
@@ -82,12 +88,13 @@ class TestJudged:
     def test_an_edit_is_told_what_it_did(self):
         self.reset()
         problem = self.env.state.problem
-        text = problem.broken_files()[problem.path].splitlines()[problem.line - 1]
-        same = self.env.step(f"edit {problem.path} {problem.line} {text.strip()}")[0]["text"]
+        line, repair = repair_of(problem)
+        text = problem.broken_files()[problem.path].splitlines()[line - 1]
+        same = self.env.step(f"edit {problem.path} {line} {text.strip()}")[0]["text"]
         assert same == f"{problem.shown} is {problem.wrong.run(problem.shown)}, not " + (
             f"{problem.wanted(problem.shown)}."
         )
-        right = self.env.step(f"edit {problem.path} {problem.line} {problem.repair()}")[0]["text"]
+        right = self.env.step(f"edit {problem.path} {line} {repair}")[0]["text"]
         assert right == f"{problem.shown} is {problem.wanted(problem.shown)}, right."
 
     @pytest.mark.parametrize(
@@ -124,7 +131,7 @@ class TestJudged:
     def test_a_cheat_scores_nothing_and_the_next_submission_is_judged(self, line):
         self.reset()
         problem = self.env.state.problem
-        self.env.step(f"edit {problem.path} {problem.line} {line}")
+        self.env.step(f"edit {problem.path} {repair_of(problem)[0]} {line}")
         _, reward, terminated, _, info = self.env.step("submit")
         assert (reward, terminated, info["score"]) == (0.0, True, 0.0)
         self.reset(1)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.search.backends.stored import StoredBackend
+from turngym.environments.search.backends.sqlite import StoredBackend
 from turngym.errors import ConfigError, MissingExtraError, missing_extra
 from turngym.plugins import import_function
 

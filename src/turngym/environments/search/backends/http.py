@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from turngym.environments.search.backends.base import QueryMemory
-from turngym.environments.search.documents import Document, Hit
-from turngym.environments.search.html_text import html_to_text
+from turngym.environments.search.documents import Document, Hit, html_to_text
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.plugins import import_extra
 

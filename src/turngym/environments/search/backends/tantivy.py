@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from turngym.environments.search.backends.sqlite import STOP_WORDS
-from turngym.environments.search.backends.stored import StoredBackend, no_argument
+from turngym.environments.search.backends.sqlite import STOP_WORDS, StoredBackend, no_argument
 from turngym.environments.search.documents import terms
 from turngym.plugins import import_extra
 

@@ -20,16 +20,20 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from turngym.coroutines import LoopThread
+from turngym.coroutines import LoopThread, finished
 from turngym.environments.core.actions import Action, Commands
-from turngym.environments.core.env import Outcome
-from turngym.environments.text.base import TextGame
+from turngym.environments.core.env import Outcome, SnapshotKind
+from turngym.environments.core.tasks import TaskSetEnv
+from turngym.environments.text.base import GradedGame
 from turngym.environments.workspace.host import SandboxHost
 from turngym.errors import EnvironmentFault, TurnGymError
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import Limits
 from turngym.sandbox.processes import Process
 from turngym.shared_resource import SharedResource
+from turngym.tasks.base import Split, Task
+from turngym.tasks.problem import AnswerWorld, JudgeResult, Problem, judge
+from turngym.tasks.sets import TaskSet
 
 _LIBRARY: Mapping[str, tuple[str, Callable[[int, int], int]]] = {
     "add": ("a + b", lambda a, b: a + b), "sub": ("a - b", lambda a, b: a - b),
@@ -43,10 +47,11 @@ NAMES = (
 )  # fmt: skip
 _CASES = 6
 _LIBRARY_CASES = 3
-_OWN_LINE, _LIBRARY_LINE = 3, 2
 _PAIRS = tuple((a, b) for a in range(1, 10) for b in range(1, 10) if a != b)
 _ARGUMENTS = (("a", "b", "a"), ("a", "b", "b"), ("b", "a", "a"), ("b", "a", "b"))
 T = TypeVar("T")
+Value = int | str | None
+"""What a call gave: a number, what else it was or the exception it raised, or nothing at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,30 +96,78 @@ class Program:
     def files(self, says: Program) -> dict[str, str]:
         """Return path to text; the docstring is that of the program ``says``."""
         library = {
-            path_of(function): f"def {function}(a, b):\n    return {_LIBRARY[body][0]}\n"
+            function: f"def {function}(a, b):\n    return {_LIBRARY[body][0]}\n"
             for function, body in zip(LIBRARY, self.bodies, strict=True)
         }
         own = (
             f'def {self.name}(a, b):\n    """{says.expression()}"""\n'
             f"    return {self.expression()}\n"
         )
-        return {**library, path_of(self.name): own}
+        return {**library, self.name: own}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class MiniWorld(AnswerWorld):
+    """The project as it was submitted."""
+
+    call: Callable[[Sequence[Call]], tuple[Value, ...]]
+    """Returns what each call gives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniProblem(Problem[MiniWorld]):
     """A project with one wrong line."""
 
+    played_by: ClassVar[str] = "turngym.environments.swe.mini.env:MiniEnv"
     right: Program
     wrong: Program
     path: str
     """Of the file with the wrong line."""
-    line: int
-    """The wrong line, from 1."""
     shown: Call
     """The call that the agent gets to see."""
     hidden: tuple[Call, ...]
     """What is judged besides."""
+
+    @property
+    def prompt(self) -> str:  # type: ignore[override]  # follows from the rest
+        """Which call is wrong, and what it calls."""
+        own = self.broken_files()[self.right.name]
+        return f"{self.says(self.shown, self.wrong.run(self.shown))}\n{_numbered(own)}"
+
+    @property
+    def content(self) -> str:
+        """The two programs without the name of the function."""
+        return repr([replace(program, name="") for program in (self.right, self.wrong)])
+
+    async def judge(self, world: MiniWorld) -> JudgeResult:
+        """Make all calls."""
+        calls = [self.shown, *self.hidden]
+        pairs = zip(calls, world.call(calls), strict=True)
+        wrong = sum(value != self.wanted(call) for call, value in pairs)
+        evidence = f"{wrong} of {len(calls)} wrong." if wrong else ""
+        return JudgeResult(score=float(not wrong), evidence=evidence)
+
+    def expert(self) -> list[Callable[[MiniState], Action]]:
+        """Return one function of the state, which says the next call until all is done."""
+        return [self._next_call]
+
+    def _next_call(self, state: MiniState) -> Action:
+        """Read from the function that is named to the file that is wrong, fix it, submit."""
+        order, files = [self.right.name, *self.right.used], dict(state.files)
+        for path in order[1 : order.index(self.path) + 1]:
+            if path not in state.viewed:
+                return Action(name="view", arguments={"path": path})
+        for path, wanted in self.right.files(self.right).items():
+            pairs = zip(wanted.splitlines(), files[path].splitlines(), strict=True)
+            for number, (right, found) in enumerate(pairs, start=1):
+                if right != found:
+                    fixed = {"path": path, "line": number, "text": right.strip()}
+                    return Action(name="edit", arguments=fixed)
+        return Action(name="submit", arguments={})
+
+    def says(self, call: Call, value: Value) -> str:
+        """Return what an agent is shown of a wrong call."""
+        return f"{call} is {value}, not {self.wanted(call)}."
 
     def wanted(self, call: Call) -> int:
         """Return what ``call`` should give."""
@@ -123,21 +176,6 @@ class Problem:
     def broken_files(self) -> dict[str, str]:
         """Return the files that the agent gets."""
         return self.wrong.files(self.right)
-
-    def repair(self) -> str:
-        """Return what the wrong line should say, without indentation."""
-        return self.right.files(self.right)[self.path].splitlines()[self.line - 1].strip()
-
-    @property
-    def reading(self) -> list[str]:
-        """Files besides the first that a careful reader opens, in order."""
-        order = [path_of(name) for name in (self.right.name, *self.right.used)]
-        return order[1 : order.index(self.path) + 1]
-
-
-def path_of(function: str) -> str:
-    """Return the file of a function, which is called like it; every token counts here."""
-    return function
 
 
 def with_line(files: Mapping[str, str], path: str, line: int, text: str) -> dict[str, str]:
@@ -148,7 +186,21 @@ def with_line(files: Mapping[str, str], path: str, line: int, text: str) -> dict
     return {**files, path: "\n".join(lines) + "\n"}
 
 
-def draw(rng: np.random.Generator) -> Problem:
+class MiniTasks(TaskSet[MiniProblem]):
+    """Random projects without end."""
+
+    def count(self, split: Split) -> None:
+        """Return None: there is no end of them."""
+
+    def problem(self, task: Task) -> MiniProblem:
+        """Return the first problem that the task's seed gives and that belongs to its split."""
+        rng = np.random.default_rng(task.seed)
+        while self.split(found := sample(rng)) != task.split:
+            pass
+        return found
+
+
+def sample(rng: np.random.Generator) -> MiniProblem:
     """Return a random problem; its wrong line shows in at least half of the calls."""
     while True:
         inner, outer = (LIBRARY[n] for n in rng.choice(len(LIBRARY), 2, replace=False))
@@ -163,11 +215,9 @@ def draw(rng: np.random.Generator) -> Problem:
         calls.remove(telling[0])
         for function in LIBRARY:
             calls += _calls(rng, function, _LIBRARY_CASES)
-        return Problem(
-            right=right, wrong=wrong, path=path_of(place),
-            line=_OWN_LINE if place == right.name else _LIBRARY_LINE, shown=telling[0],
-            hidden=tuple(calls),
-        )  # fmt: skip
+        return MiniProblem(
+            right=right, wrong=wrong, path=place, shown=telling[0], hidden=tuple(calls)
+        )
 
 
 def _with_bug(rng: np.random.Generator, right: Program, place: str) -> Program:
@@ -208,9 +258,6 @@ SECONDS = 2.0
 _ANSWER_S = 30.0
 """Longest wait for the supervisor, which itself ends a submission after ``SECONDS``."""
 _MAX_ANSWER = 1 << 17
-
-Value = int | str | None
-"""What a call gave: a number, what else it was or the exception it raised, or nothing at all."""
 
 
 class CaseRunner(SharedResource):
@@ -318,7 +365,7 @@ def _value(found: object) -> Value:
 class MiniState:
     """A problem, and what was done about it."""
 
-    problem: Problem
+    problem: MiniProblem
     files: tuple[tuple[str, str], ...]
     """As they are now."""
     viewed: tuple[str, ...] = ()
@@ -326,7 +373,7 @@ class MiniState:
     is_solved: bool = False
 
 
-class MiniEnv(TextGame):
+class MiniEnv(TaskSetEnv, GradedGame):
     """One wrong line in seven files of two or three: choose the file, choose the line, fix it.
 
     Action: ``view <file>``, ``edit <file> <line> <text>`` (the line keeps its indentation) and
@@ -350,32 +397,29 @@ class MiniEnv(TextGame):
         help={"edit": "replaces one line of a file"},
         keep_case=True,
     )
-    difficulties: ClassVar[dict[str, dict[str, Any]]] = {"easy": {}}
-
+    snapshot_kind: ClassVar[SnapshotKind] = "exact"
     state: MiniState
 
-    def __init__(self, **kwargs: Any) -> None:  # those of TextGame
+    def __init__(self, **kwargs: Any) -> None:  # those of GradedGame
         super().__init__(**kwargs)
-        self.name = "bugs-mini"  # there is one difficulty
+        self.tasks = MiniTasks("bugs-mini")
+        self.name = self.tasks.name  # there is one difficulty
         self._runner: CaseRunner | None = CaseRunner.lease()
 
-    def new_game(self, rng: np.random.Generator) -> MiniState:
-        problem = draw(rng)
-        return MiniState(problem=problem, files=tuple(problem.broken_files().items()))
+    @property
+    def problem(self) -> MiniProblem:
+        """The problem of the running episode."""
+        return self.state.problem
+
+    def begin(self, task: Task) -> Outcome:
+        problem = self.tasks.problem(task)
+        self._new_script()
+        self.state = MiniState(problem=problem, files=tuple(problem.broken_files().items()))
+        return Outcome(text=problem.prompt)
 
     def instance_key(self) -> str:
-        """Return the two programs without the name of the function."""
-        p = self.state.problem
-        return repr([replace(program, name="") for program in (p.right, p.wrong)])
-
-    def describe(self) -> str:
-        """Return which call is wrong, and what it calls."""
-        p = self.state.problem
-        own = dict(self.state.files)[path_of(p.right.name)]
-        return f"{self._result_line(p.shown, p.wrong.run(p.shown))}\n{_numbered(own)}"
-
-    def _result_line(self, call: Call, value: Value) -> str:
-        return f"{call} is {value}, not {self.state.problem.wanted(call)}."
+        """Return what makes the problem this one."""
+        return self.problem.content
 
     def turn(self, action: Action) -> Outcome:
         if action.name == "submit":
@@ -401,28 +445,22 @@ class MiniEnv(TextGame):
             return _refused("one line only.")
         files = with_line(dict(self.state.files), path, line, new)
         self.state = replace(self.state, files=tuple(files.items()))
-        call = self.state.problem.shown
+        call = self.problem.shown
         [value] = self._call([call])
-        if value == self.state.problem.wanted(call):
+        if value == self.problem.wanted(call):
             return Outcome(text=f"{call} is {value}, right.")
-        return Outcome(text=self._result_line(call, value))
+        return Outcome(text=self.problem.says(call, value))
 
     def end_at_limit(self) -> Outcome:
         return self._judge()
 
     def _judge(self) -> Outcome:
-        problem = self.state.problem
-        calls = [problem.shown, *problem.hidden]
-        wrong = [
-            call
-            for call, value in zip(calls, self._call(calls), strict=True)
-            if value != problem.wanted(call)
-        ]
-        self.state = replace(self.state, is_solved=not wrong)
-        text = "resolved." if not wrong else f"not resolved: {len(wrong)} of {len(calls)} wrong."
-        return Outcome(text=text, reward=float(not wrong), terminated=True)
+        result = finished(judge(self.problem, MiniWorld(call=self._call), self._task_id))
+        self.state = replace(self.state, is_solved=result.score == 1)
+        text = f"not resolved: {result.evidence}" if result.evidence else "resolved."
+        return Outcome(text=text, reward=result.score, terminated=True)
 
-    def _call(self, calls: list[Call]) -> tuple[Value, ...]:
+    def _call(self, calls: Sequence[Call]) -> tuple[Value, ...]:
         if self._runner is None:  # used again after close
             self._runner = CaseRunner.lease()
         return self._runner.call(dict(self.state.files), calls)
@@ -452,17 +490,12 @@ class MiniEnv(TextGame):
         return [*menu, self.say("submit")]
 
     def expert_action(self) -> str:
-        """Read from the function that is named to the file that is wrong, fix it, submit."""
-        problem, files = self.state.problem, dict(self.state.files)
-        for path in problem.reading:
-            if path not in self.state.viewed:
-                return self.say("view", path=path)
-        for path, wanted in problem.right.files(problem.right).items():
-            pairs = zip(wanted.splitlines(), files[path].splitlines(), strict=True)
-            for number, (right, found) in enumerate(pairs, start=1):
-                if right != found:
-                    return self.say("edit", path=path, line=number, text=right.strip())
-        return self.say("submit")
+        """Return the next call of the expert, or what ``follow`` was given."""
+        step = self._next()
+        if callable(step):
+            return self.action_format.render(step(self.state))
+        self._said += 1
+        return self.say("submit") if step is None else str(step)
 
 
 def _numbered(text: str) -> str:
