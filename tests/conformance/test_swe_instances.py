@@ -28,7 +28,7 @@ needs_engine = pytest.mark.skipif("TURNGYM_ENGINES_RUN" not in os.environ, reaso
 
 def test_a_file_that_holds_no_playable_instance_is_told_why(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         InstanceEnv(instances=str(path))
     path.write_text("\n")
     with pytest.raises(ConfigError, match="holds no task"):

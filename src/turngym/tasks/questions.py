@@ -100,8 +100,7 @@ def question_set(settings: QuestionFile, path: Path) -> ListedSet[Question]:
     file = path.parent / settings.questions
     listed: list[tuple[str, Question]] = []
     splits: dict[str, Split] = {}
-    for number, row in enumerate(_rows(file), start=1):
-        where = f"{file}, row {number}"
+    for number, (where, row) in enumerate(read_rows(file), start=1):
         id = str(_column(row, settings.id, where)) if settings.id else str(number)
         listed.append((id, _question(row, settings, where)))
         if settings.split:
@@ -147,28 +146,33 @@ def _column(row: Mapping[str, Any], name: str, where: str) -> Any:  # of a row
     return row[name]
 
 
-def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where it stands and what it holds of each row of a JSON lines, CSV or Parquet file.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is no object.
+    """
     if not file.is_file():
         raise ConfigError(f"{file}: there is no such file")
+    for number, row in enumerate(_rows(file), start=1):
+        try:
+            row = json.loads(row) if isinstance(row, str) else row
+        except ValueError as error:
+            raise ConfigError(f"{file}, row {number}: no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{file}, row {number}: wanted an object, got {row!r:.40}")
+        yield f"{file}, row {number}", row
+
+
+def _rows(file: Path) -> Iterator[Any]:  # objects, or lines of JSON
     if file.suffix == ".parquet":
         parquet = import_extra("pyarrow.parquet", f"{file.name}", "search")
         yield from parquet.read_table(file).to_pylist()
         return
+    if file.suffix not in (".csv", ".jsonl"):
+        raise ConfigError(f"{file}: wanted a file that ends in .jsonl, .csv or .parquet")
     with file.open(encoding="utf-8", newline="") as lines:
         if file.suffix == ".csv":
             yield from csv.DictReader(lines)
-            return
-        if file.suffix != ".jsonl":
-            raise ConfigError(f"{file}: wanted a file that ends in .jsonl, .csv or .parquet")
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{file}, row {number}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ConfigError(
-                    f"{file}, row {number}: wanted an object, got {line.strip()[:40]!r}"
-                )
-            yield row
+        else:
+            yield from (line for line in lines if line.strip())

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from turngym.environments.search.documents import Document, count_words, html_to_text
-from turngym.errors import ConfigError, missing_extra
+from turngym.errors import ConfigError
+from turngym.plugins import import_extra
 
 Position = tuple[int, int]
 """Where to go on: a byte offset and a line number, or a row or file number twice."""
@@ -136,14 +137,10 @@ class ParquetSource:
                     yield record_of(value, f"{self._path}: row {row}", (row, row))
 
     def _file(self) -> Any:  # pyarrow is untyped here
+        parquet = import_extra("pyarrow.parquet", f"corpus {self._path}", "search")
         try:
-            from pyarrow import ArrowInvalid
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise missing_extra(f"corpus {self._path}", "search") from error
-        try:
-            file = ParquetFile(self._path)
-        except (ArrowInvalid, OSError) as error:
+            file = parquet.ParquetFile(self._path)
+        except (ValueError, OSError) as error:  # pyarrow's own is a ValueError
             raise ConfigError(f"corpus {self._path}: not Parquet ({error})") from error
         for column in ("id", "text"):
             if column not in file.schema_arrow.names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from turngym.environments.search.documents import snippet, terms
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split, split_of
 from turngym.tasks.problem import AnswerProblem, JudgeResult, World
+from turngym.tasks.questions import read_rows
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer, exact_match, token_f1
 
 _Text = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -92,7 +93,7 @@ def _adapter() -> TypeAdapter[Question]:
     return TypeAdapter(Question)
 
 
-def question_from_json(value: Any, where: str) -> Question:
+def question_from_json(value: Mapping[str, Any], where: str) -> Question:
     """Return the question that ``write_questions`` wrote, or one that a person wrote.
 
     Args:
@@ -103,41 +104,26 @@ def question_from_json(value: Any, where: str) -> Question:
     Raises:
         ConfigError: Something is missing or of the wrong type.
     """
-    if isinstance(value, dict):
-        value = {**value, "fixed_split": value.get("split", value.get("fixed_split"))}
-        if "answer" in value:
-            value.setdefault("answers", [value["answer"]])
+    row = {**value, "fixed_split": value.get("split", value.get("fixed_split"))}
+    if "answer" in row:
+        row.setdefault("answers", [row["answer"]])
     try:
-        return _adapter().validate_python(value)
+        return _adapter().validate_python(row)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the line"
-        place = "split" if place == "fixed_split" else place
+        place = ".".join(map(str, first["loc"])).replace("fixed_split", "split")
         raise ConfigError(
             f"{where}: {place!r}: {first['msg']}, found {first['input']!r:.60}"
         ) from None
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Return the questions of a JSONL file.
+    """Return the questions of a file of JSON lines, CSV or Parquet.
 
     Raises:
-        ConfigError: The file is missing, empty or broken; the message names the line.
+        ConfigError: The file is missing, empty or broken; the message names the row.
     """
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"questions {path}: cannot be read ({error})") from error
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{where}: not JSON ({error})") from error
-        found.append(question_from_json(value, where))
+    found = [question_from_json(row, where) for where, row in read_rows(path)]
     if not found:
         raise ConfigError(f"questions {path}: there are none")
     return found

@@ -1,8 +1,8 @@
 """Search self-play: a proposer writes questions about a corpus, a check passes what can be found.
 
-A proposer is any function from a document and a generator to a ``Proposal``; a language model that
+A proposer is any function from a document and a generator to a ``Question``; a language model that
 reads the document makes one, ``ClozeProposer`` is the deterministic baseline. What passes is a
-``Question`` for ``search/corpus``, and what the solvers then make of it rewards the proposer.
+question for ``search/corpus``, and what the solvers then make of it rewards the proposer.
 
 Source:
     Search self-play (SSP), 2025: proposer and solver are one model, questions are verified by
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from turngym.environments.search.backends.base import SearchBackend
@@ -36,18 +36,8 @@ _Masked = tuple[str, str]
 """A sentence with its subject and its answer masked, and the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A question as a proposer gives it, not yet believed."""
-
-    text: str
-    answer: str
-    plan: tuple[Lookup, ...]
-    """Which queries find which documents, in order."""
-
-
-Proposer = Callable[[Document, SearchBackend, Random], Proposal | None]
-"""(a document to start from, the corpus, chance) -> a proposal, or None when it has no idea."""
+Proposer = Callable[[Document, SearchBackend, Random], Question | None]
+"""(a document to start from, the corpus, chance) -> a question, not yet believed, or None."""
 
 
 @dataclass(slots=True)
@@ -60,26 +50,25 @@ class ProposalCounts:
 
 
 def verdict(
-    proposal: Proposal, backend: SearchBackend, *, k: int = 5, snippet_words: int = 24
+    question: Question, backend: SearchBackend, *, k: int = 5, snippet_words: int = 24
 ) -> str:
-    """Return why ``proposal`` is rejected, or "" when retrieval alone solves it.
+    """Return why ``question`` is rejected, or "" when retrieval alone solves it.
 
     It passes when each query of the plan holds only words of the question and of the documents
     before, each finds its document among ``k``, the last document holds the answer, and neither the
     question nor a single search gives it away.
 
     Args:
-        proposal: What to judge.
+        question: What to judge.
         backend: The corpus.
         k: Results of a search.
         snippet_words: Words shown of each result.
     """
-    if not proposal.text.strip() or not terms(proposal.answer) or not proposal.plan:
+    if not question.text.strip() or not terms(question.answers[0]) or not question.plan:
         return "incomplete"
-    question = _question(proposal)
-    known = set(terms(proposal.text))
+    known = set(terms(question.text))
     text = ""
-    for step in proposal.plan:
+    for step in question.plan:
         if not set(terms(step.query)) <= known:
             return "a query needs words that were not given"
         document = backend.get(step.doc)
@@ -87,7 +76,7 @@ def verdict(
             return "a document does not exist"
         text = f"{document.title}. {document.text}"
         known.update(terms(text))
-    if not contains_answer(text, proposal.answer):
+    if not contains_answer(text, question.answers[0]):
         return "the last document does not hold the answer"
     if unreachable(question, backend, k=k):
         return "a query does not find its document"
@@ -129,7 +118,8 @@ def self_play_questions(
         else:
             seen.add(proposal.text)
             counts.accepted += 1
-            yield _question(proposal)
+            facts = " ".join(step.doc for step in proposal.plan)
+            yield replace(proposal, kind="self-play", facts=facts)
 
 
 def proposer_rewards(solved: Sequence[Sequence[bool]]) -> list[float]:
@@ -161,7 +151,7 @@ class ClozeProposer:
     other article that the first one mentions may have the same sentence with another filling.
     """
 
-    def __call__(self, document: Document, backend: SearchBackend, rng: Random) -> Proposal | None:
+    def __call__(self, document: Document, backend: SearchBackend, rng: Random) -> Question | None:
         """Return a proposal that starts at ``document``, or None."""
         links = list(document.links)
         rng.shuffle(links)
@@ -178,13 +168,13 @@ class ClozeProposer:
         return None
 
 
-def _cloze(document: Document, target: Document, sentence: str, answer: str) -> Proposal:
+def _cloze(document: Document, target: Document, sentence: str, answer: str) -> Question:
     text = (
         f"The article {document.title!r} mentions someone or something, call it X. The article on "
         f"X says: '{sentence}' What fills the gap?"
     )
     plan = tuple(Lookup(query=one.title, doc=one.id) for one in (document, target))
-    return Proposal(text=text, answer=answer, plan=plan)
+    return Question(text=text, answers=(answer,), plan=plan)
 
 
 def _masked(target: Document, start: Document) -> list[_Masked]:
@@ -208,13 +198,3 @@ def _by_title(title: str, backend: SearchBackend) -> Document | None:
         if hit.title == title:
             return backend.get(hit.id)
     return None
-
-
-def _question(proposal: Proposal) -> Question:
-    return Question(
-        text=proposal.text,
-        answers=(proposal.answer,),
-        kind="self-play",
-        plan=proposal.plan,
-        facts=" ".join(step.doc for step in proposal.plan),
-    )

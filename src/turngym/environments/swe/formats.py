@@ -18,6 +18,7 @@ from turngym.environments.swe.project import Project, write_files
 from turngym.environments.swe.records import Style, SweRecord, TaskFile, problem_statement
 from turngym.environments.swe.tasksets import broken_of, shown_tests
 from turngym.errors import ConfigError
+from turngym.tasks.questions import read_rows
 
 _NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
 
@@ -52,14 +53,18 @@ class Instance:
         return {**row, **self.more}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
+    def from_json(cls, row: Mapping[str, Any], where: str = "instance ") -> Self:
         """Return the instance of a row; test lists may be lists or JSON texts.
+
+        Args:
+            row: By SWE-bench's names of columns.
+            where: What messages begin with.
 
         Raises:
             ConfigError: A column is missing, or a list of tests is none.
         """
         missing = [name for name in (*_NEEDED, "FAIL_TO_PASS", "PASS_TO_PASS") if name not in row]
-        where = f"instance {row.get('instance_id', '?')}"
+        where += str(row.get("instance_id", "?"))
         if missing:
             raise ConfigError(f"{where}: column {missing[0]!r} is missing")
         known = {*_NEEDED, "FAIL_TO_PASS", "PASS_TO_PASS", "version", "image_name"}
@@ -84,21 +89,12 @@ def _tests(value: Any, where: str) -> tuple[str, ...]:
 
 
 def read_instances(path: Path) -> list[Instance]:
-    """Return the instances of a file of JSON lines.
+    """Return the instances of a file of JSON lines, CSV or Parquet.
 
     Raises:
-        ConfigError: A line is no instance; the message names it.
+        ConfigError: A row is no instance; the message names it.
     """
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            try:
-                found.append(Instance.from_json(json.loads(line)))
-            except ConfigError as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
-            except ValueError as error:
-                raise ConfigError(f"{path}, line {number}: no JSON: {error}") from None
-    return found
+    return [Instance.from_json(row, f"{where}: instance ") for where, row in read_rows(path)]
 
 
 def as_instance(

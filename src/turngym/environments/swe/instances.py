@@ -128,8 +128,6 @@ def instance_tasks(
         ConfigError: It cannot be read, is empty, or an instance names no image.
     """
     file = Path(place).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"instances {place!r}: no such file; wanted JSON lines")
     found = read_instances(file)
     for one in found:
         if not one.image:

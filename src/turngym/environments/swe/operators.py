@@ -10,9 +10,8 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
 
 from turngym.environments.swe.parsing import parse
 from turngym.errors import ConfigError
@@ -41,15 +40,6 @@ class Edit:
         """Eight hex digits that name the edit within its project."""
         content = [self.operator, self.path, self.span, self.variant]
         return hashlib.sha256(repr(content).encode()).hexdigest()[:8]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "span": list(self.span)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return what ``to_json`` described."""
-        return cls(**{**content, "span": tuple(content["span"])})
 
 
 _COMPARE = {

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from turngym.environments.swe.operators import Edit, apply_edits
 from turngym.environments.swe.parsing import test_file, test_name
@@ -17,6 +21,8 @@ from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
 
 FORMAT = 1
+_TESTS = ("fail_to_pass", "shown", "also_failing")
+"""Fields of a task that list tests; a file has their numbers among all tests of the project."""
 Kind = Literal["bug", "body", "release"]
 
 
@@ -42,20 +48,6 @@ class SweRecord:
         """Names of the test functions that the workspace lacks."""
         shown = {test_name(one) for one in self.shown}
         return sorted({test_name(one) for one in self.fail_to_pass} - shown)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "edits": [edit.to_json() for edit in self.edits]}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return what ``to_json`` described."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content.items()
-        }
-        fields["edits"] = tuple(Edit.from_json(one) for one in content["edits"])
-        return cls(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,33 +86,18 @@ class TaskFile:
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "format": FORMAT,
-            "name": self.name,
-            "version": self.version,
-            "digest": self.digest,
-            "source": dict(self.source),
-            "layout": {name: list(value) for name, value in asdict(self.layout).items()},
-            "split": self.split,
-            "suite_s": round(self.suite_s, 2),
-            "tests": _pack(self.tests),
-            "tasks": [
-                {
-                    **task.to_json(),
-                    "fail_to_pass": _places(task.fail_to_pass, self.tests),
-                    "shown": _places(task.shown, self.tests),
-                    "also_failing": _places(task.also_failing, self.tests),
-                }
-                for task in self.tasks
-            ],
-        }
+        content = {"format": FORMAT, **_adapter().dump_python(self, mode="json")}
+        content |= {"suite_s": round(self.suite_s, 2), "tests": _pack(self.tests)}
+        places = {test: number for number, test in enumerate(self.tests)}
+        for task, name in product(content["tasks"], _TESTS):
+            task[name] = [places.get(test, test) for test in task[name]]
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         fresh = path.with_suffix(".new")
         fresh.write_text(text.replace('{"id":', '\n{"id":') + "\n", encoding="utf-8")
         fresh.replace(path)
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
+    @staticmethod
+    def read(path: Path) -> TaskFile:
         """Return what ``write`` wrote.
 
         Raises:
@@ -130,29 +107,19 @@ class TaskFile:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("format") != FORMAT:
                 raise ConfigError(f"{path}: wanted task format {FORMAT}")
-            tests = tuple(_unpack(content["tests"]))
-            for task in content["tasks"]:
-                for name in ("fail_to_pass", "shown", "also_failing"):
-                    task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
-            layout = Layout(**{name: tuple(value) for name, value in content["layout"].items()})
-            return cls(
-                **{
-                    **content,
-                    "tests": tests,
-                    "layout": layout,
-                    "tasks": tuple(SweRecord.from_json(task) for task in content["tasks"]),
-                }
-            )
+            tests = content["tests"] = _unpack(content["tests"])
+            for task, name in product(content["tasks"], _TESTS):
+                task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
+            return _adapter().validate_python(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{path}: no file of tasks: {error}") from None
+            raise ConfigError(f"{path}: no file of tasks: {error!s:.200}") from None
 
 
-def _places(tests: tuple[str, ...], among: tuple[str, ...]) -> list[int | str]:
-    """Return numbers in place of the tests that are listed anyway."""
-    known = {test: number for number, test in enumerate(among)}
-    return [known.get(test, test) for test in tests]
+@cache
+def _adapter() -> TypeAdapter[TaskFile]:
+    return TypeAdapter(TaskFile)
 
 
 def _pack(tests: tuple[str, ...]) -> dict[str, list[str]]:

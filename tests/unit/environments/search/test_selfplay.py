@@ -3,10 +3,9 @@ import pytest
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document
 from turngym.environments.search.packages import sample_packages
-from turngym.environments.search.questions import Lookup
+from turngym.environments.search.questions import Lookup, Question
 from turngym.environments.search.selfplay import (
     ClozeProposer,
-    Proposal,
     ProposalCounts,
     proposer_rewards,
     self_play_questions,
@@ -28,8 +27,8 @@ PLAN = (Lookup(query="Kite", doc="kite"), Lookup(query="Ada", doc="ada"))
 
 
 def proposal(**changes):
-    values = {"text": "Where was the maker of Kite born?", "answer": "Ormouth", "plan": PLAN}
-    return Proposal(**{**values, **changes})
+    values = {"text": "Where was the maker of Kite born?", "answers": ("Ormouth",), "plan": PLAN}
+    return Question(**{**values, **changes})
 
 
 def test_what_retrieval_solves_passes():
@@ -40,12 +39,12 @@ def test_what_retrieval_solves_passes():
     ("changes", "reason"),
     [
         ({"text": " "}, "incomplete"),
-        ({"answer": "?!"}, "incomplete"),
+        ({"answers": ("?!",)}, "incomplete"),
         ({"plan": ()}, "incomplete"),
         ({"text": "Where was the maker born?"}, "a query needs words that were not given"),
         ({"plan": PLAN[::-1]}, "a query needs words that were not given"),
         ({"plan": (*PLAN, Lookup(query="Ada", doc="bela"))}, "a document does not exist"),
-        ({"answer": "Paris"}, "the last document does not hold the answer"),
+        ({"answers": ("Paris",)}, "the last document does not hold the answer"),
         (
             {"plan": (PLAN[0], Lookup(query="Kite", doc="ada"))},
             "a query does not find its document",

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from turngym.environments.search.backends import sqlite as module
-from turngym.environments.search.backends.base import QueryMemory
 from turngym.environments.search.backends.sqlite import SqliteBackend
 from turngym.environments.search.documents import Document
 from turngym.errors import ConfigError
@@ -110,19 +109,6 @@ def test_threads_get_the_same_results(backend, tmp_path):
             assert found == [ids(backend.search("Ormouth", 1 + n % 4)) for n in range(40)]
     on_disk.close()
     on_disk.close()
-
-
-def test_the_memory_forgets_the_oldest_query():
-    calls = []
-
-    def search(query, k):
-        calls.append((query, k))
-        return []
-
-    memory = QueryMemory(size=2)
-    for query in ("a", "b", "a", "c", "a", "b"):
-        memory.get(query, 1, search)
-    assert calls == [("a", 1), ("b", 1), ("c", 1), ("b", 1)]
 
 
 def test_results_carry_no_more_than_a_snippet_needs():

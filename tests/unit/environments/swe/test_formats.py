@@ -57,7 +57,7 @@ def test_a_row_that_is_no_instance_is_told_why_and_where(change, reason, tmp_pat
     row = {name: value for name, value in {**ROW, **change}.items() if value is not None}
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n" + json.dumps(row) + "\n")
-    with pytest.raises(ConfigError, match=f"line 2: .*{reason}"):
+    with pytest.raises(ConfigError, match=f"row 2: .*{reason}"):
         read_instances(path)
 
 

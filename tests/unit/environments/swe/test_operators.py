@@ -1,6 +1,7 @@
 import ast
 
 import pytest
+from pydantic import TypeAdapter
 
 from turngym.environments.swe.operators import (
     OPERATORS,
@@ -77,8 +78,9 @@ def test_a_term_is_dropped():
 
 
 def test_edits_are_found_again_from_their_records():
+    adapter = TypeAdapter(Edit)
     for edit, _ in proposals("a.py", SOURCE):
-        again = Edit.from_json(edit.to_json())
+        again = adapter.validate_json(adapter.dump_json(edit))
         assert again == edit
         assert again.key == edit.key
 

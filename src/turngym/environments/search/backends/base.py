@@ -1,16 +1,15 @@
-"""One protocol for every search engine, local or remote, and the memory that local ones share."""
+"""One protocol for every search engine, local or remote."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from threading import Lock
 from typing import Protocol
 
 from turngym.environments.search.documents import Document, Hit
 
 MAX_RESULTS = 100
 """Most results of one query."""
+REMEMBERED = 1_024
+"""Latest queries whose results an engine remembers: members of a group ask the same things."""
 
 
 class SearchBackend(Protocol):
@@ -43,36 +42,3 @@ class SearchBackend(Protocol):
 
     def close(self) -> None:
         """Release files and connections. Safe to call twice."""
-
-
-class QueryMemory:
-    """Remembers the results of the latest queries: members of a group ask the same things.
-
-    Args:
-        size: Queries that are remembered.
-    """
-
-    def __init__(self, size: int = 1_024) -> None:
-        self._size = size
-        self._known: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, query: str, k: int, search: Callable[[str, int], list[Hit]]) -> list[Hit]:
-        """Return what ``search(query, k)`` gives; callers must not change it."""
-        key = (query, k)
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-                return found
-        found = search(query, k)
-        with self._lock:
-            self._known[key] = found
-            if len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return found
-
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._known.clear()

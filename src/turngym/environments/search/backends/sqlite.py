@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from turngym.environments.search.backends.base import MAX_RESULTS, QueryMemory
+from turngym.environments.search.backends.base import MAX_RESULTS, REMEMBERED
 from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit, terms
 from turngym.errors import ConfigError
 
@@ -103,7 +103,7 @@ class SqliteBackend:
         self._shared = shared
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._memory = QueryMemory()
+        self._found = lru_cache(maxsize=REMEMBERED)(self._search)
         self._open_connections = [] if shared is None else [shared]
         self._closer = weakref.finalize(self, _close_all, self._open_connections)
         self._frequency = lru_cache(maxsize=65_536)(self._count)
@@ -111,7 +111,7 @@ class SqliteBackend:
 
     def search(self, query: str, k: int) -> list[Hit]:
         """Return the ``k`` best documents for ``query``; see the head of the module."""
-        return self._memory.get(query, k, self._search)
+        return self._found(query, k)
 
     def get(self, doc_id: str) -> Document | None:
         rows = self._rows("SELECT id, title, text, meta FROM documents WHERE id = ?", (doc_id,))
@@ -137,7 +137,7 @@ class SqliteBackend:
 
     def forget(self) -> None:
         """Forget the results of earlier queries, for measurements."""
-        self._memory.clear()
+        self._found.cache_clear()
 
     def _search(self, query: str, k: int) -> list[Hit]:
         words = list(dict.fromkeys(terms(query)))[:_MAX_TERMS]
@@ -266,7 +266,7 @@ class StoredBackend(ABC):
 
     def __init__(self, database: Path) -> None:
         self._store = SqliteBackend(database)
-        self._memory = QueryMemory()
+        self._found = lru_cache(maxsize=REMEMBERED)(self._search)
         self.num_documents = self._store.num_documents
 
     @abstractmethod
@@ -274,7 +274,7 @@ class StoredBackend(ABC):
         """Return number and score of the ``k`` best documents, the best first."""
 
     def search(self, query: str, k: int) -> list[Hit]:
-        return self._memory.get(query, k, self._search)
+        return self._found(query, k)
 
     def get(self, doc_id: str) -> Document | None:
         return self._store.get(doc_id)
@@ -284,7 +284,7 @@ class StoredBackend(ABC):
 
     def forget(self) -> None:
         """Forget the results of earlier queries, for measurements."""
-        self._memory.clear()
+        self._found.cache_clear()
 
     def _search(self, query: str, k: int) -> list[Hit]:
         return self._store.hits(self.rank(query, min(k, self.num_documents)))
