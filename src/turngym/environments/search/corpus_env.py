@@ -264,9 +264,6 @@ class PackageTasks(TaskSet[Question]):
         """Questions of the first tasks of each split, all different."""
         self._is_empty: dict[Split, bool] = dict.fromkeys(SPLITS, False)
 
-    def count(self, split: Split) -> None:
-        """Return None: there is no end of them."""
-
     def problem(self, task: Task) -> Question:
         """Return a question that the first tasks of the split have only once.
 

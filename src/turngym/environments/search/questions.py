@@ -15,7 +15,7 @@ from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.documents import snippet, terms
 from turngym.errors import ConfigError
 from turngym.tasks.base import Split, split_of
-from turngym.tasks.problem import AnswerProblem, JudgeResult, World
+from turngym.tasks.problem import AnswerProblem, Cheat, JudgeResult, World
 from turngym.tasks.questions import read_rows
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer, exact_match, token_f1
 
@@ -86,6 +86,11 @@ class Question(AnswerProblem):
     def expert(self) -> list[Lookup | str]:
         """Return the plan, then the answer."""
         return [*self.plan, self.answers[0]]
+
+    def cheats(self) -> list[Cheat]:
+        """Return answers that need no search: names that the question itself holds."""
+        wrong = [name for name in self.mentions if not exact_match(name, self.answers)]
+        return [Cheat(kind="answer from the prompt", script=[name]) for name in wrong]
 
 
 @cache

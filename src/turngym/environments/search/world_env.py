@@ -24,7 +24,7 @@ from turngym.environments.search.world import (
 )
 from turngym.errors import ConfigError, unknown_name
 from turngym.seeding import derive_seed
-from turngym.tasks.base import Split, Task
+from turngym.tasks.base import Task
 from turngym.tasks.scorers.answers import UNKNOWN, contains_answer
 from turngym.tasks.sets import TaskSet
 
@@ -369,9 +369,6 @@ class WorldTasks(TaskSet[Question]):
         if articles is not None:
             self._settings["articles"] = articles
         WorldSpec(seed=0, **self._settings)  # complains at once
-
-    def count(self, split: Split) -> None:
-        """Return None: there is no end of them."""
 
     def problem(self, task: Task) -> WorldQuestion:
         """Return a sound question of the task's split, about the first world that has one."""

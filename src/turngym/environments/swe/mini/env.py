@@ -31,8 +31,8 @@ from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import Limits
 from turngym.sandbox.processes import Process
 from turngym.shared_resource import SharedResource
-from turngym.tasks.base import Split, Task
-from turngym.tasks.problem import AnswerWorld, JudgeResult, Problem, judge
+from turngym.tasks.base import Task
+from turngym.tasks.problem import AnswerWorld, Cheat, JudgeResult, Problem, judge
 from turngym.tasks.sets import TaskSet
 
 _LIBRARY: Mapping[str, tuple[str, Callable[[int, int], int]]] = {
@@ -151,6 +151,11 @@ class MiniProblem(Problem[MiniWorld]):
         """Return one function of the state, which says the next call until all is done."""
         return [self._next_call]
 
+    def cheats(self) -> list[Cheat]:
+        """Return a function that knows the answer to the shown call, and no other."""
+        path, wanted = self.right.name, self.wanted(self.shown)
+        return [Cheat(kind="knows the shown case", script=[f"edit {path} 3 return {wanted}"])]
+
     def _next_call(self, state: MiniState) -> Action:
         """Read from the function that is named to the file that is wrong, fix it, submit."""
         order, files = [self.right.name, *self.right.used], dict(state.files)
@@ -188,9 +193,6 @@ def with_line(files: Mapping[str, str], path: str, line: int, text: str) -> dict
 
 class MiniTasks(TaskSet[MiniProblem]):
     """Random projects without end."""
-
-    def count(self, split: Split) -> None:
-        """Return None: there is no end of them."""
 
     def problem(self, task: Task) -> MiniProblem:
         """Return the first problem that the task's seed gives and that belongs to its split."""
@@ -247,9 +249,6 @@ def _pick(rng: np.random.Generator, among: Sequence[T]) -> T:
     return among[int(rng.integers(len(among)))]
 
 
-# The environment.
-
-
 LIMITS = Limits(
     memory_bytes=256 << 20, pids=32, cpus=1.0, disk_bytes=1 << 20, inodes=64, enforce="best_effort",
 )  # fmt: skip
@@ -295,18 +294,13 @@ class CaseRunner(SharedResource):
         Raises:
             EnvironmentFault: No sandbox can be started.
         """
+        asked = [[call.function, call.arguments] for call in calls]
+        order = json.dumps({"files": list(files.items()), "calls": asked, "seconds": SECONDS})
         with self._turn:
-            return self._known(tuple(files.items()), tuple(calls))
+            return self._known(order, len(calls))
 
-    def _ask(
-        self, files: tuple[tuple[str, str], ...], calls: tuple[Call, ...]
-    ) -> tuple[Value, ...]:
-        order = {
-            "files": files,
-            "calls": [[call.function, call.arguments] for call in calls],
-            "seconds": SECONDS,
-        }
-        return self._wait(self._order(json.dumps(order).encode() + b"\n", len(calls)))
+    def _ask(self, order: str, count: int) -> tuple[Value, ...]:
+        return self._wait(self._order(order.encode() + b"\n", count))
 
     async def _order(self, order: bytes, count: int) -> tuple[Value, ...]:
         if self._process is None:
