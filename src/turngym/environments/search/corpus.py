@@ -45,7 +45,7 @@ class Source(Protocol):
 
     name: str
     """Without folders, for the manifest of an index."""
-    licence: str
+    licence: str = ""
     """Under which the texts may be used, where the source knows."""
 
     def fingerprint(self) -> str:
@@ -75,17 +75,18 @@ def open_source(path: Path) -> Source:
     raise ConfigError(f"corpus {path}: wanted a folder, a .jsonl or a .parquet file")
 
 
-class JsonlSource:
-    """One JSON object a line: ``id`` and ``text``, and optionally ``title`` and ``meta``."""
-
-    licence = ""
-
+class _FileSource(Source):
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
 
     def fingerprint(self) -> str:
-        return _file_fingerprint(self._path)
+        stat = self._path.stat()
+        return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+class JsonlSource(_FileSource):
+    """One JSON object a line: ``id`` and ``text``, and optionally ``title`` and ``meta``."""
 
     def size(self) -> int:
         return self._path.stat().st_size
@@ -110,17 +111,8 @@ class JsonlSource:
         return record_of(value, where, after)
 
 
-class ParquetSource:
+class ParquetSource(_FileSource):
     """Columns ``id`` and ``text``, and optionally ``title`` and ``meta``. Needs pyarrow."""
-
-    licence = ""
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._path = path
-
-    def fingerprint(self) -> str:
-        return _file_fingerprint(self._path)
 
     def size(self) -> int:
         return int(self._file().metadata.num_rows)
@@ -151,10 +143,8 @@ class ParquetSource:
         return file
 
 
-class FolderSource:
+class FolderSource(Source):
     """A folder of text, Markdown and HTML files; the id of each is its path in the folder."""
-
-    licence = ""
 
     def __init__(self, path: Path) -> None:
         self.name = path.resolve().name
@@ -238,11 +228,6 @@ def _heading(text: str) -> str:
     """Return the first line when it is a Markdown heading."""
     first = text.lstrip().partition("\n")[0]
     return first.lstrip("#").strip() if first.startswith("#") else ""
-
-
-def _file_fingerprint(path: Path) -> str:
-    stat = path.stat()
-    return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 _MIN_WORDS, _MAX_WORDS = 20, 120

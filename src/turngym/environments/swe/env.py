@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import wraps
-from typing import Any, ClassVar, Literal, Protocol, Unpack, cast
+from typing import Any, ClassVar, Literal, Unpack, cast
 
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
@@ -18,7 +18,7 @@ from turngym.environments.swe.tasksets import SHIPPED, BugProblem, open_tasks, r
 from turngym.environments.terminal.env import ShellEnv, ShellOptions
 from turngym.environments.workspace import actions
 from turngym.environments.workspace.host import BackendName
-from turngym.environments.workspace.tools import Done, Parameter, Tool, Workspace
+from turngym.environments.workspace.tools import Done, Parameter, Tool
 from turngym.errors import unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
@@ -29,15 +29,7 @@ Reward = Literal["resolved", "partial"]
 _MENU_FILES = 6
 
 
-class TestedWorkspace(Workspace, Protocol):
-    """A workspace that knows where its tests are."""
-
-    @property
-    def problem(self) -> RepairProblem:
-        """What is repaired."""
-
-
-async def run_tests(workspace: TestedWorkspace, target: str = "") -> Done:
+async def run_tests(workspace: RepairEnv, target: str = "") -> Done:
     """Run the tests that ``target`` names, all of them where it is empty; no judgement."""
     target = target.strip()
     targets = target.split(" ") if target and "[" not in target else [target] if target else []

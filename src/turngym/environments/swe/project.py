@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Self
 
 from turngym.errors import ConfigError
 
@@ -128,10 +128,6 @@ class Project:
             files=files,
             layout=layout,
         )
-
-    def spec(self) -> dict[str, Any]:
-        """Return name, version and digest as JSON values."""
-        return {"name": self.name, "version": self.version, "digest": self.digest}
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:

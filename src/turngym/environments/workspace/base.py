@@ -16,7 +16,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
@@ -276,10 +275,6 @@ class WorkspaceEnv(AsyncTurnEnv):
 
     def set_own_state(self, state: Any) -> None:
         """Take over what ``own_state`` returned."""
-
-    def packages(self) -> Path | None:
-        """Return a folder of Python packages that the workspace can import."""
-        return None
 
     # One episode.
 
