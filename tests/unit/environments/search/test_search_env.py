@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +98,15 @@ def test_the_expert_needs_as_many_turns_as_the_potential_says():
         potentials.append(info["potential"])
     assert reward == 1.0
     assert potentials == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95, 0.0])
+
+
+def test_names_of_the_question_are_cheats_that_score_nothing():
+    env = started()
+    [cheat] = env.problem.cheats()
+    env.follow(cheat.script)
+    assert env.expert_action() == "answer Ada Lorn"
+    assert env.step(env.expert_action())[1:3] == (0.0, True)
+    assert replace(QUESTION, mentions=("Tal",)).cheats() == []
 
 
 @pytest.mark.parametrize(
