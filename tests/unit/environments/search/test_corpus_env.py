@@ -62,9 +62,9 @@ def test_questions_of_a_file_are_the_tasks(place):
     drawn = {env.reset(seed=seed)[1]["task_id"].partition("/")[2] for seed in range(20)}
     assert drawn == {"train/0", "train/1"}
     assert env.reset(options={"split": "test"})[1]["task_id"].endswith("/test/0")
-    with pytest.raises(ConfigError, match="there are 1 tasks of split 'test'"):
+    with pytest.raises(ConfigError, match="there is none; the set has 2 of 'train', 1 of 'test'"):
         env.task("test", 1)
-    with pytest.raises(ConfigError, match="there are 2 tasks of split 'train'"):
+    with pytest.raises(ConfigError, match="there is none; the set has 2 of 'train'"):
         env.find_task(f"{env.name}/train/2")
     with pytest.raises(ConfigError, match="unknown reset option"):
         env.reset(options={"splitt": "test"})
