@@ -47,7 +47,7 @@ from turngym.rollouts.scheduler.groups import (
 )
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
-from turngym.rollouts.scheduler.stored import store
+from turngym.rollouts.scheduler.packing import store
 from turngym.rollouts.simulation.simulate import (
     Scenario,
     SimEngine,

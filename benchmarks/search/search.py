@@ -329,8 +329,8 @@ def _rollout_turns_per_second(repeat: int, clock: Clock) -> float:
 
     import turngym
     from turngym.agents.scripted import ExpertPolicy
-    from turngym.rollouts.collect import collect
     from turngym.rollouts.episode import group_specs
+    from turngym.rollouts.evaluation.evaluate import collect
 
     name = "search/world-2hop-hard"
     task = turngym.make(name).get_wrapper_attr("task")

@@ -23,8 +23,8 @@ from harness import put_section
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.environments.desktop.names import PHONE_TASK_TYPES, TASK_TYPES
 from turngym.environments.gym.hosts import make_async
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tasks.base import procedural_task
 

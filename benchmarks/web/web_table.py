@@ -31,8 +31,8 @@ from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import LONG, MAX_TURNS, TASKS
 from turngym.environments.web.sites.catalogue import env_class
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.tasks.base import procedural_task
 

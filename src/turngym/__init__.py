@@ -29,8 +29,7 @@ if _TYPE_CHECKING:
     from turngym.environments.checks.check import check_turn_env as check_env
     from turngym.environments.checks.task import check_tasks
     from turngym.environments.core.actions import Action, Commands, JsonTools
-    from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv
-    from turngym.environments.core.snapshot import fork
+    from turngym.environments.core.env import AsyncTurnEnv, Outcome, TurnEnv, fork
     from turngym.environments.text.base import TextGame
     from turngym.environments.text.from_gymnasium import from_gymnasium
     from turngym.rollouts.evaluation.statistics import Evaluation, summarize
@@ -46,8 +45,7 @@ _LAZY = {
     "turngym.environments.checks.check": "check_fork check_turn_env=check_env",
     "turngym.environments.checks.task": "check_tasks",
     "turngym.environments.core.actions": "Action Commands JsonTools",
-    "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv",
-    "turngym.environments.core.snapshot": "fork",
+    "turngym.environments.core.env": "AsyncTurnEnv Outcome TurnEnv fork",
     "turngym.environments.text.base": "TextGame",
     "turngym.environments.text.from_gymnasium": "from_gymnasium",
     "turngym.rollouts.evaluation.statistics": "Evaluation summarize",

@@ -25,8 +25,8 @@ from turngym.environments.desktop.env import DisplayPool
 from turngym.environments.desktop.names import GROUNDING_APPS, PROGRAMS, TASK_TYPES
 from turngym.environments.desktop.x11_device import cells
 from turngym.errors import EnvironmentFault
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.sandbox.backends.launcher_client import SANDBOX_UID
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -26,7 +26,7 @@ from helpers import models, servers
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora
 from turngym.agents.engine.protocol import Generation, Sampling, TrainableEngine
-from turngym.trainers.update.lora import adapter_state, own_state
+from turngym.trainers.update.optimizer import adapter_state, own_state
 
 PROMPTS = [[7, 3, 6, 12, 9], [5, 5, 8], [30, 31, 32, 33], [9] * 20]
 CONTEXT = 200

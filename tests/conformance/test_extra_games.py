@@ -20,10 +20,10 @@ from gymnasium.utils.env_checker import check_env
 import turngym
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
-from turngym.environments.core.info import info_problems
+from turngym.environments.core.spaces import info_problems
 from turngym.registry import EnvEntry
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import StopReason, Trajectory
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

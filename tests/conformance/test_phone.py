@@ -17,8 +17,8 @@ from turngym.environments.desktop.names import PHONE_TASK_TYPES
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.egress import Response
 from turngym.errors import EnvironmentFault
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"
 SEEDS = 3 if IS_FULL else 1

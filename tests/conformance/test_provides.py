@@ -10,7 +10,7 @@ import os
 import pytest
 
 import turngym
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.registry import EnvEntry, entries
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -10,9 +10,9 @@ import turngym
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
 from turngym.agents.search_baselines import best_guess, closed_book, single_search
-from turngym.environments.core.info import info_problems
-from turngym.rollouts.collect import collect
+from turngym.environments.core.spaces import info_problems
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import StopReason
 
 WORLDS = [entry for entry in registry.match("search/*") if entry.entry_point.endswith(":WorldEnv")]

@@ -17,13 +17,13 @@ from helpers.workspaces import shared_host
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy
 from turngym.environments.checks.check import check_fork, check_turn_env
 from turngym.environments.checks.task import check_tasks, find_tasks
-from turngym.environments.core.snapshot import restore, snapshot
+from turngym.environments.core.env import restore, snapshot
 from turngym.environments.swe.env import SweEnv
 from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.terminal.env import TerminalEnv
 from turngym.registry import match
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.base import procedural_task
 from turngym.tasks.shell import GENERATORS, GROUPS
 

@@ -12,10 +12,10 @@ import pytest
 import turngym
 from turngym import registry
 from turngym.agents.scripted import ExpertPolicy, NoopPolicy, RandomPolicy
-from turngym.environments.core.info import info_problems
-from turngym.environments.core.snapshot import restore, snapshot
-from turngym.rollouts.collect import collect
+from turngym.environments.core.env import restore, snapshot
+from turngym.environments.core.spaces import info_problems
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import StopReason
 
 CORE = {

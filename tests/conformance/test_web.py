@@ -19,8 +19,8 @@ from turngym.environments.web.miniwob.env import MiniWobEnv
 from turngym.environments.web.miniwob.experts import experts
 from turngym.environments.web.miniwob.names import TASKS
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -25,8 +25,8 @@ from turngym.environments.web.sites.catalogue import PROGRAMS, env_class
 from turngym.environments.web.sites.install import main as install
 from turngym.environments.web.sites.program import DATABASES, Slot
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_CONFORMANCE") == "full"

@@ -36,7 +36,7 @@ from turngym.trainers.update import forward, learner
 from turngym.trainers.update.compute import place
 from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
-from turngym.trainers.update.lora import own_state
+from turngym.trainers.update.optimizer import own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 
 QUICK = {

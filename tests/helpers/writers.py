@@ -9,8 +9,7 @@ from pathlib import Path
 from helpers.envs import LadderEnv
 from helpers.trajectories import episode, turn
 from turngym.environments.core.limits import TurnLimit
-from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import limited
+from turngym.environments.gym.wrappers import RecordTurns, limited
 from turngym.records import append_trajectory
 
 NUM_EPISODES = 12

@@ -19,8 +19,8 @@ import pytest
 
 from helpers.chaos import IN_CHILDREN, IN_COROUTINES, KINDS, ChaosPolicy, Maker
 from turngym.config import load_config
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.rollouts.scheduler.audit import AuditReport, audit
 from turngym.rollouts.scheduler.config import Barrier, Interruption, SchedulerConfig
 from turngym.rollouts.scheduler.groups import UniformSelection

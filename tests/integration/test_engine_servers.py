@@ -26,7 +26,7 @@ from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.lora import adapter_state, own_state
+from turngym.trainers.update.optimizer import adapter_state, own_state
 
 PROMPTS = [[7, 3, 6, 12, 9], [5, 5, 8], [30, 31, 32, 33], [9] * 20]
 Open = Callable[..., Awaitable[VllmEngine]]

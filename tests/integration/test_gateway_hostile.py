@@ -20,7 +20,7 @@ from helpers.fake_server import stream as events
 from helpers.models import policy
 from helpers.outside import CONTROL, Bench, bench, gateway
 from helpers.raw_http import send
-from turngym.agents.remote.scrub import Scrubber
+from turngym.agents.remote.wire import Scrubber
 from turngym.agents.serving.http import Access
 from turngym.agents.serving.policy_server import PolicyServer
 from turngym.agents.serving.run import serving

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from helpers.cli import TINY_RUN
+from turngym.cli.check import KINDS
 from turngym.cli.main import main
-from turngym.cli.new import KINDS
 from turngym.environments.web.chromium import NEED
 
 ROOT = Path(__file__).parents[2]

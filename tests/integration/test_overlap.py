@@ -27,7 +27,7 @@ from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.run import Run
 from turngym.trainers.selection.batches import Chosen
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.lora import full_state
+from turngym.trainers.update.optimizer import full_state
 from turngym.types import TrajectoryGroup
 
 SETTINGS: dict[str, Any] = {

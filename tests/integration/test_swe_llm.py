@@ -15,8 +15,8 @@ from turngym.agents.engine.models import load_model_dir
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import Policy
 from turngym.agents.rendering import Renderer
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.trainers.samples import per_token, to_samples
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.optimizer import LearnerConfig

@@ -14,7 +14,7 @@ from helpers.trajectories import episode, turn
 from helpers.viewer import HOSTILE, many_talks, write_talks
 from turngym.cli.main import main
 from turngym.records import write_trajectories
-from turngym.reports.viewer.server import Viewer, make_server
+from turngym.reports.viewer.page import Viewer, make_server
 
 CHROMIUM = "chromium-headless-shell"
 ARGUMENTS = ("--disable-gpu", "--no-first-run", "--disable-background-networking")

@@ -16,8 +16,8 @@ from turngym.agents.scripted import ExpertPolicy
 from turngym.environments.web.browser import BrowserHost
 from turngym.environments.web.chromium import NEED
 from turngym.environments.web.miniwob.env import MiniWobEnv
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.base import procedural_task
 
 IS_FULL = os.environ.get("TURNGYM_SOAK") == "full"

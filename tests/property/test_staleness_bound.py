@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from helpers.scheduling import run_audited, scenario
-from turngym.rollouts.scheduler.retry import TooManyFaults
+from turngym.rollouts.scheduler.metrics import TooManyFaults
 
 EXAMPLES = 400 if os.environ.get("TURNGYM_DRILL") == "full" else 12
 RULES = ("in_order", "ready_first", "windowed", "capacity")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import turngym
 from helpers.models import model, policy
 from turngym.agents.engine.local import LocalEngine
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import Trajectory
 
 episodes = st.fixed_dictionaries(

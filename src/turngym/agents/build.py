@@ -38,9 +38,9 @@ from turngym.plugins import import_attribute
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.local import LocalEngine
-    from turngym.agents.remote.completions import CompletionsEngine
+    from turngym.agents.remote.chat import CompletionsEngine
+    from turngym.agents.rendering import EngineModel
 
 
 ModelT = TypeVar("ModelT", bound=ChatModel)
@@ -116,10 +116,9 @@ def local_model(config: LocalAgentConfig) -> EngineModel[LocalEngine]:
     Raises:
         ConfigError: It cannot be loaded.
     """
-    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.local import LocalEngine
     from turngym.agents.engine.models import load_model_dir
-    from turngym.agents.rendering import Renderer
+    from turngym.agents.rendering import EngineModel, Renderer
 
     model, tokenizer = load_model_dir(_path(config.path))
     longest = int(getattr(model.config, "max_position_embeddings", config.context))
@@ -179,10 +178,9 @@ def build_engine(
 
 
 def _completions(config: CompletionsConfig) -> EngineModel[CompletionsEngine]:
-    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.models import load_tokenizer
-    from turngym.agents.remote.completions import CompletionsEngine
-    from turngym.agents.rendering import Renderer
+    from turngym.agents.remote.chat import CompletionsEngine
+    from turngym.agents.rendering import EngineModel, Renderer
 
     engine = CompletionsEngine(config)
     sampling = Sampling(

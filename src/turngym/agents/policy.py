@@ -75,11 +75,9 @@ class PolicySession(Protocol):
         Raises:
             ContextOverflow: The conversation does not fit the context any more.
         """
-        ...
 
     def close(self) -> Awaitable[None] | None:
         """Release what the session holds. Safe to call twice; what it returns is awaited."""
-        ...
 
 
 @runtime_checkable
@@ -88,7 +86,6 @@ class LearningSession(Protocol):
 
     async def finish(self, end: EpisodeEnd) -> None:
         """Take note of the end of an episode that did not break, before ``close``."""
-        ...
 
 
 class Policy(Protocol):
@@ -96,4 +93,3 @@ class Policy(Protocol):
 
     def start(self, context: EpisodeContext) -> PolicySession:
         """Return a fresh session."""
-        ...

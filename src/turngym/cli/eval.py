@@ -32,7 +32,7 @@ from turngym.faults import describe
 from turngym.registry import EnvEntry
 from turngym.rollouts.evaluation.evaluate import EvalJob, OnRow, play_job
 from turngym.rollouts.evaluation.folder import EvalFolder
-from turngym.rollouts.evaluation.summary import summarize_rows
+from turngym.rollouts.evaluation.rows import summarize_rows
 from turngym.tasks.base import SPLITS, Split, Task
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ import typer
 
 from turngym import __version__
 from turngym.cli.check import app as check_app
-from turngym.cli.check import envs
+from turngym.cli.check import envs, new
 from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.eval import evaluate
-from turngym.cli.new import new
 from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.plan import plan
 from turngym.cli.play import play

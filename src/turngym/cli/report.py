@@ -42,7 +42,7 @@ def report(
     Evaluations are computed anew from their episodes.jsonl.
     The second and later ones are compared with the first, or with the one that --reference names.
     """
-    from turngym.reports.integrity import check_reported
+    from turngym.reports.runs import check_reported
 
     for note in check_reported(folders):
         say(note)
@@ -70,7 +70,7 @@ def report(
 def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
     """Return the evaluations, if that is what ``folders`` hold."""
     from turngym.reports.evaluations import find_evaluations
-    from turngym.reports.integrity import is_run
+    from turngym.reports.runs import is_run
 
     for folder in folders:
         if not folder.is_dir():
@@ -88,13 +88,13 @@ def _evaluations(folders: Sequence[Path]) -> list[EvalRun]:
 def _print_evaluations(
     runs: Sequence[EvalRun], out: Path, *, reference: str | None, as_json: bool
 ) -> None:
-    from turngym.reports.evaluation_tables import (
+    from turngym.reports.evaluations import (
+        compare_runs,
         evaluations_json,
         figure,
         percent,
         write_evaluations,
     )
-    from turngym.reports.evaluations import compare_runs
 
     comparisons = compare_runs(runs, reference)
     image = _draw(runs, writable_folder(out))
@@ -126,7 +126,7 @@ def _print_evaluations(
 
 def _draw(runs: Sequence[EvalRun], out: Path) -> str | None:
     """Draw the plots and return the name of the PNG; None without matplotlib."""
-    from turngym.reports.plots import draw_evaluations
+    from turngym.reports.tables import draw_evaluations
 
     if not any(run.rows for run in runs):
         return None
@@ -194,7 +194,7 @@ def view(
     browse: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
 ) -> None:
     """Show episodes, learning curves and timeline in a browser on this machine; Ctrl-C ends it."""
-    from turngym.reports.integrity import check_shown
+    from turngym.reports.runs import check_shown
     from turngym.reports.viewer.library import Library
 
     for note in check_shown(run):
@@ -205,7 +205,7 @@ def view(
             library.scan(lambda: advance(len(library.rows), ""))
         _write(library, html)
         return
-    from turngym.reports.viewer.server import HOST, Viewer, make_server
+    from turngym.reports.viewer.page import HOST, Viewer, make_server
 
     with make_server(Viewer(run), port) as server:
         address = f"http://{HOST}:{server.server_port}/"

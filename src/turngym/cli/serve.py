@@ -18,8 +18,8 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.tasks.base import SPLITS, Split
 
 if TYPE_CHECKING:
-    from turngym.agents.engine.chat import EngineModel
     from turngym.agents.engine.local import LocalEngine
+    from turngym.agents.rendering import EngineModel
     from turngym.agents.serving.http import Access
     from turngym.rollouts.gateway.hosted import HostedEnv
 

@@ -54,9 +54,8 @@ def train(
     from turngym.trainers.loop import obey
     from turngym.trainers.loop import train as run_training
     from turngym.trainers.runs.build_run import check_devices
-    from turngym.trainers.runs.needs import check_needs
+    from turngym.trainers.runs.needs import check_needs, extends
     from turngym.trainers.runs.run_folder import check_same_run, has_begun, read_settings
-    from turngym.trainers.runs.settings_change import extends
     from turngym.trainers.settings.train import TrainConfig
 
     if not sources and not resume:

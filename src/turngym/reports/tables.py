@@ -1,17 +1,19 @@
-"""Rankings as Markdown for people, CSV for spreadsheets and JSON for programs."""
+"""Rankings as Markdown, CSV and JSON; rankings and evaluations as plots."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from turngym.reports.comparison import Ranking, RankingEntry, Reach
-from turngym.reports.plots import draw
+from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
+from turngym.reports.evaluations import EvalRun
 from turngym.reports.texts import csv_text, markdown_table
 from turngym.reports.texts import percent as percent_of
-from turngym.rollouts.evaluation.statistics import Estimate
+from turngym.rollouts.evaluation.statistics import Estimate, Measure
 
 _HEADERS = (
     "algorithm",
@@ -161,3 +163,186 @@ def _flat(entry: RankingEntry, ranking: Ranking) -> dict[str, object]:
         "seconds": entry.seconds,
         "credit_share": entry.credit_share,
     }
+
+
+# Colours that people of every kind of colour vision can distinguish: Okabe and Ito 2008.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+DASHES = ("-", "--", "-.", ":")
+_LEAST_GAP = 0.045
+"""Between two names at the ends of lines, in units of success."""
+
+
+def draw(ranking: Ranking, path: Path) -> list[Path]:
+    """Draw a ranking as PNG and as SVG.
+
+    Args:
+        ranking: One environment.
+        path: Without suffix.
+
+    Returns:
+        What was written.
+    """
+    with saved(path, (11, 4.2)) as figure:
+        axes = figure.subplots(1, 2, sharey=True)
+        entries = sorted(ranking.entries, key=lambda s: s.algo)
+        _panel(axes[0], entries, [s.by_episodes for s in entries], "training episodes")
+        _panel(axes[1], entries, [s.by_tokens for s in entries], "tokens sampled for training")
+        axes[0].set_ylabel("success on validation tasks, sampled")
+        figure.suptitle(f"{ranking.env}: mean over seeds and 95 % interval")
+    return written(path)
+
+
+@contextmanager
+def saved(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield a matplotlib figure, which is written as PNG and SVG after the block.
+
+    Args:
+        path: Without suffix.
+        size: Width and height in inches.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": "turngym", "svg.fonttype": "none"}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        png, svg = written(path)
+        figure.savefig(png, dpi=120, metadata={"Software": None})
+        figure.savefig(svg, metadata={"Date": None})
+
+
+def written(path: Path) -> list[Path]:
+    """Return the files that ``saved`` writes."""
+    return [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
+
+
+def tidy(axes: Any) -> None:
+    """Give axes a faint grid and take away the frame above and on the right."""
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]:
+    """Return where names stand beside the ends of lines, at least ``gap`` apart, order kept.
+
+    Names that would touch form a block around the mean of their lines.
+    """
+    blocks: list[list[int]] = []
+
+    def middle(block: Sequence[int]) -> float:
+        return sum(ends[i] for i in block) / len(block)
+
+    for index in sorted(range(len(ends)), key=lambda i: ends[i]):
+        blocks.append([index])
+        while len(blocks) > 1 and (
+            middle(blocks[-1]) - middle(blocks[-2])
+            < gap * (len(blocks[-1]) + len(blocks[-2])) / 2 - 1e-9
+        ):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    heights = {
+        index: middle(block) + gap * (place - (len(block) - 1) / 2)
+        for block in blocks
+        for place, index in enumerate(block)
+    }
+    return [heights[index] for index in range(len(ends))]
+
+
+def _panel(
+    axes: Any, entries: Sequence[RankingEntry], curves: Sequence[Curve], label: str
+) -> None:  # a matplotlib Axes, which has no types
+    heights = label_heights([float(curve.mean_P[-1]) for curve in curves])
+    right = max(float(curve.x_P[-1]) for curve in curves)
+    for number, (entry, curve) in enumerate(zip(entries, curves, strict=True)):
+        colour = COLOURS[number % len(COLOURS)]
+        dashes = DASHES[(number // len(COLOURS) + number) % len(DASHES)]
+        axes.fill_between(curve.x_P, curve.low_P, curve.high_P, color=colour, alpha=0.12, lw=0)
+        axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=dashes, lw=1.8)
+        axes.annotate(
+            entry.algo,
+            xy=(float(curve.x_P[-1]), float(curve.mean_P[-1])),
+            xytext=(right * 1.03, heights[number]),
+            color=colour,
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.5, "alpha": 0.6},
+            annotation_clip=False,
+        )
+    axes.set(xlabel=label, ylim=(-0.02, 1.02), xlim=(0, right * 1.25))
+    tidy(axes)
+
+
+def draw_evaluations(runs: Sequence[EvalRun], path: Path) -> list[Path]:
+    """Draw success with intervals, and pass@k where there are several attempts, as PNG and SVG.
+
+    Args:
+        runs: At least one.
+        path: Without suffix.
+
+    Returns:
+        What was written.
+    """
+    envs = list(dict.fromkeys(env for run in runs for env in run.rows))
+    summaries = [run.summaries() for run in runs]
+    most = max((k for found in summaries for s in found.values() for k in s.pass_at), default=0)
+    panels = 2 if most > 1 else 1
+    height = 1.4 + 0.24 * max(1, len(envs)) * (len(runs) + 0.6)
+    with saved(path, (5.6 * panels, max(3.4, height))) as figure:
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        for number, (run, found) in enumerate(zip(runs, summaries, strict=True)):
+            shift = (number - (len(runs) - 1) / 2) * 0.7 / len(runs)
+            _dots(axes[0], run.name, [found.get(env) for env in envs], number, shift)
+        axes[0].set(xlabel="success", xlim=(-0.02, 1.02), yticks=range(len(envs)))
+        axes[0].set_yticklabels(envs)
+        axes[0].set_ylim(len(envs) - 0.5, -0.5)
+        if panels == 2:
+            _passes(axes[1], runs, summaries, most)
+        _finish(figure, axes, runs)
+    return written(path)
+
+
+def _dots(axes: Any, name: str, found: Sequence[Any], number: int, shift: float) -> None:
+    places = [i for i, summary in enumerate(found) if summary is not None and summary.success]
+    values: list[Measure] = [found[i].success for i in places]
+    axes.errorbar(
+        [m.value for m in values],
+        [i + shift for i in places],
+        xerr=_errors(values),
+        fmt="o",
+        ms=4,
+        lw=1.2,
+        color=COLOURS[number % len(COLOURS)],
+        label=name,
+    )
+
+
+def _passes(axes: Any, runs: Sequence[EvalRun], summaries: Sequence[Any], most: int) -> None:
+    for number, found in enumerate(summaries):
+        for place, (env, summary) in enumerate(found.items()):
+            measures: list[Measure] = list(summary.pass_at.values())
+            colour = COLOURS[number % len(COLOURS)]
+            ks = list(summary.pass_at)
+            lows = [m.interval[0] if m.interval else m.value for m in measures]
+            highs = [m.interval[1] if m.interval else m.value for m in measures]
+            axes.fill_between(ks, lows, highs, color=colour, alpha=0.1, lw=0)
+            axes.plot(ks, [m.value for m in measures], DASHES[place % len(DASHES)], color=colour)
+            if ks and number == 0:
+                axes.plot([], [], DASHES[place % len(DASHES)], color="0.4", label=env)
+    axes.set(xlabel="attempts k", ylabel="pass@k", ylim=(-0.02, 1.02), xlim=(0.9, most + 0.1))
+    axes.legend(fontsize=7, frameon=False)
+
+
+def _errors(values: Sequence[Measure]) -> list[list[float]]:
+    ends = [m.interval or (m.value, m.value) for m in values]
+    return [
+        [max(0.0, m.value - low) for m, (low, _) in zip(values, ends, strict=True)],
+        [max(0.0, high - m.value) for m, (_, high) in zip(values, ends, strict=True)],
+    ]
+
+
+def _finish(figure: Any, axes: Any, runs: Sequence[EvalRun]) -> None:
+    for panel in axes:
+        tidy(panel)
+    if len(runs) > 1:
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)

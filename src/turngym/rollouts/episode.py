@@ -20,7 +20,7 @@ from turngym.agents.policy import (
     PolicyTurn,
 )
 from turngym.coroutines import awaited
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError, EnginesLost, EnvironmentFault, EpisodeError, PolicyFault
 from turngym.faults import Boundary, Tolerated, message_of
 from turngym.seeding import derive_seed
@@ -37,11 +37,9 @@ class AnyEnv(Protocol):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode with ``options``, its task among them."""
-        ...
 
     def step(self, action: str) -> Any:
         """Carry out one action."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,6 @@ class KeepPicture(Protocol):
 
     def __call__(self, pixels_HW3: Any) -> str:
         """Keep a picture, uint8 [H, W, 3], and return its name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +95,15 @@ class EpisodeObserver(Protocol):
 
     def before_act(self, played: int) -> Awaitable[None] | None:
         """Turn number ``played`` begins."""
-        ...
 
     def sampled(self, turn: PolicyTurn) -> Awaitable[None] | None:
         """The policy acted; ``env.step`` follows."""
-        ...
 
     def stepped(self, turn: Turn, observation: Any) -> StopReason | None:
         """The turn is complete; ``observation`` is what it answered.
 
         Returns a ``truncated_*`` reason to end the episode here.
         """
-        ...
 
 
 async def rollout(

@@ -8,13 +8,13 @@ The contract is in `turngym.sandbox.base`; `docs/security.md` says what each bac
 """
 
 from turngym.sandbox.backends.catalogue import backend_names, open_backend
-from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Backend,
     Capabilities,
     Change,
     LayerRef,
     Limits,
+    Quota,
     ReadOnlyMount,
     Sandbox,
     SandboxSpec,

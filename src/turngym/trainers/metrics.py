@@ -77,11 +77,9 @@ class MetricsLogger(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write ``metrics``; a value that is not finite is left out."""
-        ...
 
     def close(self) -> None:
         """Write what is pending. Safe to call twice."""
-        ...
 
 
 class JsonLinesLogger:

@@ -22,11 +22,10 @@ from turngym.agents.chat.prompting import (
     SummaryHistory,
     WindowHistory,
 )
-from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.protocol import Sampling
 from turngym.agents.policy import EpisodeContext, EpisodeEnd, PolicyTurn
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import EngineModel, Renderer
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import group_specs, rollout
 from turngym.types import Message, StopReason, Turn

@@ -13,8 +13,8 @@ import turngym
 from helpers.cli import turngym as program
 from turngym.agents.scripted import FunctionPolicy, is_coroutine_function
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs, rollout
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import StopReason, Trajectory
 
 MANY = 24

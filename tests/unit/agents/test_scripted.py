@@ -12,8 +12,8 @@ from turngym.agents.scripted import (
     RandomPolicy,
 )
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.types import Trajectory
 
 

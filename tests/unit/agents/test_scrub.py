@@ -1,6 +1,6 @@
 import pytest
 
-from turngym.agents.remote.scrub import HIDDEN, Scrubber
+from turngym.agents.remote.wire import HIDDEN, Scrubber
 from turngym.types import Message, ToolCall
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.models import tokenizer
-from turngym.agents.tokenizers import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
+from turngym.agents.engine.models import MIN_VOCAB_SIZE, SPECIAL_TOKENS, train_tokenizer
 from turngym.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from helpers.envs import AsyncLadderEnv, AsyncReplayLadderEnv, LadderEnv, ReplayLadderEnv
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome, TurnEnv
-from turngym.environments.core.info import info_problems
+from turngym.environments.core.spaces import info_problems
 from turngym.errors import ConfigError, SnapshotError
 from turngym.tasks.base import Task, procedural_task
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from turngym.environments.core.info import RESERVED_KEYS, info_problems
+from turngym.environments.core.spaces import RESERVED_KEYS, info_problems
 from turngym.types import StopReason
 
 GOOD = {"task_id": "maze/train/0", "legal_actions": ["up"], "anchor": "a", "free": object()}
@@ -78,6 +78,6 @@ def test_a_fault_reported_as_a_step_is_a_problem(reason, truncated):
 
 
 def test_every_reserved_key_is_in_the_documented_table():
-    import turngym.environments.core.info as module
+    import turngym.environments.core.spaces as module
 
     assert all(f"``{key}``" in str(module.__doc__) for key in RESERVED_KEYS)

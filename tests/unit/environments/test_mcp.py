@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from turngym.environments.core.info import info_problems
+from turngym.environments.core.spaces import info_problems
 from turngym.environments.tools.mcp import McpEnv
 from turngym.errors import ConfigError, EnvironmentFault
 from turngym.tasks.base import Task

@@ -11,7 +11,7 @@ import pytest
 import turngym
 from helpers.envs import registered
 from turngym import registry
-from turngym.environments.core.snapshot import clone, fork
+from turngym.environments.core.env import clone, fork
 from turngym.environments.gym.registration import options_of
 from turngym.errors import ConfigError, UnknownNameError
 

@@ -4,8 +4,7 @@ import pytest
 from helpers.envs import LadderEnv, registered
 from helpers.writers import at_once, record_ladders
 from turngym.environments.core.limits import TurnLimit
-from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import limited
+from turngym.environments.gym.wrappers import RecordTurns, limited
 from turngym.records import read_trajectories
 from turngym.types import StopReason
 

@@ -8,16 +8,15 @@ import pytest
 from gymnasium.wrappers import OrderEnforcing, RecordEpisodeStatistics
 
 from helpers.envs import AsyncLadderEnv, LadderEnv, ReplayLadderEnv
+from turngym.environments.core.env import clone, fork, restore, snapshot
 from turngym.environments.core.limits import (
     InvalidActionLimit,
     TokenLimit,
     TurnLimit,
     WallClockLimit,
 )
-from turngym.environments.core.snapshot import clone, fork, restore, snapshot
 from turngym.environments.gym.face import as_gym
-from turngym.environments.gym.recording import RecordTurns
-from turngym.environments.gym.wrappers import limited
+from turngym.environments.gym.wrappers import RecordTurns, limited
 from turngym.errors import SnapshotError
 from turngym.records import read_trajectories
 

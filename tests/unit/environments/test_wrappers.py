@@ -6,7 +6,6 @@ import pytest
 from gymnasium.wrappers import OrderEnforcing
 
 from helpers.envs import LadderEnv, registered
-from turngym.environments.core.info import info_problems
 from turngym.environments.core.limits import (
     InvalidActionLimit,
     TokenLimit,
@@ -14,6 +13,7 @@ from turngym.environments.core.limits import (
     TurnLimit,
     WallClockLimit,
 )
+from turngym.environments.core.spaces import info_problems
 from turngym.environments.gym.wrappers import ExpertMatch, limited
 from turngym.errors import ConfigError
 

@@ -8,10 +8,9 @@ import pytest
 
 from helpers.trajectories import episode
 from turngym.errors import ConfigError
-from turngym.reports.evaluation_tables import csv_of as csv_text
-from turngym.reports.evaluation_tables import markdown
-from turngym.reports.evaluations import EvalRun, compare_runs, find_evaluations
-from turngym.reports.plots import draw_evaluations
+from turngym.reports.evaluations import EvalRun, compare_runs, find_evaluations, markdown
+from turngym.reports.evaluations import csv_of as csv_text
+from turngym.reports.tables import draw_evaluations
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import row_of
 from turngym.tasks.base import procedural_task

@@ -11,9 +11,8 @@ import pytest
 
 from helpers.runs import write_run
 from turngym.reports.comparison import Ranking, rank
-from turngym.reports.plots import label_heights
 from turngym.reports.runs import find_runs
-from turngym.reports.tables import write_report
+from turngym.reports.tables import label_heights, write_report
 
 
 @pytest.fixture

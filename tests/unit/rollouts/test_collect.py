@@ -10,8 +10,8 @@ from helpers.policies import BreakingIn, Saying
 from turngym.agents.scripted import ExpertPolicy, RandomPolicy
 from turngym.environments.gym.face import as_gym
 from turngym.errors import ConfigError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import EpisodeSpec, group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.seeding import derive_seed
 from turngym.types import StopReason, TrajectoryGroup

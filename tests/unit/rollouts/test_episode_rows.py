@@ -10,10 +10,10 @@ from turngym.rollouts.evaluation.rows import (
     open_rows,
     read_rows,
     row_of,
+    summarize_rows,
     to_line,
     write_rows,
 )
-from turngym.rollouts.evaluation.summary import summarize_rows
 from turngym.types import StopReason
 
 

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 
 from turngym.agents.engine.protocol import Generation
-from turngym.agents.remote.wire import generation_of
-from turngym.agents.token_trace import TokenTrace
+from turngym.agents.remote.wire import TokenTrace, generation_of
 from turngym.errors import PolicyFault
 from turngym.rollouts.gateway.calls import ChunkCollector
 from turngym.rollouts.gateway.episodes import EpisodeRecorder

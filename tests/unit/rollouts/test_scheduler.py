@@ -27,9 +27,8 @@ from turngym.rollouts.scheduler.groups import (
     UniformSelection,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import Timeline, list_schedule
+from turngym.rollouts.scheduler.metrics import Stuck, Timeline, TooManyFaults, list_schedule
 from turngym.rollouts.scheduler.pool import EnvPool
-from turngym.rollouts.scheduler.retry import Stuck, TooManyFaults
 from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.rollouts.simulation.simulate import (
     Scenario,

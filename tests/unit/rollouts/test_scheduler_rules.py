@@ -13,8 +13,13 @@ from turngym.rollouts.scheduler.config import (
     RetryConfig,
 )
 from turngym.rollouts.scheduler.groups import closes, is_usable, patience_left
-from turngym.rollouts.scheduler.metrics import list_schedule
-from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, TooManyFaults, may_retry
+from turngym.rollouts.scheduler.metrics import (
+    FailureBudget,
+    Quarantine,
+    TooManyFaults,
+    list_schedule,
+    may_retry,
+)
 from turngym.rollouts.scheduler.running import Allowance
 from turngym.types import StopReason
 

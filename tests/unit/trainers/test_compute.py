@@ -21,9 +21,14 @@ from turngym.errors import ConfigError
 from turngym.trainers.loop import train
 from turngym.trainers.settings.optimizer import ComputeConfig
 from turngym.trainers.settings.train import TrainConfig
-from turngym.trainers.update.body import BodyWithHead
 from turngym.trainers.update.compute import compute_of, place
-from turngym.trainers.update.forward import check_packing, micro_batches, score, token_logprobs
+from turngym.trainers.update.forward import (
+    BodyWithHead,
+    check_packing,
+    micro_batches,
+    score,
+    token_logprobs,
+)
 from turngym.trainers.update.learner import TorchLearner
 
 CPU = torch.device("cpu")

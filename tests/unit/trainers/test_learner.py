@@ -20,8 +20,7 @@ from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PolicyGradient, PpoClip, RegularizerConfig
 from turngym.trainers.settings.optimizer import LearnerConfig, OptimizerConfig
 from turngym.trainers.update.learner import TorchLearner
-from turngym.trainers.update.lora import full_state
-from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.optimizer import Optimizer, full_state
 
 SAMPLES = random_samples(models.model(), count=6)
 

@@ -71,7 +71,6 @@ class Conversation(Protocol):
             PolicyFault: The model cannot be had just now.
             ConfigError: It can never be had this way.
         """
-        ...
 
     def resume(self, messages: Sequence[ChatMessage], turn: Turn) -> None:
         """Append what was said in a turn that was played before.
@@ -83,15 +82,12 @@ class Conversation(Protocol):
         Raises:
             ValueError: The model goes on from tokens, and the turn has none.
         """
-        ...
 
     async def restart(self) -> None:
         """Forget everything; the next messages open the conversation anew."""
-        ...
 
     def close(self) -> Awaitable[None] | None:
         """Release what the conversation holds. Safe to call twice; what it returns is awaited."""
-        ...
 
 
 class ChatModel(Protocol):
@@ -99,7 +95,6 @@ class ChatModel(Protocol):
 
     def open(self, seed: int) -> Conversation:
         """Return a new conversation whose answers depend on ``seed``."""
-        ...
 
 
 REACT = (
@@ -122,11 +117,9 @@ class Prompting(Protocol):
             lessons: What was learned in earlier attempts, oldest first.
             native_tools: The model gets the environment's tools natively.
         """
-        ...
 
     def observation(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> ChatMessage:
         """Return the message that shows an observation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +208,6 @@ class History(Protocol):
             tokens: Its length, as the model counted or as we guess.
             ask: Asks the model itself, apart from the conversation.
         """
-        ...
 
 
 class FullHistory(History):

@@ -34,11 +34,9 @@ class Decoder(Protocol):
 
     def open_row(self) -> int:
         """Return a free, empty row."""
-        ...
 
     def close_row(self, row: int) -> None:
         """Free a row."""
-        ...
 
     def extend(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Append tokens to rows and return the logits [R, V] after each row's last token.
@@ -50,15 +48,12 @@ class Decoder(Protocol):
         Returns:
             Logits, fp32, shape [R, V].
         """
-        ...
 
     def score(self, tokens: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return each sequence's log-probs of its own tokens, shape [L - 1], from token 1 on."""
-        ...
 
     def load_weights(self, state: Mapping[str, Tensor]) -> None:
         """Copy new weights. Rows keep what they computed with the old ones."""
-        ...
 
 
 def make_decoder(

@@ -107,7 +107,6 @@ class Session(Protocol):
             PolicyFault: The engine broke.
             EnginesLost: No server is left that could sample.
         """
-        ...
 
     def read(self, token_ids: Sequence[int], *, sampled: int) -> None:
         """Append the tokens of an earlier turn; the model reads them with the next prompt.
@@ -116,15 +115,12 @@ class Session(Protocol):
             token_ids: Prompt and action.
             sampled: How many of them were sampled, which moves the random numbers on.
         """
-        ...
 
     def reseed(self, seed: int) -> None:
         """Begin another stream of random numbers."""
-        ...
 
     def close(self) -> Awaitable[None] | None:
         """Release what the session holds. Safe to call twice; what it returns is awaited."""
-        ...
 
 
 class Engine(Protocol):
@@ -136,7 +132,6 @@ class Engine(Protocol):
         Raises:
             ConfigError: All sessions are taken.
         """
-        ...
 
 
 class TrainableEngine(Engine, Protocol):
@@ -168,27 +163,21 @@ class TrainableEngine(Engine, Protocol):
         Raises:
             EnginesLost: No server is left that could take them.
         """
-        ...
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Return each sequence's own log-probs at temperature 1, shape [L - 1], from token 1 on."""
-        ...
 
     def metrics(self) -> Mapping[str, float]:
         """Return what is logged of the engine at each update, as ``engine/quantity``."""
-        ...
 
     async def pause(self) -> None:
         """Sample nothing until ``resume``; running requests wait."""
-        ...
 
     async def resume(self) -> None:
         """Go on with what waits."""
-        ...
 
     async def close(self) -> None:
         """Release what the engine holds; requests that still run fail. Safe to call twice."""
-        ...
 
 
 def spans_of(prompt: Sequence[int], generation: Generation) -> tuple[TokenSpan, ...]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from turngym.agents.policy import ContextOverflow
 from turngym.agents.remote.config import EndpointConfig
-from turngym.agents.remote.scrub import Scrubber
-from turngym.agents.remote.wire import usage_of
+from turngym.agents.remote.wire import Scrubber, usage_of
 from turngym.errors import ConfigError, PolicyFault, missing_extra, unknown_name
 
 if TYPE_CHECKING:

@@ -2,21 +2,30 @@
 
 Field names are vLLM's: ``return_token_ids`` in a request; ``prompt_token_ids``, ``token_ids`` and
 ``logprobs`` in an answer. ``policy_versions``, one per token, comes from ``turngym serve policy``.
+
+A chat server gets the whole conversation at every call and renders it anew. Only the ids that it
+reports say what it really read: a template may have dropped earlier thinking, trimmed a text, or
+encoded it in other tokens than were sampled. ``TokenTrace`` compares each call with the one before:
+a prompt that continues it adds spans; any other opens a new segment, with the reason. Keys and
+authorization headers never reach a file.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.agents.engine.protocol import Generation
+from turngym.agents.engine.protocol import Generation, spans_of
+from turngym.types import Message, TokenSpan, ToolCall, Turn
 
 ASK_CHAT_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": True}
 ASK_COMPLETION_TOKENS: Mapping[str, Any] = {"return_token_ids": True, "logprobs": 0}
@@ -131,3 +140,130 @@ def data_url(image: NDArray[np.uint8]) -> str:
 
 def _chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What one call added."""
+
+    spans: tuple[TokenSpan, ...]
+    starts_segment: bool
+    reason: str | None
+    """Why a new segment starts."""
+
+
+class TokenTrace:
+    """The tokens of one conversation's last call."""
+
+    def __init__(self) -> None:
+        self._served: tuple[int, ...] | None = None
+        self._prompt_length = 0
+        self._lost: str | None = None
+
+    def add(self, prompt_ids: Sequence[int], generation: Generation) -> Traced:
+        """Take in one call and return what it adds to the trajectory.
+
+        Args:
+            prompt_ids: Everything the server read, from the first token on.
+            generation: What it sampled after it.
+        """
+        prompt = tuple(prompt_ids)
+        reason = self._lost or self._divergence(prompt)
+        before = 0 if self._served is None or reason is not None else len(self._served)
+        self._served = (*prompt, *generation.token_ids)
+        self._prompt_length, self._lost = len(prompt), None
+        return Traced(
+            spans=spans_of(prompt[before:], generation),
+            starts_segment=reason is not None,
+            reason=reason,
+        )
+
+    def resume(self, turn: Turn) -> None:
+        """Take over the tokens of a turn that was played before, where they are known."""
+        if not turn.spans:
+            return
+        before = () if turn.starts_segment or self._served is None else self._served
+        added = tuple(token for span in turn.spans for token in span.token_ids)
+        self._served = (*before, *added)
+        self._prompt_length = len(self._served) - turn.num_sampled_tokens
+
+    def lose(self, reason: str) -> None:
+        """Note that a call went by whose tokens are not known; the next one starts a segment."""
+        self._lost = reason
+
+    def _divergence(self, prompt: tuple[int, ...]) -> str | None:
+        """Return why ``prompt`` does not continue what was served, or None when it does."""
+        served = self._served
+        if served is None or prompt[: len(served)] == served:
+            return None
+        pairs = zip(prompt, served, strict=False)
+        same = next((i for i, (new, old) in enumerate(pairs) if new != old), None)
+        if same is None:
+            return f"history was cut: {len(prompt)} tokens, after {len(served)} were served"
+        if same >= self._prompt_length:
+            return f"an answer came back in other tokens, from token {same} of {len(served)} on"
+        return f"history was rewritten from token {same} of {len(served)} on"
+
+
+HIDDEN = "[secret]"
+
+_SHORTEST = 6
+"""A shorter secret would be found in every other word."""
+_KNOWN_FORMS = re.compile(
+    r"(?P<lead>\b(?:x-api-key|api-key|authorization)[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic)\s+)?)"
+    r"[\w.~+/=-]{6,}"
+    r"|(?P<scheme>\b(?:bearer|basic)\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{6,}"  # no word has a digit
+    r"|\bsk-[\w-]{8,}",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+@")
+
+
+class Scrubber:
+    """Takes secrets out of texts: those it knows, and what looks like one.
+
+    Args:
+        secrets: Known ones; those under six characters are left, they would be everywhere.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets: set[str] = set()
+        self.add(*secrets)
+
+    def add(self, *secrets: str) -> None:
+        """Learn of more secrets."""
+        self._secrets |= {secret for secret in secrets if len(secret) >= _SHORTEST}
+
+    def copy(self) -> Scrubber:
+        """Return another one that knows the same secrets, and may learn its own."""
+        return Scrubber(self._secrets)
+
+    def text(self, text: str) -> str:
+        """Return ``text`` without secrets."""
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        text = _KNOWN_FORMS.sub(
+            lambda found: f"{found['lead'] or found['scheme'] or ''}{HIDDEN}", text
+        )
+        return _USER_INFO.sub(f"{HIDDEN}@", text)
+
+    def message(self, message: Message) -> Message:
+        """Return ``message`` without secrets; the same object when there were none."""
+        content = self.text(message.content)
+        calls = tuple(
+            ToolCall(name=self.text(call.name), arguments=self.values(call.arguments))
+            for call in message.tool_calls
+        )
+        if content == message.content and calls == message.tool_calls:
+            return message
+        return replace(message, content=content, tool_calls=calls)
+
+    def values(self, value: Any) -> Any:
+        """Return JSON values without secrets."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.values(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.values(item) for item in value]
+        return value

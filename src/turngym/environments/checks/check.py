@@ -1,6 +1,6 @@
 """Does an environment keep its promises? For its author, its tests and ``turngym check env``.
 
-``check_turn_env`` asks for everything that ``TurnEnv`` and ``turngym.environments.core.info``
+``check_turn_env`` asks for everything that ``TurnEnv`` and ``turngym.environments.core.spaces``
 promise, ``check_fork`` for what snapshots promise. Both return a report; ``raise_on_failure`` makes
 a test of it:
 
@@ -38,9 +38,8 @@ from turngym.environments.checks.probes import (
     step,
 )
 from turngym.environments.checks.turn import TurnChecks
-from turngym.environments.core.env import AsyncTurnEnv
+from turngym.environments.core.env import AsyncTurnEnv, clone, fork, restore, snapshot
 from turngym.environments.core.limits import TurnLimit
-from turngym.environments.core.snapshot import clone, fork, restore, snapshot
 from turngym.environments.gym.face import as_gym
 from turngym.environments.gym.registration import make
 from turngym.environments.gym.wrappers import limited

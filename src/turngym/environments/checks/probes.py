@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from turngym.check_report import Broken, NotRun
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError
 
 AnyEnv = gymnasium.Env[Any, Any]

@@ -39,7 +39,7 @@ from turngym.environments.checks.probes import (
     set_global_state,
     step,
 )
-from turngym.environments.core.info import info_problems
+from turngym.environments.core.spaces import info_problems
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
 

@@ -40,19 +40,15 @@ class ActionFormat(Protocol):
 
     def instructions(self) -> str:
         """Return how to act, as text for a prompt."""
-        ...
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Return the action in ``text``, or why there is none. Never raises."""
-        ...
 
     def render(self, action: Action) -> str:
         """Return the text that ``parse`` turns into ``action``."""
-        ...
 
     def tools(self) -> list[dict[str, Any]]:
         """Return the actions as OpenAI-style function descriptions with JSON Schemas."""
-        ...
 
 
 _SLOT = re.compile(r"\{(?P<name>\w+)(?P<rest>\.\.\.)?(?::(?P<kind>[^}]+))?\}")

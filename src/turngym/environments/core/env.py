@@ -3,12 +3,21 @@
 An author writes ``begin`` (make the problem of a task) and ``turn`` (carry out one parsed action);
 ``EpisodeCore`` does the rest: tasks and seeds, parsing, limits, the reserved ``info`` keys, order
 of calls, and the record that snapshots by replay need.
+
+An environment is snapshot, restored and forked together with everything that is wrapped around it.
+It keeps its own state as it declares (``exact``, ``fs`` or ``replay``, see ``TurnEnv.snapshot``).
+Of each wrapper all attributes but ``env`` are copied deeply; a wrapper that holds what cannot or
+need not be copied has ``snapshot_state()`` and ``restore_state(state)`` instead. Limits are no
+wrappers: the environment keeps them.
 """
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -24,7 +33,8 @@ from turngym.environments.core.episode import (
     Step,
     add_end,
 )
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
+from turngym.errors import SnapshotError
 from turngym.tasks.base import Task
 
 __all__ = [
@@ -195,3 +205,148 @@ class AsyncTurnEnv(EpisodeCore):
     async def __aexit__(self, *_: object) -> None:
         """Close it."""
         await self.close()
+
+
+AnyEnv = gymnasium.Env[Any, Any]
+EnvT = TypeVar("EnvT", bound=gymnasium.Env[Any, Any])
+
+_SHARED = frozenset(
+    {"env", "_cached_spec", "_saved_kwargs", "_action_space", "_observation_space", "_metadata"}
+)
+"""Attributes of a wrapper that say what it is, not where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Stands in a copied attribute for the environment at ``depth``, 0 being the outermost."""
+
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrapperStates:
+    """Class name and state of each wrapper, the outermost first."""
+
+    states: tuple[tuple[str, Any], ...]
+    levels: tuple[_Level, ...]
+
+
+def snapshot(env: AnyEnv) -> Snapshot:
+    """Return the state of ``env`` and its wrappers; taking it changes nothing.
+
+    Raises:
+        SnapshotError: The environment cannot be snapshotted (it is no ``TurnEnv``, or was not
+            reset), or a wrapper cannot be copied.
+    """
+    state: Snapshot = _core(env).snapshot()
+    return replace(state, wrappers=_wrapper_states(env))
+
+
+def restore(env: AnyEnv, state: Snapshot) -> None:
+    """Go back to ``state``, which may come from another equal environment.
+
+    Raises:
+        SnapshotError: It belongs to another environment or another stack of wrappers, or
+            replaying it gave something else.
+    """
+    here = [_name(wrapper) for wrapper in _wrappers(env)]
+    wrappers = state.wrappers or _WrapperStates(states=(), levels=(_Level(0),))
+    there = [name for name, _ in wrappers.states]
+    if here != there:
+        raise SnapshotError(f"{env}: the snapshot is of wrappers {there}, these are {here}")
+    _core(env).restore(state)
+    _restore_wrappers(env, wrappers)
+
+
+def fork(env: EnvT, n: int) -> list[EnvT]:
+    """Return ``n`` independent environments in the state of ``env``, wrappers included.
+
+    Raises:
+        SnapshotError: As ``snapshot`` and ``restore``.
+    """
+    states = _wrapper_states(env)
+    return [_rewrap(env, core, states) for core in _core(env).fork(n)]
+
+
+def clone(env: EnvT) -> EnvT:
+    """Return a new environment made like ``env``, wrappers included; it needs a reset.
+
+    Raises:
+        SnapshotError: ``env`` is no ``TurnEnv``.
+    """
+    core = _core(env)
+    if not callable(getattr(core, "clone", None)):
+        raise SnapshotError(f"{core}: cannot be made again; it is no TurnEnv")
+    return _rewrap(env, core.clone(), _wrapper_states(env))
+
+
+def _core(env: AnyEnv) -> Any:  # has snapshot, restore and fork; gymnasium knows no such type
+    core = env.unwrapped
+    if not all(callable(getattr(core, name, None)) for name in ("snapshot", "restore", "fork")):
+        raise SnapshotError(f"{core}: has no snapshots; it is no TurnEnv")
+    return core
+
+
+def _stack(env: AnyEnv) -> Iterator[AnyEnv]:
+    """Yield ``env`` and what it wraps, the outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _wrappers(env: AnyEnv) -> Iterator[Any]:
+    return (layer for layer in _stack(env) if isinstance(layer, gymnasium.Wrapper))
+
+
+def _name(wrapper: AnyEnv) -> str:
+    return f"{type(wrapper).__module__}:{type(wrapper).__qualname__}"
+
+
+def _wrapper_states(env: AnyEnv) -> _WrapperStates:
+    levels = tuple(_Level(depth) for depth, _ in enumerate(_stack(env)))
+    # deepcopy takes what is in its memo for copied: where a wrapper points to a layer, its copy
+    # holds the number of that layer, and no environment is copied along.
+    memo = {id(layer): level for layer, level in zip(_stack(env), levels, strict=True)}
+    states = tuple((_name(wrapper), _copy_state(wrapper, memo)) for wrapper in _wrappers(env))
+    return _WrapperStates(states=states, levels=levels)
+
+
+def _copy_state(wrapper: Any, memo: dict[int, _Level]) -> Any:
+    if hasattr(wrapper, "snapshot_state"):
+        return wrapper.snapshot_state()
+    mine = {name: value for name, value in vars(wrapper).items() if name not in _SHARED}
+    try:
+        # It adds to the memo, so each wrapper gets one of its own.
+        return copy.deepcopy(mine, dict(memo))
+    except Exception as error:  # attributes may be anything
+        raise SnapshotError(
+            f"wrapper {_name(wrapper)} cannot be copied ({error}); give it snapshot_state and "
+            "restore_state"
+        ) from error
+
+
+def _restore_wrappers(env: AnyEnv, wrappers: _WrapperStates) -> None:
+    # The other way round: where a copy holds a number, that layer of this stack is put in.
+    memo = {id(level): layer for level, layer in zip(wrappers.levels, _stack(env), strict=True)}
+    for wrapper, (_, mine) in zip(_wrappers(env), wrappers.states, strict=True):
+        if hasattr(wrapper, "restore_state"):
+            wrapper.restore_state(mine)
+            continue
+        # What was first set after the snapshot goes, too: a wrapper may ask whether it is there.
+        for name in vars(wrapper).keys() - mine.keys() - _SHARED:
+            delattr(wrapper, name)
+        vars(wrapper).update(copy.deepcopy(mine, dict(memo)))
+
+
+def _rewrap(env: EnvT, core: AnyEnv, wrappers: _WrapperStates) -> EnvT:
+    """Return wrappers like those of ``env``, in the states given, around ``core``."""
+    layer = core
+    for wrapper in reversed(list(_wrappers(env))):
+        # Not by its constructor: its arguments were not kept, and it may act on the environment.
+        outer = object.__new__(type(wrapper))
+        vars(outer).update(vars(wrapper))
+        outer.env = layer
+        layer = outer
+    _restore_wrappers(layer, wrappers)
+    return cast("EnvT", layer)

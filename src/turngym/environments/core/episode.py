@@ -19,9 +19,8 @@ from gymnasium.utils import seeding
 
 from turngym.coroutines import awaited, forked
 from turngym.environments.core.actions import ActionFormat, InvalidAction, JsonTools
-from turngym.environments.core.info import Info
 from turngym.environments.core.limits import Limit, Parsed
-from turngym.environments.core.spaces import Unicode, text_observation_space
+from turngym.environments.core.spaces import Info, Unicode, text_observation_space
 from turngym.errors import ConfigError, EnvironmentFault, SnapshotError
 from turngym.tasks.base import SPLITS, Split, Task, parse_task_id, procedural_task
 from turngym.types import StopReason
@@ -69,7 +68,7 @@ class Snapshot:
     rng_state: Mapping[str, Any]
     bookkeeping: Mapping[str, Any]
     wrappers: Any = None
-    """States of wrappers around it, of ``turngym.environments.core.snapshot``."""
+    """States of wrappers around it, of ``turngym.environments.core.env``."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, InvalidAction
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError, unknown_name
 from turngym.types import StopReason
 

@@ -1,13 +1,16 @@
-"""Spaces for language: any unicode text, and the observation dictionary."""
+"""Spaces for language: any unicode text, the observation; and the reserved keys of ``info``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
+
+from turngym.types import StopReason
 
 _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABC 0123456789 .,:;!?'\"{}[]()\n\té中🙂"
 
@@ -89,3 +92,99 @@ def text_observation_space(
 
 
 Image = NDArray[np.uint8]
+
+
+Info = dict[str, Any]
+
+RESERVED_KEYS = frozenset(
+    {
+        "task_id",
+        "instructions",
+        "max_turns",
+        "tools",
+        "legal_actions",
+        "anchor",
+        "reward_parts",
+        "stop_reason",
+        "invalid_action",
+        "score",
+        "ground_truth",
+        "answer",
+        "potential",
+        "usage",
+    }
+)
+
+
+def info_problems(
+    info: Mapping[str, Any], *, reward: float = 0.0, over: bool = False, truncated: bool = False
+) -> list[str]:
+    """Return what is wrong with one ``info``, empty when nothing is.
+
+    Args:
+        info: From ``reset`` or ``step``.
+        reward: Reward of the same step; 0 for a reset.
+        over: The step terminated or truncated the episode.
+        truncated: The step truncated the episode.
+    """
+    problems = []
+    if not isinstance(info.get("task_id"), str):
+        problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
+    problems += [
+        f"{key} must be a str when present, got {info[key]!r}"
+        for key in ("anchor", "answer", "invalid_action", "instructions")
+        if key in info and not isinstance(info[key], str)
+    ]
+    if not math.isfinite(reward):
+        problems.append(f"the reward must be finite, got {reward}")
+    problems += _legal_action_problems(info, over=over)
+    problems += _number_problems(info, reward)
+    problems += _end_problems(info, over=over, truncated=truncated)
+    return problems
+
+
+def _legal_action_problems(info: Mapping[str, Any], *, over: bool) -> list[str]:
+    legal = info.get("legal_actions")
+    if legal is None:
+        return []
+    if not isinstance(legal, list) or not all(isinstance(action, str) for action in legal):
+        return ["legal_actions must be a list of str"]
+    if over and legal:
+        return [f"legal_actions must be empty when the episode is over, got {legal[:3]!r}"]
+    if not over and not legal:
+        return ["legal_actions must not be empty while the episode goes on"]
+    return []
+
+
+def _number_problems(info: Mapping[str, Any], reward: float) -> list[str]:
+    problems = []
+    for key in ("reward_parts", "usage"):
+        numbers = info.get(key, {})
+        if not isinstance(numbers, Mapping) or not all(
+            isinstance(name, str) and isinstance(number, int | float)
+            for name, number in numbers.items()
+        ):
+            problems.append(f"{key} must map names to numbers, got {numbers!r}")
+        elif key == "reward_parts" and key in info:
+            total = sum(numbers.values())
+            if not math.isclose(total, reward, rel_tol=1e-6, abs_tol=1e-6):
+                problems.append(f"reward_parts sum to {total}, not to the reward {reward}")
+    return problems
+
+
+def _end_problems(info: Mapping[str, Any], *, over: bool, truncated: bool) -> list[str]:
+    problems = []
+    if not over:
+        return ["stop_reason is set on a step that does not end"] if "stop_reason" in info else []
+    try:
+        reason = StopReason(info.get("stop_reason", ""))
+    except ValueError:
+        return [f"stop_reason must be a StopReason value, got {info.get('stop_reason')!r}"]
+    if reason.is_error:
+        problems.append(f"stop_reason {reason.value!r}: a fault is raised, it is not a step")
+    elif reason.is_truncated != truncated:
+        problems.append(f"stop_reason {reason.value!r} contradicts truncated={truncated}")
+    score = info.get("score", "nothing")
+    if score is not None and not (isinstance(score, int | float) and 0.0 <= score <= 1.0):
+        problems.append(f"score must lie in [0, 1] or be None, got {score!r}")
+    return problems

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from turngym.coroutines import LoopThread, finished, forked
 from turngym.environments.core.env import AsyncTurnEnv, Observation, Step
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary
 

@@ -24,9 +24,8 @@ from typing import Any, Literal, Self
 import gymnasium
 
 from turngym.coroutines import forked
-from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step
-from turngym.environments.core.info import Info
-from turngym.environments.core.snapshot import clone
+from turngym.environments.core.env import AsyncTurnEnv, Observation, Snapshot, Step, clone
+from turngym.environments.core.spaces import Info
 from turngym.environments.gym.face import GymFace
 from turngym.environments.gym.process import CALL, GET, ChildEnv, LocalEnv, MakeEnv, dispatch
 from turngym.environments.gym.registration import make, with_own_turns
@@ -199,8 +198,14 @@ class InlineEnv(_Hosted):
     def _again(self) -> Self:
         return type(self)(clone(self.env))
 
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode; like ``step`` by the short path, which most text games take."""
+        return self.env.reset(seed=seed, options=options)
+
     async def step(self, action: str) -> Step:
-        """Carry out one action; this path is short, since most turns of text games take it."""
+        """Carry out one action."""
         return self.env.step(action)  # type: ignore[return-value]  # SupportsFloat
 
     def __getattr__(self, name: str) -> Any:

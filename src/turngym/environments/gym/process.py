@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 
 from turngym import registry
-from turngym.environments.core.snapshot import restore, snapshot
+from turngym.environments.core.env import restore, snapshot
 from turngym.environments.gym.face import GymFace, as_gym
 from turngym.errors import EnvironmentFault
 from turngym.faults import ExitBoundary, describe, keep_place

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from turngym.environments.core.actions import Action, ActionStyle, Commands, in_style
 from turngym.environments.core.env import Outcome, SnapshotKind, TurnEnv
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 

@@ -12,7 +12,7 @@ from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from gymnasium.envs.toy_text.taxi import TaxiEnv as InnerTaxi
 
 from turngym.environments.core.actions import ActionStyle
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.environments.text.base import bearing
 from turngym.environments.text.from_gymnasium import GymnasiumEnv, InnerEnv
 from turngym.errors import unknown_name

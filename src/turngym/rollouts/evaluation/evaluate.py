@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import Isolation
-from turngym.rollouts.collect import MakeEnv, collect
-from turngym.rollouts.episode import EpisodeSpec, group_specs
+from turngym.errors import ConfigError
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, KeepPicture, group_specs
 from turngym.rollouts.evaluation.folder import EvalFolder
 from turngym.rollouts.evaluation.rows import EpisodeRow, row_of
-from turngym.rollouts.scheduler.config import DeadlineConfig, FailureConfig
+from turngym.rollouts.scheduler.config import (
+    DeadlineConfig,
+    FailureConfig,
+    RetryConfig,
+    SchedulerConfig,
+)
+from turngym.rollouts.scheduler.groups import GroupRequest, SampleKey, UniformSelection
+from turngym.rollouts.scheduler.pool import EnvPool, calls_at_once
+from turngym.rollouts.scheduler.scheduler import RolloutScheduler
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
 
@@ -25,11 +34,7 @@ async def evaluate(
     seed: int,
     concurrency: int = 1,
     attempts: int = 1,
-    timeout_s: float | None = None,
-    failures: FailureConfig | None = None,
-    deadlines: DeadlineConfig | None = None,
-    isolation: Isolation = "inline",
-    calls: int | None = None,
+    **settings: Any,  # those of ``collect``, each of its own type
 ) -> list[Trajectory]:
     """Play every task ``attempts`` times; ``summarize`` turns the result into numbers.
 
@@ -41,29 +46,19 @@ async def evaluate(
         seed: Root of this evaluation's place in the seed tree.
         concurrency: Episodes alive at once, 1 or more. No result depends on it.
         attempts: Episodes per task, 1 or more.
-        timeout_s: Wall-clock limit of one episode in seconds.
-        failures: When there are too many faults to go on; None for never.
-        deadlines: Seconds that one call may take; None for no limits.
-        isolation: Where environments run, as for ``EnvPool``.
-        calls: Calls to environments that wait for something outside, at a time; as for ``collect``.
+        **settings: Others of ``collect``.
 
     Returns:
         The trajectories in the order of ``tasks``, attempts of one task together.
     """
-    specs = [
-        spec for task in tasks for spec in group_specs(env_id, task, seed=seed, group_size=attempts)
-    ]
-    return await collect(
-        make_env,
-        policy,
-        specs,
-        concurrency=concurrency,
-        timeout_s=timeout_s,
-        failures=failures,
-        deadlines=deadlines,
-        isolation=isolation,
-        calls=calls,
-    )
+    specs = _specs(env_id, tasks, seed, attempts)
+    return await collect(make_env, policy, specs, concurrency=concurrency, **settings)
+
+
+def _specs(env_id: str, tasks: Sequence[Task], seed: int, attempts: int) -> list[EpisodeSpec]:
+    """Return the episodes in order, attempts at one task together."""
+    groups = (group_specs(env_id, task, seed=seed, group_size=attempts) for task in tasks)
+    return [spec for group in groups for spec in group]
 
 
 OnRow = Callable[[EpisodeRow, Trajectory], None]
@@ -89,11 +84,7 @@ class EvalJob:
 
     def specs(self) -> list[EpisodeSpec]:
         """Return the episodes in order, attempts at one task together."""
-        return [
-            spec
-            for task in self.tasks
-            for spec in group_specs(self.env_id, task, seed=self.seed, group_size=self.attempts)
-        ]
+        return _specs(self.env_id, self.tasks, self.seed, self.attempts)
 
 
 async def play_job(
@@ -136,3 +127,107 @@ async def play_job(
         keep_picture=None if folder is None else folder.pictures,
     )
     return [rows[key] for key in keys]
+
+
+MakeEnv = Callable[[], AnyEnv]
+OnEpisode = Callable[[Trajectory, float], None]
+"""Called with an episode that ended, and the seconds that it took."""
+
+
+async def collect(
+    make_env: MakeEnv | Mapping[str, MakeEnv],
+    policy: Policy,
+    specs: Sequence[EpisodeSpec],
+    *,
+    concurrency: int,
+    timeout_s: float | None = None,
+    failures: FailureConfig | None = None,
+    deadlines: DeadlineConfig | None = None,
+    isolation: Isolation = "inline",
+    calls: int | None = None,
+    on_episode: OnEpisode | None = None,
+    keep_picture: KeepPicture | None = None,
+) -> list[Trajectory]:
+    """Play all episodes, at most ``concurrency`` at a time, and return them in the order asked.
+
+    Environments are made once per slot and used again. An episode that breaks is returned with its
+    ``error_*`` stop reason and holds up no other. Its environment is replaced, and so is one whose
+    episode ran out of time, because a call may have been cancelled in its middle.
+
+    Args:
+        make_env: Makes one environment; called at most ``concurrency`` times plus once per fault.
+            Several by environment id where the episodes name theirs.
+        policy: Acts in all of them.
+        specs: The episodes.
+        concurrency: Episodes alive at once, 1 or more.
+        timeout_s: Wall-clock limit of one episode in seconds.
+        failures: When there are too many faults to go on; None for never.
+        deadlines: Seconds that one call may take; None for no limits.
+        isolation: Where environments run, as for ``EnvPool``.
+        calls: Calls to environments that wait for something outside, at a time; see
+            ``calls_at_once``.
+        on_episode: Called after each episode, with the seconds that it took.
+        keep_picture: Keeps the ``image`` of each observation.
+
+    Raises:
+        ConfigError: ``concurrency`` is less than 1, or an environment or the policy refuses its
+            settings.
+        TooManyFaults: More episodes broke than ``failures`` allows.
+    """
+    if concurrency < 1:
+        raise ConfigError(f"collect: concurrency must be at least 1, got {concurrency}")
+    if not specs:
+        return []
+    found: dict[int, Trajectory] = {}
+
+    def ended(key: SampleKey, trajectory: Trajectory, seconds: float) -> None:
+        found[key.group] = trajectory
+        if on_episode is not None:
+            on_episode(trajectory, seconds)
+
+    makers = make_env if isinstance(make_env, Mapping) else {specs[0].env_id: make_env}
+    deadlines, turns = deadlines or DeadlineConfig(), calls_at_once(calls)
+    pools = {
+        env_id: _LazyPool(
+            make, size=concurrency, isolation=isolation, deadlines=deadlines, calls=turns
+        )
+        for env_id, make in makers.items()
+    }
+    config = SchedulerConfig(
+        concurrency=concurrency,
+        groups_per_step=len(specs),
+        retry=RetryConfig(max_tries=1),
+        failures=failures or FailureConfig(fraction=1.0),
+        timeout_s=timeout_s,
+        deadlines=deadlines,
+        watchdog_s=None,
+    )
+    async with RolloutScheduler(
+        pools,
+        policy,
+        _Given(specs),
+        config,
+        env_id=specs[0].env_id,
+        seed=0,
+        on_episode=ended,
+        keep_picture=keep_picture,
+    ) as scheduler:
+        await scheduler.take()
+    return [found[number] for number in range(len(specs))]
+
+
+class _LazyPool(EnvPool):
+    async def open(self) -> None:
+        """Make nothing yet: an environment that cannot be made costs its episode only."""
+
+
+class _Given(UniformSelection):
+    """Each of the given episodes as a group of one."""
+
+    def __init__(self, specs: Sequence[EpisodeSpec]) -> None:
+        super().__init__(lambda index: specs[index].task, group_size=1, count=len(specs))
+        self._specs = specs
+
+    def allocate(self, index: int, task: Task) -> GroupRequest:
+        """Return the episode's group."""
+        return GroupRequest(task=task, size=1, episodes=(self._specs[index],))

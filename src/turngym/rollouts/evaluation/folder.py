@@ -5,7 +5,7 @@ episodes.jsonl         one row of numbers for each episode; the table is compute
 <family>-<name>.jsonl  the trajectories
 pictures/              what agents saw, where environments are visual
 tokenizer.json         the agent's tokenizer, where it has one; the viewer shows tokens with it
-digests.json           size and SHA-256 of the other files, see ``manifest``
+digests.json           size and SHA-256 of the other files, see ``records``
 
 An episode is there as soon as it is over, so a killed evaluation goes on where it was.
 """

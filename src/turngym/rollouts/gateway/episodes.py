@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from turngym.agents.engine.protocol import Generation
-from turngym.agents.remote.scrub import Scrubber
-from turngym.agents.token_trace import TokenTrace
+from turngym.agents.remote.wire import Scrubber, TokenTrace
 from turngym.errors import ConfigError
 from turngym.records import append_trajectory
 from turngym.rollouts.gateway.hosted import HostedEnv

@@ -24,10 +24,15 @@ from turngym.rollouts.episode import (
 )
 from turngym.rollouts.scheduler.group_buffer import GroupBuffer
 from turngym.rollouts.scheduler.groups import Member, OpenGroup, SampleKey, retried
-from turngym.rollouts.scheduler.metrics import Slots
+from turngym.rollouts.scheduler.metrics import (
+    FailureBudget,
+    Quarantine,
+    Slots,
+    describe_tasks,
+    may_retry,
+)
 from turngym.rollouts.scheduler.packing import pack_tail
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
-from turngym.rollouts.scheduler.retry import FailureBudget, Quarantine, describe_tasks, may_retry
 from turngym.rollouts.scheduler.running import (
     Preempted,
     QueuedEpisode,
@@ -49,15 +54,12 @@ class Owner(Protocol):
 
     def schedule(self) -> None:
         """Begin whatever may begin now."""
-        ...
 
     def changed(self) -> None:
         """Let the consumer look again."""
-        ...
 
     def fail(self, error: BaseException) -> None:
         """Stop everything."""
-        ...
 
 
 class Dispatcher:

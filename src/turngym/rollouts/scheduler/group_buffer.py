@@ -22,8 +22,8 @@ from turngym.rollouts.scheduler.groups import (
 )
 from turngym.rollouts.scheduler.ledger import Ledger
 from turngym.rollouts.scheduler.metrics import SchedulerMetrics
-from turngym.rollouts.scheduler.packing import PackedEpisode
-from turngym.rollouts.scheduler.stored import (
+from turngym.rollouts.scheduler.packing import (
+    PackedEpisode,
     StoredGroup,
     StoredMember,
     fetch,
@@ -42,11 +42,9 @@ class Runner(Protocol):
 
     def drop_members(self, index: int, members: Sequence[int], reason: str) -> None:
         """Stop members that run or wait to run; each is reported as dropped for ``reason``."""
-        ...
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call ``function`` in ``seconds``, in the event loop, unless the scheduler ends before."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

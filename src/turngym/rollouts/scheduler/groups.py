@@ -250,31 +250,24 @@ class Selection(Protocol):
         Should be a function of ``index`` and of what was observed, so that a resumed run goes on
         where it stood without any loader's position.
         """
-        ...
 
     def allocate(self, index: int, task: Task) -> GroupRequest:
         """Return how ``task`` is to be played."""
-        ...
 
     def observe(self, group: ReadyGroup) -> None:
         """See every group that closed, before ``admit``; the dropped ones teach difficulty too."""
-        ...
 
     def admit(self, group: ReadyGroup) -> FilterDecision:
         """Return whether ``group`` is trained on."""
-        ...
 
     def replay(self, step: int, groups: Sequence[ReadyGroup]) -> Sequence[ReadyGroup]:
         """Return groups of the past to train on besides ``groups``."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run must know, as JSON values."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what ``state`` returned."""
-        ...
 
 
 class UniformSelection:

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from turngym.errors import ConfigError, RecordError, TrainingError
 from turngym.records import Manifest
-from turngym.rollouts.scheduler import ledger_schema as sql
+from turngym.rollouts.scheduler import ledger_files as sql
 from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
 from turngym.rollouts.scheduler.ledger_files import LedgerDigests, log_damage
 from turngym.tasks.base import Task

@@ -20,7 +20,7 @@ import gymnasium
 
 from turngym.environments.core.env import Observation, Step
 from turngym.environments.core.episode import EpisodeCore
-from turngym.environments.core.info import Info
+from turngym.environments.core.spaces import Info
 from turngym.environments.gym.hosts import (
     ISOLATIONS,
     AsyncEnv,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, cast
 
 from turngym.errors import RecordError, TrainingError
 from turngym.rollouts.episode import ReplayedTurn
-from turngym.rollouts.scheduler import ledger_schema as sql
+from turngym.rollouts.scheduler import ledger_files as sql
 from turngym.rollouts.scheduler.dispatch import prefix_of
 from turngym.rollouts.scheduler.groups import (
     GroupKind,
@@ -28,9 +28,16 @@ from turngym.rollouts.scheduler.groups import (
     requested_episodes,
 )
 from turngym.rollouts.scheduler.ledger import Ledger, may_pass, read_meta, task_from_json
-from turngym.rollouts.scheduler.packing import unpack_episode, unpack_turn, unpack_turns
+from turngym.rollouts.scheduler.packing import (
+    StoredGroup,
+    read_episode,
+    read_turns,
+    store,
+    unpack_episode,
+    unpack_turn,
+    unpack_turns,
+)
 from turngym.rollouts.scheduler.running import QueuedEpisode
-from turngym.rollouts.scheduler.stored import StoredGroup, StoredMember, read_episode, read_turns
 from turngym.types import Trajectory
 
 
@@ -345,26 +352,6 @@ def _is_late(row: tuple[int, int, str, int]) -> bool:
 
 def _stored(group: ReadyGroup) -> StoredGroup:
     """Return ``group`` as it waits: its content stays in the ledger."""
-    members: Sequence[Member] = group.members
-    return StoredGroup(
-        index=group.index,
-        request=group.request,
-        members=[
-            StoredMember(
-                number=m.number,
-                retry=m.retry,
-                first_turn=m.first_turn,
-                end_turn=m.end_turn,
-                versions=m.versions,
-                start_version=m.start_version,
-                turn_tokens=tuple(turn.num_sampled_tokens for turn in m.trajectory.turns),
-                live=None,
-            )
-            for m in members
-        ],
-        start_version=group.start_version,
-        target=group.target,
-        kind=group.kind,
-        siblings=group.siblings,
-        closed=0,
-    )
+    stored = store(group, closed=0)
+    stored.spill()
+    return stored

@@ -36,11 +36,16 @@ from turngym.rollouts.scheduler.groups import (
     requested_episodes,
 )
 from turngym.rollouts.scheduler.ledger import Ledger
-from turngym.rollouts.scheduler.metrics import SchedulerMetrics, Timeline
+from turngym.rollouts.scheduler.metrics import (
+    SchedulerMetrics,
+    Stuck,
+    Timeline,
+    Watchdog,
+    describe_groups,
+)
 from turngym.rollouts.scheduler.packing import pack_turns
 from turngym.rollouts.scheduler.pool import EnvPool
 from turngym.rollouts.scheduler.recovery import Recovery, recover
-from turngym.rollouts.scheduler.retry import Stuck, Watchdog, describe_groups
 from turngym.rollouts.scheduler.running import OnEpisode, SchedulerContext, TurnBarrier
 
 LoadWeights = Callable[[], Awaitable[None] | None]

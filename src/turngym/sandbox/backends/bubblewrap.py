@@ -33,7 +33,6 @@ from turngym.sandbox.backends.bubblewrap_command import Root, arguments
 from turngym.sandbox.backends.channel import Channel, SocketStream, to_int
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
 from turngym.sandbox.backends.launcher_client import Answer, LauncherError, LauncherProcess
-from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Capabilities,
     Change,
@@ -41,11 +40,11 @@ from turngym.sandbox.base import (
     Isolation,
     LayerRef,
     Limits,
+    Quota,
     SandboxSpec,
 )
 from turngym.sandbox.launcher import cgroups
-from turngym.sandbox.launcher.layers import MAX_LAYERS
-from turngym.sandbox.launcher.users import FIRST
+from turngym.sandbox.launcher.layers import FIRST, MAX_LAYERS
 
 MAX_CHANGES = 250_000
 """More than a sandbox of the usual ``Limits.inodes`` can make; a long path counts as several."""

@@ -28,7 +28,6 @@ from turngym.sandbox.backends import docker_engine, refusals
 from turngym.sandbox.backends.channel import Channel, SocketStream
 from turngym.sandbox.backends.docker_engine import OWNER_LABEL, UID, Client, creation, held_limits
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of, settled
-from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.base import (
     Capabilities,
     Change,
@@ -36,6 +35,7 @@ from turngym.sandbox.base import (
     Isolation,
     LayerRef,
     Limits,
+    Quota,
     SandboxSpec,
 )
 from turngym.sandbox.launcher import cgroups

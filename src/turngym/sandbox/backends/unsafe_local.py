@@ -19,7 +19,6 @@ from typing import Literal
 from turngym.errors import SandboxClosed, SandboxRefused, SandboxUnavailable, SnapshotError
 from turngym.sandbox.backends.channel import Channel, SocketStream
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of
-from turngym.sandbox.backends.quota import Quota
 from turngym.sandbox.backends.runtime import command, runtime_folder
 from turngym.sandbox.base import (
     LIMIT_NAMES,
@@ -28,6 +27,7 @@ from turngym.sandbox.base import (
     Enforcement,
     Isolation,
     LayerRef,
+    Quota,
     SandboxSpec,
 )
 from turngym.sandbox.trees import difference, digest, manifest

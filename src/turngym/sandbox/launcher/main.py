@@ -27,7 +27,7 @@ from turngym.sandbox.launcher.instance import (
     make_base,
     start_marker,
 )
-from turngym.sandbox.launcher.users import Users
+from turngym.sandbox.launcher.layers import Users
 
 RETRY_S = 0.002
 """Between two attempts to remove what is still dying."""

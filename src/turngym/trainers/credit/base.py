@@ -204,7 +204,6 @@ class RewardSource(Protocol):
     @property
     def is_ready(self) -> bool:
         """False while it still has to learn before the policy may learn from its rewards."""
-        ...
 
     def read(self, turns: TurnBatch) -> Components:
         """Return components by name. Called once per update.
@@ -212,19 +211,15 @@ class RewardSource(Protocol):
         Raises:
             TrainingError: A value is not finite.
         """
-        ...
 
     def metrics(self) -> Mapping[str, float]:
         """Return ``credit/*`` about the last batch."""
-        ...
 
     def state(self) -> Mapping[str, Tensor]:
         """Return what was learned and collected."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        ...
 
 
 class StatelessSource(Generic[ConfigT]):
@@ -321,15 +316,12 @@ class CreditMethod(Protocol):
         Raises:
             TrainingError: A reward or a log-prob is not finite; the message names the episode.
         """
-        ...
 
     def state(self) -> Mapping[str, Tensor]:
         """Return everything that was learned or collected so far, for a checkpoint."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned; the next ``assign`` goes on to the bit."""
-        ...
 
 
 def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:

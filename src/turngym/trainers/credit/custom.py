@@ -26,7 +26,7 @@ from turngym.trainers.credit.base import (
 )
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray
-from turngym.trainers.settings.credit_parts import CustomAdvantage, CustomReward
+from turngym.trainers.settings.rewards import CustomAdvantage, CustomReward
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from turngym.trainers.distributed.group import Group
 from turngym.trainers.distributed.sharding import gathered, take
 from turngym.trainers.distributed.shards import read_shards, write_shards
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.update.lora import full_state
+from turngym.trainers.update.optimizer import full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

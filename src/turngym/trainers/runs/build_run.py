@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 from turngym.agents.build import build_engine, with_parts
 from turngym.agents.chat.agent import ChatAgent
-from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.config import LocalEngineConfig, PretrainedModelConfig, TinyModelConfig
 from turngym.agents.engine.devices import device_of
 from turngym.agents.engine.local import LocalEngine
-from turngym.agents.engine.models import add_lora, build_tiny_model, load_model_dir
+from turngym.agents.engine.models import add_lora, build_tiny_model, load_model_dir, train_tokenizer
 from turngym.agents.engine.protocol import Sampling
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
-from turngym.agents.tokenizers import train_tokenizer
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError
 from turngym.records import read_trajectories, write_trajectories
@@ -32,9 +30,9 @@ from turngym.trainers.runs.checkpoints import (
     load_checkpoint,
 )
 from turngym.trainers.runs.episode_runner import EpisodeRunner
+from turngym.trainers.runs.needs import check_change
 from turngym.trainers.runs.run import Run
 from turngym.trainers.runs.run_folder import RunFolder
-from turngym.trainers.runs.settings_change import check_change
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import place
 from turngym.trainers.update.forward import check_packing

@@ -18,7 +18,7 @@ from turngym.trainers.runs.run_folder import RunFolder
 from turngym.trainers.runs.run_log import RunLog
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.lora import (
+from turngym.trainers.update.optimizer import (
     ADAPTER,
     adapter_state,
     is_adapted,

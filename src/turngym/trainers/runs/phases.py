@@ -19,7 +19,7 @@ from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer
 from turngym.trainers.update.imitation import Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
-from turngym.trainers.update.lora import load_own_state, own_state
+from turngym.trainers.update.optimizer import load_own_state, own_state
 from turngym.trainers.update.protocol import Learner
 from turngym.trainers.update.sequential import LastTurnFirstLearner
 from turngym.types import TokenSpan, Trajectory

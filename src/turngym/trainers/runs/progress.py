@@ -18,15 +18,12 @@ class Progress(Protocol):
 
     def phase(self, name: str, total: int | None) -> None:
         """Begin a phase, for example ``"warm start"``, of at most ``total`` steps."""
-        ...
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
         """Report that ``done`` steps of the phase are done, and the newest ``metrics``."""
-        ...
 
     def note(self, text: str) -> None:
         """Report one line that a person should see."""
-        ...
 
 
 class Silent:

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from turngym.agents.build import with_parts
-from turngym.agents.engine.chat import EngineModel
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
-from turngym.agents.rendering import Renderer
+from turngym.agents.rendering import EngineModel, Renderer
 from turngym.coroutines import beside
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
 from turngym.seeding import derive_seed
@@ -34,7 +33,7 @@ from turngym.trainers.selection.policy import DataSelection
 from turngym.trainers.settings.selection import Imitation
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.imitation import Imitator
-from turngym.trainers.update.lora import adapter_state, full_state
+from turngym.trainers.update.optimizer import adapter_state, full_state
 from turngym.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:

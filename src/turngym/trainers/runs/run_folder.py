@@ -43,7 +43,7 @@ from turngym.trainers.credit.base import Credit
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.annotate_advantages import most_instructive
 from turngym.trainers.runs.checkpoints import advice
-from turngym.trainers.runs.settings_change import check_change, extends
+from turngym.trainers.runs.needs import check_change, extends
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory
 

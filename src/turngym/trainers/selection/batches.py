@@ -15,8 +15,7 @@ import numpy as np
 from turngym.rollouts.scheduler.groups import Member, ReadyGroup
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.samples import FloatArray, TrainingSample, to_samples
-from turngym.trainers.selection.past import IMITATED
-from turngym.trainers.selection.prefixes import as_context
+from turngym.trainers.selection.past import IMITATED, as_context
 from turngym.trainers.settings.selection import FilterConfig
 from turngym.types import Trajectory, TrajectoryGroup
 

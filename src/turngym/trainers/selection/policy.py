@@ -18,8 +18,7 @@ from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.selection.batches import reason_to_drop
-from turngym.trainers.selection.past import SelfImitation, SuccessReplayer
-from turngym.trainers.selection.prefixes import Prefixer
+from turngym.trainers.selection.past import Prefixer, SelfImitation, SuccessReplayer
 from turngym.trainers.selection.samplers import Difficulty, SampledTasks, Sampler
 from turngym.trainers.settings.selection import (
     BudgetConfig,
@@ -186,6 +185,8 @@ class DataSelection:
         self._config = config
         self._pool = pool
         self._block_size = groups_per_step
+        self._filter = config.filter if config.filter.is_active else None
+        self._is_plain, self._same_episodes = config.is_plain, config.repeats_episodes
         self._group_size = group_size
         self._seed = seed
         self._difficulty = Difficulty(decay=config.decay, drift=config.drift)
@@ -214,8 +215,7 @@ class DataSelection:
     def allocate(self, index: int, task: Task) -> GroupRequest:
         """Return how ``task`` is played: the number of attempts, perhaps a prefix."""
         place, size = self._planned(index)
-        same = self._config.repeats_episodes
-        env_seed = derive_seed(self._seed, "episode", task.id) if same else None
+        env_seed = derive_seed(self._seed, "episode", task.id) if self._same_episodes else None
         request = GroupRequest(task=task, size=size, env_seed=env_seed)
         if self._prefixer is None:
             return request
@@ -240,7 +240,7 @@ class DataSelection:
         """Drop what the filter drops."""
         attempts = group.usable
         scores, returns = [t.score for t in attempts], [t.episode_return for t in attempts]
-        reason = reason_to_drop(scores, returns, self._config.filter)
+        reason = reason_to_drop(scores, returns, self._filter) if self._filter else None
         self._count("groups_played", 1)
         if reason is None:
             return FilterDecision.keep(group)
@@ -264,7 +264,7 @@ class DataSelection:
 
     def metrics(self) -> dict[str, float]:
         """Return ``selection/*`` since the last call; nothing where nothing is chosen."""
-        if self._config.is_plain:
+        if self._is_plain:
             return {}
         found = {f"selection/{name}": value for name, value in self._counts.items()}
         self._counts = {}

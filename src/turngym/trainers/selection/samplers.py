@@ -114,19 +114,15 @@ class Sampler(Protocol):
             step: Update that is next.
             rng: Decides what is left to chance.
         """
-        ...
 
     def observe(self, task: int, returns: Sequence[float]) -> None:
         """See the returns of one group."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Return what was learned as JSON values."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state`` returned."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,15 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
-from turngym.trainers.settings.credit_parts import CustomAdvantage, Need
-from turngym.trainers.settings.critics import Archer, BestOfN, Gae
-from turngym.trainers.settings.group import GroupRelative
+from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative
 from turngym.trainers.settings.loss import LossConfig
-from turngym.trainers.settings.rewards import EnvReward, OutcomeGate, RewardConfig
+from turngym.trainers.settings.rewards import (
+    CustomAdvantage,
+    EnvReward,
+    Need,
+    OutcomeGate,
+    RewardConfig,
+)
 
 AdvantageConfig = Annotated[
     GroupRelative | Gae | Archer | BestOfN | CustomAdvantage, Field(discriminator="type")

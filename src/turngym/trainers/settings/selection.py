@@ -198,7 +198,7 @@ class PrefixCondition(SelectionPart):
     trained on. Such groups are compared among themselves and do not count for difficulty.
     """
 
-    builder: ClassVar[str | None] = "turngym.trainers.selection.prefixes:Prefixer"
+    builder: ClassVar[str | None] = "turngym.trainers.selection.past:Prefixer"
     returns_to_tasks: ClassVar[bool] = True
     repeats_episodes: ClassVar[bool] = True
 

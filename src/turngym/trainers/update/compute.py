@@ -141,14 +141,12 @@ class Ranks(Protocol):
 
     def exchanged(self, value: T) -> Sequence[T]:
         """Return the values of all ranks in order. All of them call it at the same places."""
-        ...
 
     def agreed(self) -> AbstractContextManager[None]:
         """Raise after the block, on every rank, what it raised on any of them.
 
         Inside the block ranks do not wait for each other, so that none waits for one that failed.
         """
-        ...
 
 
 class Alone:
@@ -180,7 +178,6 @@ class Scorer(Protocol):
             args: Are sent to them.
             kwargs: Are sent to them.
         """
-        ...
 
 
 def scorer_of(model: PreTrainedModel) -> Scorer:

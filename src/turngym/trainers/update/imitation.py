@@ -19,8 +19,7 @@ from turngym.seeding import generator
 from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import micro_batches, token_logprobs
-from turngym.trainers.update.lora import full_state
-from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

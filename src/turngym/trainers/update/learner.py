@@ -43,8 +43,7 @@ from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfi
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
-from turngym.trainers.update.lora import full_state
-from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,6 +129,7 @@ class TorchLearner:
         self.optimizer = Optimizer(
             model, config, total_steps=total_updates * config.steps_per_batch
         )
+        self._is_one_step = config.steps_per_batch == 1
         self._loss = loss
         self._temperature = temperature
         self._seed = seed
@@ -219,7 +219,7 @@ class TorchLearner:
         reads_ratios = loss.surrogate.has_ratio or unbiased_kl
         # With one step per batch the policy at the start of the update is still the current one,
         # and its log-probs are those of the step's own forward pass: no other pass is needed.
-        is_same = loss.old_policy == "current" or self.config.steps_per_batch == 1
+        is_same = loss.old_policy == "current" or self._is_one_step
         if is_same or not (reads_ratios or loss.correction.is_active):
             return CurrentPolicy()
         return RecordedPolicy(self.logprobs(samples))

@@ -18,12 +18,10 @@ class Learner(Protocol):
     @property
     def updates(self) -> int:
         """Updates done; the version of the weights."""
-        ...
 
     @property
     def steps(self) -> int:
         """Optimizer steps done."""
-        ...
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once for a batch of episodes.
@@ -37,19 +35,15 @@ class Learner(Protocol):
         Raises:
             TrainingError: The loss or a gradient is not finite; the message names the step.
         """
-        ...
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the state dict of the plain model, adapters merged in, to publish."""
-        ...
 
     def state(self) -> Mapping[str, Tensor]:
         """Return the optimizer's tensors."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Tensor], *, updates: int, steps: int) -> None:
         """Take over ``tensors``: ``state`` after ``updates`` updates and ``steps`` steps."""
-        ...
 
     def read_shards(self, folder: Path, *, updates: int, steps: int) -> None:
         """Take over what the ranks of such a learner wrote, however many they were.
@@ -57,4 +51,3 @@ class Learner(Protocol):
         Raises:
             CheckpointError: It cannot be read, or belongs to another model.
         """
-        ...

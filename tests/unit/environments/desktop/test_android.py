@@ -15,8 +15,8 @@ from turngym.environments.core.actions import Action
 from turngym.environments.desktop.android.device import read_hierarchy
 from turngym.environments.desktop.observation import view_text
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.tasks.sets import ListedSet
 
 pytest.importorskip("adbutils", reason="needs adbutils: make extras")

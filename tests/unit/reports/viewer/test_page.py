@@ -15,8 +15,7 @@ import pytest
 from helpers.viewer import HOSTILE, write_talks
 from turngym.cli.main import main
 from turngym.reports.viewer.library import Library
-from turngym.reports.viewer.page import write_page
-from turngym.reports.viewer.server import Viewer, make_server
+from turngym.reports.viewer.page import Viewer, make_server, write_page
 
 ASSETS = Path(__import__("turngym").__file__).parent / "reports" / "viewer" / "assets"
 

@@ -24,7 +24,7 @@ from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.archer import ArcherCredit, less_baseline
 from turngym.trainers.credit.critics.on_policy_actions import action_sample, sample_actions
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
-from turngym.trainers.settings.critics import Archer
+from turngym.trainers.settings.group import Archer
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import score
 from turngym.types import Trajectory

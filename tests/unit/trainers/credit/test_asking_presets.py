@@ -14,8 +14,8 @@ from helpers import models
 from helpers.rendered import batch, context
 from helpers.trajectories import episode, turn
 from turngym.config import load_config
-from turngym.rollouts.collect import collect
 from turngym.rollouts.episode import group_specs
+from turngym.rollouts.evaluation.evaluate import collect
 from turngym.trainers.credit.base import RewardComponent, TurnBatch
 from turngym.trainers.credit.critics.gae import gae, on_last_token
 from turngym.trainers.credit.group.group_relative import turn_advantages

@@ -18,8 +18,7 @@ from turngym.trainers.credit.critics.gae import GaeCredit, bilevel_gae, gae
 from turngym.trainers.credit.group.normalize import normalize
 from turngym.trainers.losses.policy_loss import aggregation_coefficients
 from turngym.trainers.losses.surrogates import SurrogateInputs, ppo_clip
-from turngym.trainers.settings.critics import Gae
-from turngym.trainers.settings.group import GroupRelative
+from turngym.trainers.settings.group import Gae, GroupRelative
 from turngym.trainers.settings.loss import PpoClip
 from turngym.trainers.settings.train import TrainConfig
 from turngym.types import StopReason, TrajectoryGroup

@@ -13,7 +13,7 @@ from helpers.critics import algo, context, matching_game
 from turngym.agents.engine.protocol import Sampling
 from turngym.trainers.credit.critics.best_of_n import BestOfNCredit, choose_best
 from turngym.trainers.credit.critics.utterance_critic import CriticValues
-from turngym.trainers.settings.critics import BestOfN
+from turngym.trainers.settings.group import BestOfN
 
 CRITIC = {
     "hidden": 16,

@@ -15,8 +15,8 @@ from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.gae import GaeCredit
-from turngym.trainers.selection.prefixes import as_context
-from turngym.trainers.settings.critics import Gae
+from turngym.trainers.selection.past import as_context
+from turngym.trainers.settings.group import Gae
 from turngym.types import Message, StopReason
 
 LEVELS = ["token", "turn", "bilevel"]

@@ -16,7 +16,7 @@ from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, transitions
 from turngym.trainers.credit.critics.values import final_prompt
 from turngym.trainers.credit.layout import trained_turns
-from turngym.trainers.selection.prefixes import as_context
+from turngym.trainers.selection.past import as_context
 from turngym.types import Message, StopReason, Trajectory
 
 RENDERER = Renderer(models.tokenizer())

@@ -26,7 +26,7 @@ from turngym.trainers.credit.critics.utterance_critic import (
     q_targets,
 )
 from turngym.trainers.credit.critics.utterance_encoder import new_encoder, rectangles, seeded
-from turngym.trainers.settings.critics import UtteranceCritic
+from turngym.trainers.settings.group import UtteranceCritic
 
 REWARD = torch.tensor([0.0, 0.0, 1.0])
 ENDS = torch.tensor([False, False, True])

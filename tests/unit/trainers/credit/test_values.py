@@ -11,7 +11,7 @@ import torch
 from helpers import models
 from turngym.agents.engine.models import add_lora
 from turngym.trainers.credit.critics.values import ValueModel
-from turngym.trainers.settings.critics import TokenValues
+from turngym.trainers.settings.group import TokenValues
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(0, 280, size) for size in (9, 14, 6)]

@@ -23,12 +23,14 @@ from turngym.trainers.selection.batches import (
     with_imitation,
 )
 from turngym.trainers.selection.past import (
+    Prefixer,
     SelfImitation,
     SuccessReplayer,
+    as_context,
     as_ready_group,
+    condition_of,
     member_of,
 )
-from turngym.trainers.selection.prefixes import Prefixer, as_context, condition_of
 from turngym.trainers.settings.selection import (
     FilterConfig,
     Imitation,

@@ -15,7 +15,7 @@ from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.credit.critics.values import ValueModel
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
-from turngym.trainers.settings.critics import Archer
+from turngym.trainers.settings.group import Archer
 
 if TYPE_CHECKING:
     from torch import Tensor

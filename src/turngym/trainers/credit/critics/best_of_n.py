@@ -17,7 +17,7 @@ from turngym.trainers.credit.critics.on_policy_actions import action_sample, sam
 from turngym.trainers.credit.critics.replay import Transition
 from turngym.trainers.credit.critics.utterance_critic import ReplayedCritic
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
-from turngym.trainers.settings.critics import BestOfN
+from turngym.trainers.settings.group import BestOfN
 
 if TYPE_CHECKING:
     from torch import Tensor

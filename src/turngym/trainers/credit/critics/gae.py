@@ -27,8 +27,7 @@ from turngym.trainers.credit.group.normalize import scale_batch
 from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
-from turngym.trainers.settings.critics import Gae
-from turngym.trainers.settings.group import BatchScale
+from turngym.trainers.settings.group import BatchScale, Gae
 
 if TYPE_CHECKING:
     from torch import Tensor

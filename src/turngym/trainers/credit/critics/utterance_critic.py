@@ -21,7 +21,7 @@ from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encod
 from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
-from turngym.trainers.settings.critics import UtteranceCritic
+from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.optimizer import Optimizer

@@ -17,10 +17,9 @@ from turngym.agents.rendering import Renderer
 from turngym.seeding import generator
 from turngym.trainers.credit.base import below, joined
 from turngym.trainers.samples import FloatArray, IntArray
-from turngym.trainers.settings.critics import TokenValues
+from turngym.trainers.settings.group import TokenValues
 from turngym.trainers.settings.optimizer import OptimizerConfig
-from turngym.trainers.update.body import BodyWithHead
-from turngym.trainers.update.forward import MicroBatch, micro_batches
+from turngym.trainers.update.forward import BodyWithHead, MicroBatch, micro_batches
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import Trajectory
 

@@ -285,6 +285,7 @@ class GroupRelativeCredit:
         self, config: GroupRelative, algo: AlgoConfig, context: CreditContext | None
     ) -> None:
         self._config = config
+        self._least = 2 if config.compares_attempts else 1
         self._sources = RewardSources(algo.rewards, algo.gate, context)
         self._update = 0
 
@@ -296,8 +297,7 @@ class GroupRelativeCredit:
         """
         update, is_ready = self._update, self._sources.is_ready
         self._update += 1
-        least = 2 if self._config.compares_attempts else 1
-        kept = [g for g in groups if sum(bool(t.turns) for t in g.usable) >= least]
+        kept = [g for g in groups if sum(bool(t.turns) for t in g.usable) >= self._least]
         turns = TurnBatch.of(kept)
         if not turns.episodes:
             return Credit(samples=(), dropped=_dropped(too_small=len(groups)))

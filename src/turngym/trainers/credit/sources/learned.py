@@ -170,11 +170,9 @@ class Learner(Protocol):
 
     def state(self) -> dict[str, Tensor]:
         """Return both."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore both."""
-        ...
 
 
 L = TypeVar("L", bound=Learner)

@@ -46,8 +46,7 @@ from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
 from turngym.trainers.update.compute import compute_of
 from turngym.trainers.update.forward import score, token_logprobs
-from turngym.trainers.update.lora import load_own_state, own_state
-from turngym.trainers.update.optimizer import Optimizer
+from turngym.trainers.update.optimizer import Optimizer, load_own_state, own_state
 from turngym.types import Trajectory
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from turngym.trainers.credit.sources.learned import (
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Progress
-from turngym.trainers.update.body import BodyWithHead
+from turngym.trainers.update.forward import BodyWithHead
 from turngym.trainers.update.optimizer import Optimizer
 from turngym.types import Trajectory
 
