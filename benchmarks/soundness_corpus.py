@@ -20,6 +20,7 @@ from typing import Any
 from soundness_questions import COMPARE, SETS, quiz, sound_set
 from turngym import registry
 from turngym.environments.core.env import Outcome
+from turngym.environments.swe.env import SweEnv
 from turngym.environments.terminal.env import ShellEnv
 from turngym.plugins import import_attribute
 from turngym.tasks.problem import Cheat
@@ -357,7 +358,9 @@ def make(name: str) -> Any:
         patch = _believing if defect.startswith("runs the tests") else patch
         base = "swe/bugs-sample"
     entry = registry.find(base)
-    return patch(import_attribute("environment", entry.entry_point))(**entry.kwargs)
+    is_project = base.startswith("swe/")  # its entry is a function
+    cls = SweEnv if is_project else import_attribute("environment", entry.entry_point)
+    return patch(cls)(**entry.kwargs)
 
 
 def __getattr__(name: str) -> Any:

@@ -44,8 +44,13 @@ def answer_in_prompt(prompt: str, truth: str) -> str:
 
 def in_prompt(prompt: str, script: str) -> str:
     """Return the first long line of an expert's script that a prompt holds, "" for none."""
-    lines = (line.strip() for line in script.splitlines())
-    return next((line for line in lines if len(line) >= _MIN_LINE and line in prompt), "")
+    return next((line for line in _long_lines(script) if line in prompt), "")
+
+
+def _long_lines(script: str) -> list[str]:
+    """Return the long lines of what an expert says to a shell; a command alone is ``bash ...``."""
+    lines = (line.strip().removeprefix("bash ").strip() for line in script.splitlines())
+    return [line for line in lines if len(line) >= _MIN_LINE and line[0] != "`"]
 
 
 def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
@@ -59,8 +64,7 @@ def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
     system = " -o ".join(f"-path {place}" for place in _SYSTEM)
     files = f"find / \\( {system} \\) -prune -o -type f -readable"
     script = "\n".join(experts[0].actions) if experts else ""
-    lines = [line.strip() for line in script.splitlines() if len(line.strip()) >= _MIN_LINE]
-    patterns = " ".join(f"-e {shlex.quote(line)}" for line in lines[:5] if line[0] != "`")
+    patterns = " ".join(f"-e {shlex.quote(line)}" for line in _long_lines(script)[:5])
     found = [
         f"{files} \\( {names} \\) -not -name '*.py' -size -256k -printf 'file %p\\n' "
         "2>/dev/null | head -20",

@@ -147,6 +147,8 @@ def test_a_line_of_the_experts_script_in_a_prompt_is_found():
     script = "```bash\nawk '{s += $1} END {print s}' data.txt > out.txt\n```"
     assert in_prompt("Do it: awk '{s += $1} END {print s}' data.txt > out.txt", script)
     assert not in_prompt("Sum data.txt into out.txt.", script)
+    alone = "bash awk '{s += $1} END {print s}' data.txt > out.txt"  # a command of one line
+    assert in_prompt("Do it: awk '{s += $1} END {print s}' data.txt > out.txt", alone)
 
 
 def test_a_hunt_finds_variables_and_files_that_a_prompt_does_not_name(tmp_path):
