@@ -24,7 +24,7 @@ from soundness_corpus import Item
 from turngym.check_report import CheckReport
 from turngym.environments.checks.task import EnvSubject
 from turngym.environments.gym.registration import make
-from turngym.errors import TurnGymError
+from turngym.errors import TurnGymError, UnknownNameError
 from turngym.tasks.base import SPLITS, Task
 from turngym.tasks.check.check import check_set, check_task
 from turngym.tasks.check.checks import Settings
@@ -77,6 +77,8 @@ def look(item: Item) -> dict[str, Any]:
                 reports.append(check_task(subject, task, settings, to_first_failure=is_planted))
         finally:
             subject.close()
+    except UnknownNameError:
+        raise  # a mistake of the corpus, and no refusal
     except TurnGymError as error:
         result |= {"failed": ["refused"], "reason": str(error)}
     if "failed" not in result or item.family == "folder":

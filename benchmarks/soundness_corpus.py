@@ -273,7 +273,7 @@ def _believing(base: type) -> type:
         runner = await project_runner(self.host, bug.project, packages_folder())
         ids = [*bug.record.fail_to_pass, *bug.file.pass_to_pass(bug.record)]
         run = await runner.run({**bug.broken, **patch.files}, ids, timeout_s=60.0)
-        self._score = float(run.passed(ids))
+        self._score = float(len(run.passed(ids)) == len(ids))
         return Outcome(text="judged.", reward=self._score)
 
     return type(base.__name__, (base,), {"judge": judge})
@@ -291,10 +291,10 @@ SHELLS = ("count_status", "sum_column", "json_field", "sort_unique", "word_count
           "never_ordered",
           "fix_script", "environment", "join_tables", "inventory", "makefile")  # fmt: skip
 WEBS = (
-    "miniwob/click-button",
-    "miniwob/enter-text",
-    "miniwob/click-checkboxes",
-    "miniwob/login-user",
+    "web/miniwob-click-button",
+    "web/miniwob-enter-text",
+    "web/miniwob-click-checkboxes",
+    "web/miniwob-login-user",
 )
 
 

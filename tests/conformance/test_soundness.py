@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from turngym import registry
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -33,6 +35,8 @@ def test_the_corpus_is_what_it_says(soundness):
     sound = sum(not one.defect for one in items) + sum(not d for _, d in folders.values())
     total = len(items) + len(folders)
     assert len({one.name for one in items}) == len(items)
+    for base in {one.base for one in items if "/" in one.base and one.family != "project"}:
+        registry.find(base)  # else it would be refused, which is no detection
     assert total >= 120
     assert len(defects) >= 20
     assert 0.35 <= sound / total <= 0.65
