@@ -1,11 +1,11 @@
 """What it costs a step that one of two engine servers is killed in the middle of it.
 
-A small game whose environment waits before it answers (``scheduler/overlap.py`` has it), two of
-our policy servers, training in turns. Of three updates the second loses a server at a random
-moment, and the third is left for it to come back; the first is the measure. No episode may be lost
-by it.
+A small game whose environment waits before it answers (``scheduler/overlap.py`` has it), two of our
+policy servers, training in turns. Where both servers are there when a step begins, a server is
+killed in every second such step at a random moment; the others are the measure. No episode may be
+lost by it.
 
-    kill_cost.py              twelve kills, some minutes
+    kill_cost.py              sixty steps, some minutes
     kill_cost.py --json FILE  also write every step
 
 Goal: a step with a kill takes at most 1.15 times a step without, by the medians.
@@ -50,36 +50,46 @@ OWN: dict[str, Any] = {
     "rollout": {"groups_per_step": 24, "concurrency": 96},
     "evaluation": {"held_out_tasks": 16},
 }
-KILLED, CLEAN = 1, 0
-"""Places of an update among three."""
 
 
 class Killer(Silent):
-    """Kills a server of this process in the middle of each second of three updates."""
+    """Kills a server of this process in every second step that begins with both.
 
-    def __init__(self) -> None:
-        self.step_s, self.killed, self._began = 5.0, list[int](), 0.0
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.clean: list[int] = []
+        self.killed: list[int] = []
+        self._folder, self._began, self._step_s = folder, 0.0, 5.0
         self._rng = np.random.default_rng(3)
 
     def phase(self, name: str, total: int | None) -> None:
         """Let environments wait in reinforcement alone."""
         Waits.mean_s = LATENCY_S if name == "reinforcement" else 0.0
-        self._began = time.monotonic()
 
     def advance(self, done: int, metrics: Mapping[str, float]) -> None:
-        """Note how long a clean update takes, and kill in the next."""
+        """Decide what becomes of the step that begins now, which is number ``done``."""
+        if not Waits.mean_s:
+            return
         now = time.monotonic()
-        if Waits.mean_s and done % 3 == KILLED:  # the clean one is over, the next begins
-            self.step_s = now - self._began
-            wait_s = self.step_s * self._rng.uniform(0.2, 0.8)
-            threading.Timer(wait_s, self._kill, [done]).start()
+        if self.clean[-1:] == [done - 1]:
+            self._step_s = now - self._began
         self._began = now
+        rows = read_metrics(self._folder / "metrics.jsonl")
+        serving = [row["engine/serving"] for row in rows if "engine/serving" in row]
+        if serving[-1:] != [2.0]:
+            return
+        if len(self.clean) <= len(self.killed):
+            self.clean.append(done)
+        else:
+            self.killed.append(done)
+            wait_s = self._step_s * self._rng.uniform(0.2, 0.8)
+            threading.Timer(wait_s, self._kill).start()
 
-    def _kill(self, step: int) -> None:
-        found = servers_of_ours()
-        if len(found) == 2:
-            os.kill(int(self._rng.choice(found)), signal.SIGKILL)
-            self.killed.append(step)
+    def _kill(self) -> None:
+        os.kill(int(self._rng.choice(servers_of_ours())), signal.SIGKILL)
 
 
 def servers_of_ours() -> list[int]:
@@ -96,25 +106,23 @@ def servers_of_ours() -> list[int]:
     return found
 
 
-def measure(kills: int, folder: Path) -> dict[str, Any]:
+def measure(steps: int, folder: Path) -> dict[str, Any]:
     """Train, and return the seconds of steps with and without a kill."""
-    killer = Killer()
-    config = load_config(TrainConfig, [SETTINGS, OWN, {"run": {"steps": 3 * kills}}])
+    killer = Killer(folder)
+    config = load_config(TrainConfig, [SETTINGS, OWN, {"run": {"steps": steps}}])
     result = train(config, folder, progress=killer)
     rows = [json.loads(line) for line in (folder / "timings.jsonl").read_text().splitlines()]
-    steps = {
+    seconds = {
         row["step"]: sum(row.get(name, 0.0) for name in ("rollout_s", "credit_s", "update_s"))
         for row in rows
         if row["phase"] == "train"
     }
-    # Those that began with both servers; so the first, which warms up, is none.
-    metrics = [row for row in read_metrics(folder / "metrics.jsonl") if "engine/serving" in row]
+    metrics = [row for row in read_metrics(folder / "metrics.jsonl") if "rollout/unscored" in row]
     unscored = sum(row["rollout/unscored"] for row in metrics)
     if result.faults or unscored:
         raise RuntimeError(f"{result.faults} faults, {unscored} unscored episodes: wanted none")
-    whole = {row["step"] + 1 for row in metrics if row["engine/serving"] == 2}
-    killed = {step: steps[step] for step in killer.killed if step in whole}
-    clean = {step: steps[step] for step in steps if step % 3 == CLEAN and step in whole}
+    killed = {step: seconds[step] for step in killer.killed if step in seconds}
+    clean = {step: seconds[step] for step in killer.clean if step in seconds}
     ratio = statistics.median(killed.values()) / statistics.median(clean.values())
     return {
         "machine": machine(),
@@ -132,7 +140,7 @@ def measure(kills: int, folder: Path) -> dict[str, Any]:
 def main() -> int:
     """Measure, and say whether the goal is met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--json", type=Path, help="also write every step here")
     arguments = parser.parse_args()
     turngym.register(GAME, "overlap:LightsEnv", family="bench", max_turns=LIGHTS + 1)
@@ -145,7 +153,7 @@ def main() -> int:
 
     EpisodeRunner.__init__ = waiting  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(arguments.kills, Path(folder))
+        found = measure(arguments.steps, Path(folder))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for name in ("clean_s", "killed_s"):
