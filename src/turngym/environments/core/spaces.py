@@ -1,4 +1,24 @@
-"""Spaces for language: any unicode text, the observation; and the reserved keys of ``info``."""
+"""Spaces for language: any unicode text, the observation; and the reserved keys of ``info``.
+
+| key | value | when |
+| --- | --- | --- |
+| ``task_id`` | str | every reset and step |
+| ``instructions`` | str: rules and action format, for a system prompt | reset |
+| ``max_turns`` | int: turns after which the episode ends; None: the agent is not informed | reset |
+| ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
+| ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
+| ``anchor`` | str, history-free key of the current state | when the state can be keyed |
+| ``reward_parts`` | dict[str, float] that sums to the reward | step, when there is more than one |
+| ``stop_reason`` | a ``StopReason`` value | the step that ends the episode |
+| ``invalid_action`` | str: why the action was not carried out | step, when it was not |
+| ``score`` | float in [0, 1], or None for not scored | the step that ends the episode |
+| ``ground_truth`` | anything; for training only, never in the observation | reset |
+| ``answer`` | str: the action that states ``ground_truth``; for training only | reset |
+| ``potential`` | float: how promising the current state is, for reward shaping | any |
+| ``usage`` | dict[str, float]: seconds, bytes or counts of what was spent | any |
+
+Other keys are free.
+"""
 
 from __future__ import annotations
 
