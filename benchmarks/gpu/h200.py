@@ -209,7 +209,10 @@ def _gaps(
     own = np.array(found.logprobs)
     for number, part in enumerate((slice(0, cut), slice(cut, len(own)))):
         with torch.no_grad():
-            logits = torch.func.functional_call(model, dict(states[number]), (ids,)).logits
+            scored = torch.func.functional_call(
+                model, dict(states[number]), (ids,), tie_weights=False
+            )
+            logits = scored.logits
         rows = logits[0, :-1].float().log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0].cpu()
         expected = rows.numpy()[len(prompt) - 1 :]
         if own[part].size:
