@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from turngym.environments.core.actions import Action, Commands, InvalidAction, JsonTools
 from turngym.environments.desktop.actions import NAMES, device_commands
 from turngym.environments.search.base import COMMANDS as SEARCHING
-from turngym.environments.swe.repair import RUN_TESTS
+from turngym.environments.swe.env import RUN_TESTS
 from turngym.environments.web.acting import COMMANDS as BROWSING
 from turngym.environments.workspace.actions import BASH, CREATE, EDIT, SUBMIT, VIEW
 from turngym.environments.workspace.tools import ToolText
