@@ -40,8 +40,8 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Index a corpus. A build that was interrupted goes on where it was."""
-    from turngym.environments.search.corpus import find_source
     from turngym.environments.search.index import build_index
+    from turngym.environments.search.packages import find_source
 
     found = find_source(source)
     started = time.perf_counter()

@@ -311,23 +311,3 @@ def _licence(folder: Path) -> str:
             names = list(dict.fromkeys(name.strip() for name in _LICENCE_FIELD.findall(text)))
             return ", ".join(names) or "see the package's copyright file"
     return ""
-
-
-PACKAGES, DOCS = "packages", "docs:"
-
-
-def find_source(text: str) -> Source:
-    """Return the corpus that ``text`` means: a path, ``packages`` or ``docs:FOLDER``.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    from turngym.environments.search.packages import PackageSource
-
-    if text == PACKAGES and not Path(text).exists():
-        return PackageSource.installed()
-    if text.startswith(DOCS):
-        if not text.removeprefix(DOCS):
-            raise ConfigError("corpus 'docs:': wanted 'docs:FOLDER', a folder of documentation")
-        return DocumentationSource(Path(text.removeprefix(DOCS)))
-    return open_source(Path(text))

@@ -16,10 +16,19 @@ from functools import cached_property
 from pathlib import Path
 from random import Random
 
-from turngym.environments.search.corpus import START, Position, Record, record_of
+from turngym.environments.search.corpus import (
+    START,
+    DocumentationSource,
+    Position,
+    Record,
+    Source,
+    open_source,
+    record_of,
+)
 from turngym.environments.search.world import WORDS, Names
 from turngym.errors import ConfigError
 
+PACKAGES, DOCS = "packages", "docs:"
 _COMMAND = ("apt-cache", "dumpavail")
 _TIMEOUT_S = 300.0
 _NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]*")
@@ -215,3 +224,18 @@ def _fresh_name(rng: Random, taken: list[str]) -> str:
         name = f"{rng.choice(WORDS['adjectives'])}-{rng.choice(WORDS['nouns'])}"
         if name not in taken:
             return name
+
+
+def find_source(text: str) -> Source:
+    """Return the corpus that ``text`` means: a path, ``packages`` or ``docs:FOLDER``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if text == PACKAGES and not Path(text).exists():
+        return PackageSource.installed()
+    if text.startswith(DOCS):
+        if not text.removeprefix(DOCS):
+            raise ConfigError("corpus 'docs:': wanted 'docs:FOLDER', a folder of documentation")
+        return DocumentationSource(Path(text.removeprefix(DOCS)))
+    return open_source(Path(text))

@@ -4,11 +4,12 @@ import pytest
 
 from turngym.environments.search import packages as module
 from turngym.environments.search.backends.sqlite import SqliteBackend
-from turngym.environments.search.corpus import DocumentationSource, find_source, passages
+from turngym.environments.search.corpus import DocumentationSource, passages
 from turngym.environments.search.corpus_env import PackageGraph, sample_package_question
 from turngym.environments.search.packages import (
     PackageSource,
     dependencies,
+    find_source,
     read_stanzas,
     sample_packages,
 )
