@@ -127,7 +127,12 @@ class Renderer:
     def render_turns(
         self, trajectory: Trajectory, instructions: str | None = None
     ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return what is read before each action, and the action, as in ``render_episode``."""
+        """Return what is read before each action, and the action, as in ``render_episode``.
+
+        Args:
+            trajectory: The episode.
+            instructions: As in ``render_episode``.
+        """
         turns = trajectory.turns
         prompts = [self.continuation(turn.observation, hit_eos=True) for turn in turns[1:]]
         if turns:

@@ -193,7 +193,13 @@ class Group:
     def take_on(
         self, make: Callable[..., Any], models: Mapping[str, PreTrainedModel], sources: Any
     ) -> None:
-        """Make this rank's trainer."""
+        """Make this rank's trainer.
+
+        Args:
+            make: Builds it from the models, by their names, and ``ranks``.
+            models: Are filled, placed and sharded here.
+            sources: Their weights by the same names, on the first rank; None elsewhere.
+        """
         self.trainer = None  # what the last one held goes first
         broadcast(models, sources, self.control)
         for model in models.values():

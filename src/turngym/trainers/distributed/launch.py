@@ -134,7 +134,13 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Return what torchrun would set."""
+    """Return what torchrun would set.
+
+    Args:
+        rank: Which of them, from 0.
+        ranks: How many there are, all on this machine.
+        port: Where the first listens for the others.
+    """
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -101,6 +101,13 @@ class Replica:
     ) -> Sampled:
         """Sample after ``prompt`` with ``weights``, which it serves.
 
+        Args:
+            prompt: Token ids.
+            sampling: How tokens are sampled, and how many at most.
+            seed: Of the random numbers of this action.
+            end_id: The token that ends an action.
+            weights: Those that were published last.
+
         Raises:
             ReplicaError: No whole answer came, or one that cannot be.
             PolicyFault: The request itself is refused.
