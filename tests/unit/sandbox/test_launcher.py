@@ -2,6 +2,7 @@
 
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from turngym.sandbox.launcher.instance import Instance
+from turngym.sandbox.launcher.main import Launcher
 
 CODE = """
 import sys, time
@@ -69,3 +71,22 @@ def test_a_sandbox_that_is_killed_while_it_starts_does_not_end_the_launcher(
             assert sandbox.admit()
         os.close(sandbox.init_fd)
         assert (first.returncode, sandbox.block_fd) == (-signal.SIGKILL, -1)
+
+
+def test_a_pipe_that_a_worker_holds_too_is_not_reported_once_it_is_closed() -> None:
+    launcher = object.__new__(Launcher)
+    launcher.selector = selectors.DefaultSelector()
+    launcher.sandboxes, launcher.dying = {}, []
+    sandbox = Instance("a", "nowhere", [])
+    sandbox.info_fd, write_end = os.pipe()
+    held = os.dup(sandbox.info_fd)  # as a worker that was forked just now has it
+    launcher.watch(sandbox.info_fd, lambda fd: launcher.on_info(sandbox))
+    os.close(write_end)  # bubblewrap has ended
+    for key, _ in launcher.selector.select(0):
+        key.data(key.fd)
+    fresh = os.pipe()  # takes the number that is free again
+    launcher.watch(fresh[0], lambda fd: None)
+    assert launcher.selector.select(0) == []
+    for fd in (*fresh, held):
+        os.close(fd)
+    launcher.selector.close()

@@ -135,11 +135,7 @@ class Instance:
         """Take in what bubblewrap says of the sandbox; return whether that is all of it."""
         data = os.read(self.info_fd, 4096)
         self.info += data
-        if data and not self.info.rstrip().endswith(b"}"):
-            return False
-        os.close(self.info_fd)
-        self.info_fd = -1
-        return True
+        return not data or self.info.rstrip().endswith(b"}")
 
     def admit(self) -> bool:
         """Hold on to the sandbox's first process and let it go on.

@@ -238,10 +238,13 @@ class Launcher:
 
     def on_info(self, sandbox: Instance) -> None:
         """Bubblewrap has reported its first process, or has ended."""
-        fd = sandbox.info_fd
         if not sandbox.hear():
             return
-        self.selector.unregister(fd)
+        # First this: where a worker forked just now has the pipe too, a closed one would go on to
+        # be reported, under a number that by then may be another sandbox's.
+        self.selector.unregister(sandbox.info_fd)
+        os.close(sandbox.info_fd)
+        sandbox.info_fd = -1
         if sandbox.admit():
             self.watch(sandbox.init_fd, lambda fd: self.on_exit(sandbox))
             oom_file = sandbox.group.oom_file if sandbox.group else ""
