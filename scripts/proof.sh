@@ -91,22 +91,7 @@ interop)
 llm)
   need train search smollm2 openai serve sandboxes
   TURNGYM_LLM=full tests -s tests/integration/test_llm_parity.py tests/integration/test_swe_llm.py ;;
-vinterop)
-  need train serve sandboxes
-  newer=${NEWER:-$(command -v python3.13 || command -v python3.12 || echo "$python")}  # Harbor needs 3.12
-  for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0; do
-    place=.venv-${one%%==*}/bin
-    test -x "$place/python" || { "$newer" -m venv "${place%/bin}" && "$place/pip" install -qq "$one"; } || {
-      echo "NOT RUN: $one cannot be installed here"; rm -rf "${place%/bin}"; continue; }
-    declare "name=TURNGYM_$(echo "${one%%==*}" | tr a-z A-Z)"
-    export "$name=$PWD/$place/python"
-  done
-  trl=.venv-trl
-  test -x $trl/bin/trl || { $bin/python -m venv $trl && { # torch and transformers are this one's
-    echo "$PWD/$($bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | sed "s|^$PWD/||")" \
-      > "$(echo $trl/lib/python*/site-packages)/parent.pth"; } && $trl/bin/pip install -qq trl==1.16.0; }
-  TURNGYM_TRL="$PWD/$trl/bin/python" tests -s tests/integration/test_interop.py ;;
-llm)
+vllm)
   need train serve search
   vllm=${TURNGYM_VLLM:-.venv-vllm/bin/python}
   test -x "$vllm" || {

@@ -127,3 +127,19 @@ def test_readme_blocks_run() -> None:
     assert found
     for block in found:
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_every_proof_is_listed_once_and_is_there() -> None:
+    script = (ROOT / "scripts/proof.sh").read_text(encoding="utf-8")
+    listed = re.findall(r"^(\w+) {2,}\S", script.split("'")[1], re.MULTILINE)
+    cases = re.findall(r"^(\w+)\)", script, re.MULTILINE)
+    assert sorted(cases) == sorted(listed)
+    assert len(set(listed)) == len(listed)
+    named = {
+        name
+        for place in ("README.md", "CHANGELOG.md", "Makefile", "docs", "tests", "benchmarks", "src")
+        for file in ([ROOT / place] if (ROOT / place).is_file() else (ROOT / place).rglob("*"))
+        if file.suffix in (".md", ".py", ".sh", "") and file.is_file()
+        for name in re.findall(r"PART=([a-z]+)", file.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert named <= set(listed)

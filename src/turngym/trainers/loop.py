@@ -16,7 +16,7 @@ import torch
 
 from turngym.agents.build import check_engine
 from turngym.coroutines import Uncut, cancelled_by_signals
-from turngym.errors import EnginesLost, Interrupted
+from turngym.errors import ConfigError, EnginesLost, Interrupted
 from turngym.rollouts.evaluation.statistics import summarize
 from turngym.trainers.distributed.launch import check_size
 from turngym.trainers.runs.batch_source import open_batches, step_metrics
@@ -216,8 +216,13 @@ def _joined(config: TrainConfig) -> Iterator[Group | None]:
     if config.learner.ranks == 1:
         yield None
         return
-    from turngym.trainers.distributed.group import Group
-
+    try:
+        from turngym.trainers.distributed.group import Group
+    except ImportError as error:  # parts of FSDP2 that older versions lack
+        raise ConfigError(
+            f"learner.ranks={config.learner.ranks} wants torch 2.13 or newer; found "
+            f"{torch.__version__} ({error})"
+        ) from error
     group = Group(config.learner)
     try:
         yield group

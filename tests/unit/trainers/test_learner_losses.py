@@ -35,7 +35,7 @@ STALE = [
     )
     for s in random_samples(models.model(), count=6)
 ]
-"""Drawn by another policy, so that ratios differ from 1."""
+"""Sampled by another policy, so that ratios differ from 1."""
 
 
 def cut_in_segments(samples: Sequence[TrainingSample]) -> list[TrainingSample]:

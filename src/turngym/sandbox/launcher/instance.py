@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -17,6 +18,13 @@ from turngym.sandbox.launcher import cgroups, layers, mounts
 from turngym.sandbox.launcher.single import become
 
 GUEST_FD, ARGS_FD, SECCOMP_FD, INFO_FD, BLOCK_FD, SCORE_FD = 3, 4, 5, 6, 7, 8
+
+
+def has_ended(pidfd: int) -> bool:
+    """Say whether the process of a descriptor has ended; ``select.select`` stops at number 1023."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Store:

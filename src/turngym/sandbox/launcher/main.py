@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import selectors
 import socket
 import time
@@ -23,6 +22,7 @@ from turngym.sandbox.launcher.instance import (
     Instance,
     Store,
     die,
+    has_ended,
     in_child,
     make_base,
     start_marker,
@@ -260,7 +260,7 @@ class Launcher:
         """
         for name in ("monitor_fd", "init_fd"):
             fd = getattr(sandbox, name)
-            if fd >= 0 and _has_ended(fd):
+            if fd >= 0 and has_ended(fd):
                 with contextlib.suppress(KeyError):
                     self.selector.unregister(fd)
                 if name == "monitor_fd":
@@ -476,10 +476,6 @@ class Launcher:
         os.mkdir(target)
         mounts.bind_read_only(request["folder"], target)
         return {"path": target}
-
-
-def _has_ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
 
 
 def main() -> None:

@@ -213,7 +213,7 @@ def aggregation_coefficients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """Drawn tokens of a batch, by episode, by group and by turn."""
+    """Sampled tokens of a batch, by episode, by group and by turn."""
 
     episodes: Counter[int] = field(default_factory=Counter)
     groups: Counter[int] = field(default_factory=Counter)

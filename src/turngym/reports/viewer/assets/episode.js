@@ -16,7 +16,7 @@ function episodeHead(episode, jump) {
   const tokens = turns.reduce((sum, turn) => sum + sampledTokens(turn), 0);
   const cost = turns.reduce((sum, turn) => sum + ((turn.usage || {}).cost_usd || 0), 0);
   if (cost) rows.splice(3, 0, ['Cost', `$${plain(cost)}`]);
-  if (tokens) rows.splice(3, 0, ['Drawn tokens', plain(tokens)]);
+  if (tokens) rows.splice(3, 0, ['Sampled tokens', plain(tokens)]);
   const metadata = Object.entries(episode.metadata || {}).filter(([, value]) => ['string', 'number'].includes(typeof value));
   for (const [name, value] of metadata) rows.push([name, String(value)]);
   return h('div', {},

@@ -328,7 +328,7 @@ def bilevel_gae(
     Args:
         rewards_T: Reward of each turn. A turn without reward is a turn all the same.
         values_M: Value before each sampled token.
-        lengths_T: Drawn tokens of each turn, at least 1; sums to M.
+        lengths_T: Sampled tokens of each turn, at least 1; sums to M.
         last_value: Value of the state after the last turn, as in ``gae``.
         gamma: Discount per token inside a turn.
         lam: As in ``gae``, on both levels.
