@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import turngym
-from turngym.environments.swe.formats import write_harbor
-from turngym.environments.swe.tasksets import open_tasks, sample_project
+from turngym.environments.swe.tasksets import open_tasks
 from turngym.environments.terminal.env import HarborEnv
 from turngym.errors import ConfigError, TaskFault
 from turngym.tasks.harbor.problem import HarborProblem
 from turngym.tasks.harbor.schema import read_config
+from turngym.tasks.interop.harbor import export_harbor
 
 pytestmark = pytest.mark.extra("bwrap")
 
@@ -155,11 +155,13 @@ async def test_a_task_that_is_never_healthy_is_a_fault(tmp_path: Path):
         await played(tmp_path)
 
 
-async def test_our_own_tasks_written_as_folders_are_played_too(tmp_path: Path):
-    file = open_tasks("sample").files[0]
-    write_harbor(tmp_path, file, file.tasks[0], sample_project())
-    assert (await played(tmp_path))[2]["score"] == 1.0
-    assert (await played(tmp_path, "submit"))[2]["score"] == 0.0
+async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path):
+    tasks = open_tasks("sample")
+    folder = export_harbor(tasks, tasks.task("test", 0), tmp_path)
+    assert (await played(folder))[2]["score"] == 1.0
+    assert (await played(folder, "submit"))[2]["score"] == 0.0
+    forged = "echo 'import os; os._exit(0)' | tee conftest.py tests/conftest.py > sitecustomize.py"
+    assert (await played(folder, f"bash {forged}", "submit"))[2]["score"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Tasks and results in the forms of others: SWE-bench instances and predictions, Harbor folders.
+"""Tasks and results in SWE-bench's form: instances and predictions.
 
-A SWE-bench instance is a row of its schema. Its tests run in an image of its own, through the back
-end ``docker``; of ours, ``image`` is empty. Harbor folders are written here, and read and played
-by ``turngym.tasks.harbor``.
+An instance is a row of its schema. Its tests run in an image of its own, through the back end
+``docker``; of ours, ``image`` is empty.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from turngym.environments.swe.patches import diff_text
-from turngym.environments.swe.project import Project, write_files
+from turngym.environments.swe.project import Project
 from turngym.environments.swe.records import Style, SweRecord, TaskFile, problem_statement
-from turngym.environments.swe.tasksets import broken_of, shown_tests
+from turngym.environments.swe.tasksets import broken_of
 from turngym.errors import ConfigError
 from turngym.tasks.questions import read_rows
 
@@ -128,77 +127,3 @@ def write_predictions(path: Path, model: str, patches: Iterable[tuple[str, str]]
     fresh.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     fresh.replace(path)
     return len(rows)
-
-
-_DOCKERFILE = """FROM python:3.11-slim
-RUN pip install --no-cache-dir pytest
-COPY workspace /workspace
-WORKDIR /workspace
-"""
-_TEST_SH = """#!/bin/bash
-# Puts the tests in place and writes the reward.
-cp -r /tests/project/. /workspace/
-cd /workspace
-export PYTHONPATH={roots}
-mapfile -t ids < /tests/ids.txt
-if python -m pytest -q -p no:cacheprovider -o addopts= "${{ids[@]}}"; then
-  echo 1 > /logs/verifier/reward.txt
-else
-  echo 0 > /logs/verifier/reward.txt
-fi
-"""
-
-
-def write_harbor(
-    folder: Path, file: TaskFile, record: SweRecord, project: Project, style: Style = "issue"
-) -> None:
-    """Write one of our tasks, in a style, as a Harbor folder; its judge is plain pytest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    broken = broken_of(file, record, project)
-    roots = ":".join("." if root == "." else f"./{root}" for root in file.layout.roots)
-    tests = {path: data for path, data in project.files.items() if file.layout.is_protected(path)}
-    ids = [*record.fail_to_pass, *file.pass_to_pass(record)]
-    solution = "".join(
-        f"cat > /workspace/{path} <<'TURNGYM_END'\n{project.files[path].decode()}TURNGYM_END\n"
-        if path in project.files
-        else f"rm /workspace/{path}\n"
-        for path in sorted(broken)
-    )
-    settings = {
-        "schema_version": "1.4",
-        "task": {"name": f"turngym/{record.id.replace('/', '-')}"},
-        "metadata": {"kind": record.kind},
-        "verifier": {"timeout_sec": 20.0 + 3 * file.suite_s},
-        "agent": {"timeout_sec": 1800.0},
-        "environment": {"network_mode": "no-network"},
-    }
-    workspace = {**project.files, **broken, **shown_tests(project, record)}
-    write_files(
-        folder,
-        {
-            "task.toml": _toml(settings).encode(),
-            "instruction.md": problem_statement(record, file.name, file.version, style).encode(),
-            "environment/Dockerfile": _DOCKERFILE.encode(),
-            **{
-                f"environment/workspace/{p}": data
-                for p, data in workspace.items()
-                if data is not None
-            },
-            "tests/test.sh": _TEST_SH.format(roots=roots).encode(),
-            "tests/ids.txt": "".join(f"{one}\n" for one in ids).encode(),
-            **{f"tests/project/{path}": data for path, data in tests.items()},
-            "solution/solve.sh": f"#!/bin/bash\n{solution}".encode(),
-        },
-    )
-    for script in ("tests/test.sh", "solution/solve.sh"):
-        (folder / script).chmod(0o755)
-
-
-def _toml(settings: Mapping[str, Any]) -> str:
-    """Return tables of plain values as TOML."""
-    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
-    for name, table in settings.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in table.items())]
-    return "\n".join(lines).strip() + "\n"

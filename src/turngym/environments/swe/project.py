@@ -29,6 +29,13 @@ _CONFIG = frozenset(
 _PROTECTED_ENDS = (".pth", ".so", ".pyc", ".pyd", ".egg-link")
 
 
+def protected_names() -> list[str]:
+    """Return the words for ``find`` that match ``Layout.is_protected`` by name, tests aside."""
+    names = [*sorted(_CONFIG), *(f"*{end}" for end in _PROTECTED_ENDS)]
+    words = [word for name in names for word in ("-o", "-name", name)]
+    return ["(", *words[1:], ")", "-print0"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """What of a project is code, and what is tests."""

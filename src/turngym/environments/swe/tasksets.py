@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
+import shlex
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge,
 from turngym.environments.swe.packages import packages_folder, swe_cache
 from turngym.environments.swe.parsing import hide_tests
 from turngym.environments.swe.patches import Patch, collect_patch
-from turngym.environments.swe.project import Project, find_layout
+from turngym.environments.swe.project import Project, find_layout, protected_names
 from turngym.environments.swe.records import (
     Style,
     SweRecord,
@@ -26,6 +28,7 @@ from turngym.errors import ConfigError, unknown_name
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Split, split_of
+from turngym.tasks.interop.harbor import HarborParts
 from turngym.tasks.problem import FileWorld
 from turngym.tasks.sets import ListedSet
 
@@ -33,6 +36,18 @@ _DATA = Path(__file__).with_name("data")
 SAMPLE = "sample"
 SHIPPED = "shipped"
 _SAMPLE = _DATA / "sample_tasks.json"
+_TEST_SH = """#!/bin/bash
+# What the agent left, with tests and configuration as they were, must pass these tests.
+cd /workspace && rm -rf ./* && tar --no-same-owner -xf /logs/artifacts/workspace.tar || exit 1
+find . {names} | xargs -0 rm -f
+rm -rf {tests}
+cp -r /tests/project/. . || exit 1
+export PYTHONPATH={roots}
+mapfile -t ids < /tests/ids.txt
+python3 -B -m pytest -q -p no:cacheprovider -o addopts= "${{ids[@]}}"
+echo $(($? == 0)) > /logs/verifier/reward.txt
+"""
+"""Judge of a folder in Harbor's format. ``judge.py`` knows more tricks than this."""
 INSTALL = "python -m turngym.environments.swe.install"
 
 
@@ -100,6 +115,25 @@ class BugProblem(RepairProblem):
         result = NOTHING_CHANGED if patch.is_empty else await self.examine(world.host, patch)
         return with_patch(result, patch, self.base)
 
+    def harbor_parts(self) -> HarborParts:
+        """Return what a folder in Harbor's format holds; its judge is plain pytest."""
+        layout, files = self.file.layout, self.project.files
+        ids = [*self.record.fail_to_pass, *self.file.pass_to_pass(self.record)]
+        kept = {path: data for path, data in files.items() if layout.is_protected(path)}
+        script = _TEST_SH.format(
+            names=shlex.join(protected_names()), tests=shlex.join(layout.tests),
+            roots=":".join(f"/workspace/{root}" for root in layout.roots),
+        )  # fmt: skip
+        return HarborParts(
+            files=self.base, install="RUN pip install pytest\n",
+            solution="\n".join(_written(path, data) for path, data in self.wanted.items()),
+            tests={
+                "test.sh": script,
+                "ids.txt": "".join(f"{one}\n" for one in ids),
+                **{f"project/{path}": data for path, data in kept.items()},
+            },
+        )  # fmt: skip
+
     async def examine(self, host: SandboxHost, patch: Patch) -> RepairResult:
         """Return what a patch is worth."""
         return await judge(
@@ -107,6 +141,13 @@ class BugProblem(RepairProblem):
             pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
             timeout_s=20.0 + 3 * self.file.suite_s,
         )  # fmt: skip
+
+
+def _written(path: str, data: bytes | None) -> str:
+    """Return a command that leaves a file with this content, or none."""
+    if data is None:
+        return shlex.join(["rm", path])
+    return f"base64 -d > {shlex.quote(path)} <<< {base64.b64encode(data).decode()}"
 
 
 class BugTasks(ListedSet[BugProblem]):

@@ -1,7 +1,8 @@
 """Problems in a shell as task folders in Harbor's format, schema 1.4.
 
 The verifier is separate: when the agent is done its workspace is packed, with modes and links, and
-judged where the agent has never been, by a program of the library alone (``harbor_judge.py``).
+judged where the agent has never been. Of an end state that is data the judge is a program of the
+library alone (``harbor_judge.py``); another problem brings its own with ``harbor_parts``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from turngym.errors import ConfigError
 from turngym.tasks.base import Task
 from turngym.tasks.interop import harbor_judge
-from turngym.tasks.problem import Machine
+from turngym.tasks.problem import FileProblem, Machine
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.shell.words import EndState
 
@@ -52,6 +54,30 @@ _RULES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class HarborParts:
+    """What a folder holds of a problem besides its prompt."""
+
+    files: Mapping[str, str | bytes]
+    """What the workspace begins with."""
+    tests: Mapping[str, str | bytes]
+    """``test.sh``, which judges ``/logs/artifacts/workspace.tar``, and what it reads."""
+    solution: str
+    """Script that solves it, in the workspace."""
+    prepare: str = ""
+    """Script that makes the rest of the beginning."""
+    install: str = ""
+    """Lines of both Dockerfiles."""
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A problem that says its folder itself."""
+
+    def harbor_parts(self) -> HarborParts:
+        """Return what its folder holds."""
+
+
 def export_harbor(tasks: TaskSet[Any], task: Task, out: Path) -> Path:
     """Write one task below ``out`` and return its folder.
 
@@ -61,12 +87,12 @@ def export_harbor(tasks: TaskSet[Any], task: Task, out: Path) -> Path:
         out: Where folders of tasks stand.
 
     Raises:
-        ConfigError: Its judge is more than a wanted end state, or the folder is there already.
+        ConfigError: Its judge cannot be written as a script, or the folder is there already.
     """
     folder = out / re.sub(r"[^\w.-]+", "-", task.id)
     if folder.exists():
         raise ConfigError(f"{folder}: is there already; name another folder, or remove it")
-    for path, text in _files(task, _end_state(tasks.problem(task), task)).items():
+    for path, text in _files(tasks.problem(task), task).items():
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -75,28 +101,41 @@ def export_harbor(tasks: TaskSet[Any], task: Task, out: Path) -> Path:
     return folder
 
 
-def _end_state(problem: object, task: Task) -> EndState:
+def _parts(problem: FileProblem, task: Task) -> HarborParts:
+    if problem.machine != Machine():
+        raise ConfigError(f"task {task.id}: wants a machine of its own, which no folder can say")
+    if isinstance(problem, Exportable):
+        return problem.harbor_parts()
     if not isinstance(problem, EndState):
         raise ConfigError(
             f"task {task.id}: is a {type(problem).__name__}, whose judge is a program; only "
-            "problems in a shell that say their end as data (EndState) become folders for Harbor"
+            "problems in a shell that say their end as data (EndState), or their folder "
+            "(harbor_parts), are written for Harbor"
         )
-    if problem.machine != Machine():
-        raise ConfigError(f"task {task.id}: wants a machine of its own, which no folder can say")
-    return problem
-
-
-def _files(task: Task, problem: EndState) -> Mapping[str, str | bytes]:
-    """Return the folder of a task: path to content."""
-    is_git = "git " in problem.prepare + problem.probe + problem.solution
-    base = f"FROM {IMAGE}\n{_GIT if is_git else ''}"
     judged = {
         "files": dict(problem.files), "prepare": problem.prepare, "probe": problem.probe,
         "wanted": dict(problem.wanted), "free": problem.free, "expected": problem.expected,
     }  # fmt: skip
-    copied = "COPY files /workspace\n" * bool(problem.files)
+    return HarborParts(
+        files=problem.files, prepare=problem.prepare, solution=problem.solution,
+        install=_GIT if "git " in problem.prepare + problem.probe + problem.solution else "",
+        tests={
+            "test.sh": "#!/bin/bash\nexec python3 -I /tests/judge.py\n",
+            "judge.py": Path(harbor_judge.__file__).read_bytes(),
+            "task.json": json.dumps(judged, indent=1, ensure_ascii=False) + "\n",
+        },
+    )  # fmt: skip
+
+
+def _files(problem: FileProblem, task: Task) -> Mapping[str, str | bytes]:
+    """Return the folder of a task: path to content."""
+    if not isinstance(problem, FileProblem):
+        raise ConfigError(f"task {task.id}: is a {type(problem).__name__}, which no shell plays")
+    parts = _parts(problem, task)
+    base = f"FROM {IMAGE}\n{parts.install}WORKDIR /workspace\n"
+    copied = "COPY files /workspace\n" * bool(parts.files)
     prepared = "COPY prepare.sh /tmp/prepare.sh\nRUN bash /tmp/prepare.sh\nRUN rm /tmp/prepare.sh\n"
-    prepared *= bool(problem.prepare)
+    prepared *= bool(parts.prepare)
     found: dict[str, str | bytes] = {
         "task.toml": _CONFIG.format(
             name=json.dumps("turngym/" + re.sub(r"[^\w.-]+", "-", task.id)),
@@ -104,15 +143,12 @@ def _files(task: Task, problem: EndState) -> Mapping[str, str | bytes]:
             seed=json.dumps(str(task.seed)), split=task.split, pack=_PACK,
         ),
         "instruction.md": f"{_RULES}\n{problem.prompt}\n",
-        "environment/Dockerfile": f"{base}WORKDIR /workspace\n{copied}{prepared}",
-        "tests/Dockerfile": f"{base}WORKDIR /workspace\nCOPY . /tests\n",
-        "tests/test.sh": "#!/bin/bash\nexec python3 -I /tests/judge.py\n",
-        "tests/judge.py": Path(harbor_judge.__file__).read_bytes(),
-        "tests/task.json": json.dumps(judged, indent=1, ensure_ascii=False) + "\n",
-        "solution/solve.sh": f"#!/bin/bash\ncd /workspace\n{problem.solution}\n",
+        "environment/Dockerfile": f"{base}{copied}{prepared}",
+        "tests/Dockerfile": f"{base}COPY . /tests\n",
+        "solution/solve.sh": f"#!/bin/bash\ncd /workspace\n{parts.solution}\n",
+        **{f"environment/files/{path}": data for path, data in parts.files.items()},
+        **{f"tests/{path}": data for path, data in parts.tests.items()},
     }  # fmt: skip
-    if problem.prepare:
-        found["environment/prepare.sh"] = f"#!/bin/bash\n{problem.prepare}\n"
-    for path, data in problem.files.items():
-        found[f"environment/files/{path}"] = data
+    if parts.prepare:
+        found["environment/prepare.sh"] = f"#!/bin/bash\n{parts.prepare}\n"
     return found

@@ -6,7 +6,6 @@ from turngym.environments.swe.formats import (
     Instance,
     as_instance,
     read_instances,
-    write_harbor,
     write_predictions,
 )
 from turngym.environments.swe.patches import apply_diff
@@ -20,6 +19,7 @@ from turngym.environments.swe.records import (
 from turngym.environments.swe.tasksets import open_tasks, sample_project
 from turngym.errors import ConfigError
 from turngym.tasks.harbor.problem import HarborProblem
+from turngym.tasks.interop.harbor import export_harbor
 
 FILE = open_tasks("sample").files[0]
 ROW = {
@@ -79,11 +79,13 @@ def test_predictions_are_lines_of_three_columns(tmp_path):
 
 
 def test_our_tasks_are_harbor_folders_that_hide_what_they_must(tmp_path):
-    folder, hidden = tmp_path / "task", FILE.tasks[0].hidden
-    write_harbor(folder, FILE, FILE.tasks[0], sample_project())
-    task = HarborProblem(folder=folder)
-    assert task.config.schema_version == "1.4"
-    assert "ids.txt" in task.tests
+    tasks = open_tasks("sample")
+    task = tasks.task("test", 0)
+    folder = export_harbor(tasks, task, tmp_path)
+    problem, hidden = HarborProblem(folder=folder), tasks.problem(task).record.hidden
+    assert problem.is_separate
+    assert problem.needs_pytest
+    assert "ids.txt" in problem.tests
     shown = "".join(f.read_text() for f in (folder / "environment").rglob("*") if f.is_file())
     assert hidden
     assert all(f"def {name}(" not in shown for name in hidden)
