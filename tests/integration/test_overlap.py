@@ -24,6 +24,7 @@ from turngym.rollouts.scheduler.audit import audit
 from turngym.rollouts.scheduler.pool import EnvPool, Lease
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.checkpoints import save_checkpoint
 from turngym.trainers.runs.run import Run
 from turngym.trainers.selection.batches import Chosen
 from turngym.trainers.settings.train import TrainConfig
@@ -196,6 +197,40 @@ def test_no_decode_step_waits_for_credit(
     train(load_config(TrainConfig, [settings]), tmp_path)
     during = trace.events[trace.events.index("credit begins") : trace.events.index("credit ends")]
     assert during.count("decode") >= DECODED
+    assert len(steps(tmp_path)) == 2
+
+
+def test_no_episode_waits_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later groups step only while the first update is written, and that waits for a step."""
+    writing, stepped, leases = threading.Event(), threading.Event(), list[Lease]()
+    reset, step = Lease.reset, Lease.step
+    went_on = list[bool]()
+
+    def note(lease: Lease, **options: Any) -> Any:
+        if type(lease._pool) is EnvPool:  # of training, not of an evaluation
+            leases.append(lease)
+        return reset(lease, **options)
+
+    async def step_later(lease: Lease, action: str) -> Any:
+        while lease in leases[4:] and not writing.is_set():
+            await asyncio.sleep(0.001)
+        if writing.is_set():
+            stepped.set()
+        return await step(lease, action)
+
+    def write(folder: Path, label: str, **parts: Any) -> Path:
+        if label == "train-1":
+            writing.set()
+            went_on.append(stepped.wait(60))
+        return save_checkpoint(folder, label, **parts)
+
+    monkeypatch.setattr(Lease, "reset", note)
+    monkeypatch.setattr(Lease, "step", step_later)
+    monkeypatch.setattr("turngym.trainers.runs.checkpointer.save_checkpoint", write)
+    rollout = {"groups_per_step": 1, "stale": "drop"}
+    run = {"steps": 2, "checkpoint_every": 1}
+    train(load_config(TrainConfig, [SETTINGS, {"rollout": rollout, "run": run}]), tmp_path)
+    assert went_on == [True]
     assert len(steps(tmp_path)) == 2
 
 

@@ -91,15 +91,13 @@ async def _train(
             run.conclude()
             await folder.outbox.settle()
     except EnginesLost as error:
-        if run is not None and not folder.outbox.is_stuck:
-            run.save()
+        if run is not None:
+            await _save_now(run)
         raise EnginesLost(f"{folder.path}: {error}; the same command resumes the run") from error
     except asyncio.CancelledError:
         if run is None:
             raise Interrupted(f"{folder.path}: interrupted; nothing to save yet") from None
-        if not folder.outbox.is_stuck:
-            run.save()
-        if folder.outbox.is_stuck:
+        if not await _save_now(run):
             raise Interrupted(
                 f"{folder.path}: interrupted while the disk is full; free some space, and the same "
                 "command resumes it from its newest checkpoint"
@@ -110,6 +108,15 @@ async def _train(
     finally:
         if run is not None:
             await run.close()
+
+
+async def _save_now(run: Run) -> bool:
+    """Save a run that ends early, whatever is asked meanwhile; say whether there was room."""
+    outbox = run.folder.outbox
+    if not outbox.is_stuck:
+        run.save()
+        await Uncut()(outbox.flush())
+    return not outbox.is_stuck
 
 
 async def _imitate(run: Run, progress: Progress) -> None:
@@ -180,6 +187,7 @@ async def _is_good(run: Run) -> bool:
         target = config.target_success
         state.reached_target = target is not None and (found.success or 0.0) >= target
         run.log.draw_now_and_then()
+        await run.folder.outbox.settle()
     return is_last or state.reached_target
 
 

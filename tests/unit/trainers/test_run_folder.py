@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from turngym.config import load_config
 from turngym.errors import ConfigError
 from turngym.records import read_trajectories
 from turngym.trainers.credit.base import Credit
-from turngym.trainers.runs.run_folder import RunFolder
+from turngym.trainers.runs.run_folder import Outbox, RunFolder
 from turngym.trainers.settings.train import TrainConfig
 
 
@@ -117,7 +119,7 @@ def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path) -> None
         "import sys; from pathlib import Path\n"
         "from turngym.config import load_config\n"
         "from turngym.trainers.settings.train import TrainConfig\n"
-        "from turngym.trainers.runs.run_folder import RunFolder\n"
+        "from turngym.trainers.runs.run_folder import Outbox, RunFolder\n"
         "f = RunFolder(Path(sys.argv[1]), load_config(TrainConfig, ['env.id=text/maze']))\n"
         "print('ready', flush=True); sys.stdin.read()\n"
     )
@@ -140,6 +142,7 @@ def test_the_best_the_median_and_the_worst_episode_are_kept(tmp_path: Path) -> N
     made.append(episode([0.0], attempt=9, error="broke"))
     with RunFolder(tmp_path, config()) as folder:
         folder.keep_trajectories("000007", made)
+        asyncio.run(folder.outbox.settle())
     kept = {
         name: next(read_trajectories(tmp_path / "trajectories" / f"{name}-000007.jsonl")).score
         for name in ("worst", "median", "best")
@@ -157,6 +160,7 @@ def test_a_group_is_kept_with_its_advantages_and_a_batch_without_any_keeps_nothi
             "train-000005", Credit(samples=(), trajectories=members, advantages=advantages)
         )
         folder.keep_group("train-000010", Credit(samples=()))
+        asyncio.run(folder.outbox.settle())
     [file] = (tmp_path / "trajectories").iterdir()
     assert file.name == "train-000005.jsonl"
     kept = list(read_trajectories(file))
@@ -183,3 +187,46 @@ def test_settings_that_are_written_can_be_read_back() -> None:
     ):
         made = config(*overrides)
         assert TrainConfig.model_validate_json(made.model_dump_json()) == made
+
+
+async def test_files_are_written_in_order_while_the_event_loop_goes_on(tmp_path: Path) -> None:
+    outbox, went_on, written = Outbox(), threading.Event(), list[str]()
+    outbox.write(tmp_path, lambda: written.append("first" if went_on.wait(30) else "held up"))
+    outbox.write(tmp_path, lambda: written.append("second"))
+    asyncio.get_running_loop().call_later(0.01, went_on.set)
+    await outbox.settle()
+    assert written == ["first", "second"]
+
+
+async def test_a_file_that_is_begun_is_finished_before_a_cancellation(tmp_path: Path) -> None:
+    outbox, begun, go_on, written = Outbox(), threading.Event(), threading.Event(), list[str]()
+
+    def write() -> None:
+        begun.set()
+        go_on.wait(30)
+        written.append("whole")
+
+    outbox.write(tmp_path, write)
+    settling = asyncio.create_task(outbox.settle())
+    assert await asyncio.to_thread(begun.wait, 30)
+    settling.cancel()
+    await asyncio.sleep(0.01)
+    assert not settling.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert written == ["whole"]
+
+
+async def test_what_cannot_be_written_is_raised_where_it_is_waited_for(tmp_path: Path) -> None:
+    outbox, written = Outbox(), list[str]()
+
+    def refuse() -> None:
+        raise PermissionError("not yours")
+
+    outbox.write(tmp_path, refuse)
+    outbox.write(tmp_path, lambda: written.append("later"))
+    with pytest.raises(PermissionError, match="not yours"):
+        await outbox.settle()
+    await outbox.settle()
+    assert written == ["later"]

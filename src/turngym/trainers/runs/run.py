@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -268,12 +269,12 @@ class Run:
         self.save()
 
     def save(self) -> None:
-        """Write a checkpoint. It may wait for room; nothing may change before it is written.
+        """Have a checkpoint written, from another thread: nothing may change before it is.
 
-        Raises:
-            CheckpointError: It could not be written for another reason; earlier ones are intact.
+        ``folder.outbox.settle`` waits for it, while episodes go on. What these change, the data
+        selection, is copied here; weights and moments stand still until then.
         """
-        selection = {} if self.config.selection.is_plain else self.selection.state()
+        selection = {} if self.config.selection.is_plain else deepcopy(self.selection.state())
         trainer = self.learning or self.imitator
         self.folder.outbox.write(
             self.folder.checkpoints, lambda: self._checkpointer.save(trainer, selection)

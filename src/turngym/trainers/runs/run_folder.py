@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+from turngym.coroutines import Uncut
 from turngym.errors import ConfigError, RecordError
 from turngym.provenance import VERSION, source_commit
 from turngym.records import (
@@ -378,34 +379,40 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 class Outbox:
-    """Writes at once while there is room. Used from one event loop."""
+    """Writes files in the order they were given, in a thread. Used from one event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Path, Callable[[], object]]] = deque()
-        self._is_reported = False
-
-    @property
-    def is_stuck(self) -> bool:
+        self.is_stuck = False
         """Whether something waits for room."""
-        return bool(self._waiting)
 
     def write(self, file: Path, work: Callable[[], object]) -> None:
-        """Call ``work``, which writes ``file`` wholly or not at all, after all earlier ones.
-
-        Raises:
-            OSError: It cannot be written for another reason than a full disk.
-        """
+        """Have ``work`` called, which writes ``file`` wholly or not at all, by ``settle``."""
         self._waiting.append((file, work))
-        self._try()
 
     async def settle(self) -> None:
-        """Wait until everything is written. A cancellation leaves the rest unwritten."""
+        """Wait until everything is written. A cancellation leaves the rest unwritten.
+
+        Raises:
+            OSError: Something cannot be written for another reason than a full disk.
+        """
+        uncut = Uncut()  # a file that is begun is finished
         await asyncio.sleep(0)
         while self._waiting:
-            await asyncio.sleep(RETRY_S)  # no event says that a full disk has room
-            self._try()
+            await uncut(self.flush())
+            uncut.check()
+            if self._waiting:
+                await asyncio.sleep(RETRY_S)  # no event says that a full disk has room
 
-    def _try(self) -> None:
+    async def flush(self) -> None:
+        """Write what there is room for.
+
+        Raises:
+            OSError: As of ``settle``.
+        """
+        await asyncio.to_thread(self._flush)
+
+    def _flush(self) -> None:
         while self._waiting:
             file, work = self._waiting[0]
             try:
@@ -417,13 +424,13 @@ class Outbox:
                 self._report(file)
                 return
             self._waiting.popleft()
-        if self._is_reported:
-            self._is_reported = False
+        if self.is_stuck:
+            self.is_stuck = False
             logger.warning("there is room again; the run goes on")
 
     def _report(self, file: Path) -> None:
-        if not self._is_reported:
-            self._is_reported = True
+        if not self.is_stuck:
+            self.is_stuck = True
             logger.error(
                 "%s: the disk is full; the run waits and loses nothing. Free some space on the "
                 "disk of %s, or stop the run with Ctrl-C and resume it later",

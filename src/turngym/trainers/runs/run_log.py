@@ -25,7 +25,7 @@ from turngym.trainers.settings.train import TrainConfig
 from turngym.types import Trajectory, TrajectoryGroup
 
 SECONDS_BETWEEN_CURVES = 30.0
-"""A picture takes longer than a small update, and holds up the loop."""
+"""A picture takes longer than a small update, which waits for it."""
 Rows = Sequence[Mapping[str, Any]]
 
 
