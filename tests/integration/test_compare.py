@@ -68,7 +68,9 @@ def test_two_algorithms_and_two_seeds_from_end_to_end(
     assert by_name["wide"]["settings"] == ["learner.lr=0.002"]
     assert by_name["grpo"]["seeds"] == [0, 1]
     assert by_name["grpo"]["by_episodes"]["x_P"] == [0, 4, 8]
-    assert "- wide: `learner.lr=0.002`" in (out / "report.md").read_text(encoding="utf-8")
+    assert "- wide: preset `rloo`, `learner.lr=0.002`" in (out / "report.md").read_text(
+        encoding="utf-8"
+    )
 
     # All runs of a seed begin alike and meet the same tasks.
     for seed in range(2):

@@ -115,7 +115,7 @@ def compare(
     *sources: str,
     budget_episodes: int,
     out: str | Path,
-    seeds: int = 5,
+    seeds: int | Sequence[int] = 5,
     jobs: int = 1,
     reference: str | None = None,
 ) -> Ranking:
@@ -127,7 +127,7 @@ def compare(
         *sources: A recipe or TOML file and ``key.path=value``; the shipped settings by default.
         budget_episodes: Training episodes of each run.
         out: Folder of the comparison; what is done there already is not repeated.
-        seeds: Runs of each.
+        seeds: Runs of each, or their seeds: those that chose a setting should not report it.
         jobs: Runs at a time.
         reference: Whom the others are measured against; grpo, or else the first.
 
@@ -146,7 +146,7 @@ def compare(
         [env],
         [ComparedAlgo(name=name, algo=algo) for name, algo in named.items()],
         sources=sources,
-        seeds=seeds,
+        seeds=range(seeds) if isinstance(seeds, int) else seeds,
         budget_episodes=budget_episodes,
         out=Path(out),
     )
@@ -154,7 +154,7 @@ def compare(
     if failures:
         raise TrainingError("; ".join(f"{label}: {reason}" for label, reason in failures.items()))
     done = [read_run(run.folder) for heat in heats for run in heat.runs]
-    return rank(done, reference=reference, settings={})[0]
+    return rank(done, reference=reference)[0]
 
 
 def first_tasks(make_env: Callable[[], Any], split: Split, count: int) -> list[Task]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turngym.reports.evaluations import EvalRun
-    from turngym.reports.runs import FinishedRun
+    from turngym.reports.runs import FinishedRun, Protocol
     from turngym.reports.viewer.library import Library
 
 
@@ -51,7 +51,7 @@ def report(
         _print_evaluations(evaluations, out or folders[0], reference=reference, as_json=as_json)
         return
     need_train_extra("'turngym report'")
-    from turngym.reports.runs import find_runs, read_settings
+    from turngym.reports.runs import find_runs, read_protocol
 
     done, unfinished = find_runs(folders)
     notes = [f"not finished, left out: {path}" for path in unfinished]
@@ -60,7 +60,7 @@ def report(
     print_report(
         done,
         out or folders[0],
-        settings=read_settings(folders),
+        protocol=read_protocol(folders),
         reference=reference,
         notes=notes,
         as_json=as_json,
@@ -141,7 +141,7 @@ def print_report(
     runs: Sequence[FinishedRun],
     out: Path,
     *,
-    settings: Mapping[str, Sequence[str]],
+    protocol: Protocol,
     reference: str | None,
     notes: Sequence[str],
     as_json: bool,
@@ -151,7 +151,7 @@ def print_report(
     Args:
         runs: Finished runs.
         out: Where the report goes.
-        settings: What each algorithm had of its own.
+        protocol: What was asked for.
         reference: Whom the others are measured against.
         notes: What a reader must see first.
         as_json: Print JSON instead of a table.
@@ -159,7 +159,7 @@ def print_report(
     from turngym.reports.comparison import rank
     from turngym.reports.tables import episodes, percent, write_report
 
-    rankings = rank(runs, reference=reference, settings=settings)
+    rankings = rank(runs, reference=reference, protocol=protocol)
     page = write_report(rankings, writable_folder(out), notes=notes)
     if as_json:
         print_json({"notes": list(notes), "envs": [ranking.to_json() for ranking in rankings]})
@@ -177,7 +177,10 @@ def print_report(
                 ]
                 for entry in ranking.entries
             ]
-            print(f"{ranking.env}, {ranking.budget:.0f} episodes\n{table(headers, rows)}\n")
+            remarks = "".join(f"- {remark}\n" for remark in ranking.remarks)
+            print(
+                f"{ranking.env}, {ranking.budget:.0f} episodes\n{table(headers, rows)}\n{remarks}"
+            )
     say(f"report: {page}")
 
 

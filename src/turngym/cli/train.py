@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -21,7 +22,9 @@ from turngym.records import write_json
 from turngym.reports.texts import percent
 
 if TYPE_CHECKING:
-    from turngym.trainers.runs.comparison import ComparedAlgo
+    from turngym.api.tuning import Tries, Tuning
+    from turngym.reports.runs import Protocol
+    from turngym.trainers.runs.comparison import ComparedAlgo, Heat
     from turngym.trainers.runs.progress import TrainResult
 
 
@@ -213,11 +216,28 @@ def compare(
     env: Annotated[
         list[str] | None, typer.Option(help="Environments, a,b or again and again.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each: seeds 0, 1, ...")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each that are reported.")] = 5,
+    first_seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of the first; 0, or else the first that tunes nothing."),
+    ] = None,
     own: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME:key.path=value", help="A setting of one algorithm."),
     ] = None,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="NAME:key.path=value",
+            help="Settings to try on tuning seeds before anything is reported; '*' for every "
+            "algorithm. Each gets as many tries as the others.",
+        ),
+    ] = None,
+    tuning_seeds: Annotated[int, typer.Option(min=1, help="Runs of each try: 0, 1, ...")] = 2,
+    controls: Annotated[
+        str, typer.Option(help="Algorithms whose turn credit also runs shuffled and constant, a,b.")
+    ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("runs/compare"),
     reference: Annotated[str | None, typer.Option(help=REFERENCE_HELP)] = None,
@@ -231,26 +251,35 @@ def compare(
     """
     need_train_extra("'turngym compare'")
     from turngym.api.jobs import run_heats
+    from turngym.api.tuning import with_controls
     from turngym.reports.runs import COMPARISON_FILE, read_run
     from turngym.trainers.runs.comparison import plan
 
     compared = compared_algos(algos, own or [])
     names = [one.name for one in compared]
-    if reference is not None and reference not in names:
-        raise unknown_name("--reference", reference, names)
-    heats = plan(
+    controlled = chosen_among("--controls", controls, names)
+    tried = _tries(tries or [], names)
+    first = _first_seed(first_seed, tuning_seeds if tries else 0)
+    planned = partial(
+        plan,
         [name for part in env or [] for name in part.split(",") if name],
-        compared,
         sources=sources or [],
-        seeds=seeds,
         budget_episodes=budget_episodes,
-        out=out,
     )
-    settings = {c.name: list(c.settings) for c in compared if c.settings}
-    content = {"turngym": __version__, "budget_episodes": budget_episodes, "settings": settings}
+    reported = range(first, first + seeds)
+    everyone = with_controls(compared, controlled)
+    if reference is not None:
+        chosen_among("--reference", reference, [one.name for one in everyone])
+    record: dict[str, Any] = {}
+    if tried:
+        tuning = _tuned(compared, tried, planned, seeds=range(tuning_seeds), out=out, jobs=jobs)
+        everyone, record = with_controls(tuning.chosen, controlled), tuning.record
+    heats = planned(everyone, seeds=reported, out=out)
+    protocol = _protocol(everyone, reported, record)
+    content = {"turngym": __version__, "budget_episodes": budget_episodes, **protocol.to_json()}
     write_json(writable_folder(out) / COMPARISON_FILE, content)
     runs = [run for heat in heats for run in heat.runs]
-    with progress("updates", sum(run.config.run.steps for run in runs)) as advance:
+    with progress("updates", _updates(heats)) as advance:
         failures = run_heats(heats, jobs=jobs, advance=advance)
     notes = [f"failed: {label}: {reason}" for label, reason in failures.items()]
     for note in notes:
@@ -258,12 +287,95 @@ def compare(
     done = [read_run(run.folder) for run in runs if run.is_done]
     if done:
         print_report(
-            done, out, settings=settings, reference=reference, notes=notes, as_json=as_json
+            done, out, protocol=protocol, reference=reference, notes=notes, as_json=as_json
         )
     elif as_json:
         print_json({"notes": notes, "envs": []})
     if failures:
         raise typer.Exit(1)
+
+
+def _tuned(
+    compared: Sequence[ComparedAlgo],
+    tried: Tries,
+    planned: Callable[..., list[Heat]],
+    *,
+    seeds: Sequence[int],
+    out: Path,
+    jobs: int,
+) -> Tuning:
+    """Return the algorithms with the settings that did best on seeds of their own."""
+    from turngym.api.tuning import candidates, tune
+    from turngym.reports.runs import TUNING_FOLDER
+
+    found = candidates(compared, tried)
+    everyone = [one for some in found.values() for one in some]
+    heats = planned(everyone, seeds=seeds, out=out / TUNING_FOLDER)
+    with progress("updates to tune", _updates(heats)) as advance:
+        return tune(compared, found, heats, jobs=jobs, advance=advance)
+
+
+def _protocol(
+    compared: Sequence[ComparedAlgo], seeds: Sequence[int], tuning: Mapping[str, Any]
+) -> Protocol:
+    from turngym.reports.runs import Protocol
+
+    return Protocol(
+        presets={one.name: one.algo for one in compared},
+        settings={one.name: one.settings for one in compared if one.settings},
+        seeds=frozenset(seeds),
+        tuning=tuning,
+    )
+
+
+def _updates(heats: Sequence[Heat]) -> int:
+    return sum(run.config.run.steps for heat in heats for run in heat.runs)
+
+
+def chosen_among(option: str, text: str, names: Sequence[str]) -> list[str]:
+    """Return the names in ``text``, ``a,b``; an unknown one is refused.
+
+    Args:
+        option: For the message.
+        text: What was given.
+        names: What there is.
+
+    Raises:
+        UnknownNameError: A name is not among ``names``.
+    """
+    chosen = [name for name in text.split(",") if name]
+    for name in chosen:
+        if name not in names:
+            raise unknown_name(option, name, names)
+    return chosen
+
+
+def _first_seed(asked: int | None, tuning: int) -> int:
+    """Return the first seed that is reported; those below ``tuning`` choose settings."""
+    if asked is not None and asked < tuning:
+        raise ConfigError(
+            f"--first-seed {asked}: the seeds below {tuning} choose the settings, and what they "
+            f"report would be too good; wanted {tuning} or more"
+        )
+    return tuning if asked is None else asked
+
+
+_NEXT_SETTING = re.compile(r"\s+(?=[\w.]+=)")
+
+
+def _tries(parts: Sequence[str], names: Sequence[str]) -> dict[str, list[tuple[str, ...]]]:
+    """Return the settings of ``--try``, ``"NAME:key=value key=value"`` each, by algorithm."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for part in parts:
+        name, colon, text = part.partition(":")
+        settings = tuple(_NEXT_SETTING.split(text.strip()))
+        if not colon or not all("=" in setting for setting in settings):
+            raise ConfigError(f"--try {part!r}: wanted NAME:key.path=value, with '*' for all names")
+        for one in (
+            names if name == "*" else chosen_among(f"algorithm in --try {part!r},", name, names)
+        ):
+            found.setdefault(one, []).append(settings)
+    return found
 
 
 def compared_algos(algos: str, own: Sequence[str]) -> list[ComparedAlgo]:

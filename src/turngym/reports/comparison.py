@@ -6,14 +6,14 @@ Axis letters: S seed, P point of a curve, R resample.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
-from turngym.reports.runs import FinishedRun
+from turngym.reports.runs import FinishedRun, Protocol
 from turngym.rollouts.evaluation.statistics import (
     Estimate,
     area_under_curve,
@@ -61,8 +61,12 @@ class RankingEntry:
 
     algo: str
     seeds: tuple[int, ...]
+    preset: str
+    """Preset or file; its name where that is not known."""
     settings: tuple[str, ...]
     """What it had of its own."""
+    other_settings: tuple[str, ...]
+    """Of what all have in common by name: values in which the algorithms differ."""
     validation: Estimate
     """Sampled success on the validation tasks at the budget."""
     before: Estimate
@@ -117,6 +121,8 @@ class Ranking:
     """Training episodes that every run played at least; all curves are cut here."""
     reference: str
     entries: tuple[RankingEntry, ...]
+    remarks: tuple[str, ...] = ()
+    """What makes the comparison less than fair or less than whole, and how settings were chosen."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -124,6 +130,7 @@ class Ranking:
             "env": self.env,
             "budget_episodes": self.budget,
             "reference": self.reference,
+            "remarks": list(self.remarks),
             "algos": [entry.to_json() for entry in self.entries],
         }
 
@@ -132,7 +139,7 @@ def rank(
     runs: Sequence[FinishedRun],
     *,
     reference: str | None = None,
-    settings: Mapping[str, Sequence[str]] | None = None,
+    protocol: Protocol | None = None,
 ) -> list[Ranking]:
     """Return one ranking for each environment among ``runs``, sorted by name.
 
@@ -140,7 +147,7 @@ def rank(
         runs: Finished runs, at most one for each algorithm and seed in an environment.
         reference: Whom the others are measured against; ``grpo`` by default, or else the first in
             the alphabet.
-        settings: What each algorithm had of its own, for the report.
+        protocol: What was asked for; None where that is not known.
 
     Raises:
         ConfigError: A run is there twice, nothing was trained, or the reference has no run.
@@ -155,7 +162,8 @@ def rank(
             )
     envs = sorted({run.env for run in runs})
     return [
-        _rank_env(env, [r for r in runs if r.env == env], reference, settings or {}) for env in envs
+        _rank_env(env, [r for r in runs if r.env == env], reference, protocol or Protocol())
+        for env in envs
     ]
 
 
@@ -163,7 +171,7 @@ def _rank_env(
     env: str,
     runs: Sequence[FinishedRun],
     reference: str | None,
-    settings: Mapping[str, Sequence[str]],
+    protocol: Protocol,
 ) -> Ranking:
     by_algo: dict[str, list[FinishedRun]] = {}
     for run in sorted(runs, key=lambda r: (r.algo, r.seed)):
@@ -176,19 +184,99 @@ def _rank_env(
     if budget <= 0:
         raise ConfigError(f"{env}: a run without any training episode; nothing to compare")
     measured = by_algo[reference]
+    others = _differences(by_algo, protocol)
     entries = [
-        _entry(group, measured, budget, tuple(settings.get(name, ())))
+        replace(
+            _entry(group, measured, budget),
+            preset=protocol.presets.get(name, name),
+            settings=tuple(protocol.settings.get(name, ())),
+            other_settings=others[name],
+        )
         for name, group in by_algo.items()
     ]
     entries.sort(key=lambda s: -s.area.mean)
-    return Ranking(env=env, budget=budget, reference=reference, entries=tuple(entries))
+    return Ranking(
+        env=env,
+        budget=budget,
+        reference=reference,
+        entries=tuple(entries),
+        remarks=tuple(_remarks(by_algo, budget, protocol)),
+    )
+
+
+_COMPARED_SETTINGS = ("engine", "learner", "regularizer", "rollout")
+"""Blocks of settings in which algorithms of one comparison may differ, besides their own."""
+
+
+def _differences(
+    by_algo: Mapping[str, Sequence[FinishedRun]], protocol: Protocol
+) -> dict[str, tuple[str, ...]]:
+    """Return, for each algorithm, the settings that are not the same for all and not its own."""
+    first = {name: runs[0].settings for name, runs in by_algo.items()}
+    keys = sorted({key for found in first.values() for key in found})
+    differing = [
+        key
+        for key in keys
+        if key.split(".")[0] in _COMPARED_SETTINGS
+        and len({repr(found.get(key)) for found in first.values()}) > 1
+    ]
+    own = {
+        name: {setting.split("=")[0] for setting in protocol.settings.get(name, ())}
+        for name in by_algo
+    }
+    return {
+        name: tuple(f"{key}={found.get(key)}" for key in differing if key not in own[name])
+        for name, found in first.items()
+    }
+
+
+def _remarks(
+    by_algo: Mapping[str, Sequence[FinishedRun]], budget: float, protocol: Protocol
+) -> list[str]:
+    """Return what a reader must know before believing the table, a line each."""
+    seeds = {name: {run.seed for run in runs} for name, runs in by_algo.items()}
+    wanted = set(protocol.seeds) or set().union(*seeds.values())
+    remarks = [
+        f"{name}: {len(found & wanted)} of {len(wanted)} seeds, without "
+        f"{_listed(wanted - found)}; differences use the seeds that both have"
+        for name, found in seeds.items()
+        if wanted - found
+    ]
+    played = {name: max(run.episodes for run in runs) for name, runs in by_algo.items()}
+    if len(set(played.values())) > 1:
+        counts = ", ".join(f"{name} {count:.0f}" for name, count in played.items())
+        remarks.append(
+            f"budgets differ: {counts} episodes; curves are cut at {budget:.0f}, held-out success "
+            "is after all of them"
+        )
+    return remarks + _tuning_remarks(seeds, protocol.tuning)
+
+
+def _tuning_remarks(seeds: Mapping[str, set[int]], tuning: Mapping[str, Any]) -> list[str]:
+    if not tuning:
+        return []
+    counts = sorted({len(tried) for tried in tuning["tried"].values()})
+    remarks = [
+        f"settings: {' or '.join(map(str, counts))} of each algorithm were tried on seeds "
+        f"{_listed(tuning['seeds'])}, {tuning['episodes_each']} episodes each that are not counted "
+        "here; the largest validation area was chosen"
+    ]
+    if len(counts) > 1:
+        remarks.append("search budgets differ: some algorithms had more tries than others")
+    if both := set(tuning["seeds"]) & set().union(*seeds.values()):
+        remarks.append(
+            f"seeds {_listed(both)} chose the settings and are among those reported: what they say "
+            "is too good; leave their runs out"
+        )
+    return remarks
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _entry(
-    runs: Sequence[FinishedRun],
-    reference: Sequence[FinishedRun],
-    budget: float,
-    settings: tuple[str, ...],
+    runs: Sequence[FinishedRun], reference: Sequence[FinishedRun], budget: float
 ) -> RankingEntry:
     def per_seed(name: str) -> FloatArray:
         return np.array([getattr(run, name) for run in runs], dtype=np.float64)
@@ -198,7 +286,9 @@ def _entry(
     return RankingEntry(
         algo=runs[0].algo,
         seeds=tuple(run.seed for run in runs),
-        settings=settings,
+        preset=runs[0].algo,
+        settings=(),
+        other_settings=(),
         validation=Estimate.of(_at_budget(runs, budget)),
         before=Estimate.of(per_seed("before")),
         held_out=Estimate.of(per_seed("held_out")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,13 @@ from turngym.rollouts.evaluation.folder import (
 )
 from turngym.rollouts.evaluation.rows import FILE, EpisodeRow, read_rows
 from turngym.trainers.metrics import read_metrics
+from turngym.trainers.runs.needs import flat
 from turngym.trainers.samples import FloatArray
 
 SHARED_FOLDERS = frozenset({"warm-start"})
 """Names of run folders that belong to no algorithm."""
+TUNING_FOLDER = "tuning"
+"""Where ``turngym compare`` keeps the runs of a search."""
 COMPARISON_FILE = "comparison.json"
 """What ``turngym compare`` writes beside its runs: what was asked for."""
 
@@ -59,6 +62,33 @@ class FinishedRun:
     """Wall-clock time of everything."""
     credit_share: float
     """Credit's part of the time for playing, credit and update, in [0, 1]."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All its settings, by their full names."""
+    episodes: float = 0.0
+    """Training episodes, those after the last validation included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """What a comparison was asked for, as far as ``turngym compare`` wrote it down."""
+
+    presets: Mapping[str, str] = field(default_factory=dict)
+    """Preset or file of each algorithm."""
+    settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What each algorithm had of its own, whether given or chosen."""
+    seeds: frozenset[int] = frozenset()
+    """Seeds to be reported; empty where that is not known."""
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+    """Of the search: ``seeds``, ``episodes_each`` and what was ``tried``; empty without one."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "presets": dict(self.presets),
+            "settings": {name: list(own) for name, own in self.settings.items()},
+            "seeds": sorted(self.seeds),
+            "tuning": dict(self.tuning),
+        }
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
@@ -72,7 +102,9 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[Path]]:
         if not folder.is_dir():
             raise ConfigError(f"{folder}: there is no such folder")
         found = [file.parent for file in folder.rglob("config.json")]
-        places += [path for path in found if is_run(path)]
+        # A search for settings is no result, unless its own folder is asked for.
+        shown = [path for path in found if TUNING_FOLDER not in path.relative_to(folder).parts]
+        places += [path for path in shown if is_run(path)]
     unique = sorted(p for p in set(places) if p.name not in SHARED_FOLDERS)
     if not unique:
         raise ConfigError(f"{', '.join(map(str, folders))}: no training run in here")
@@ -106,6 +138,10 @@ def read_run(folder: Path) -> FinishedRun:
             faults=summary["faults"],
             seconds=summary["seconds"],
             credit_share=credit_share(timings),
+            episodes=sum(row.get("rollout/episodes", 0.0) for row in rows),
+            settings=flat(
+                json.loads((folder / "config.json").read_text(encoding="utf-8")).get("config", {})
+            ),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -147,15 +183,20 @@ def credit_share(timings: Iterable[Mapping[str, Any]]) -> float:
     return parts["credit_s"] / total if total else 0.0
 
 
-def read_settings(folders: Sequence[Path]) -> dict[str, tuple[str, ...]]:
-    """Return what each algorithm had of its own, as far as ``turngym compare`` wrote it down."""
-    settings: dict[str, tuple[str, ...]] = {}
+def read_protocol(folders: Sequence[Path]) -> Protocol:
+    """Return what ``turngym compare`` wrote down in ``folders``, all of it together."""
+    found = Protocol()
     for folder in folders:
         file = folder / COMPARISON_FILE
         if file.exists():
             content = json.loads(file.read_text(encoding="utf-8"))
-            settings |= {name: tuple(own) for name, own in content["settings"].items()}
-    return settings
+            found = Protocol(
+                presets={**found.presets, **content.get("presets", {})},
+                settings={**found.settings, **content["settings"]},
+                seeds=found.seeds | set(content.get("seeds", ())),
+                tuning=content.get("tuning") or found.tuning,
+            )
+    return found
 
 
 def _success(evaluation: Mapping[str, Any]) -> float:

@@ -85,10 +85,10 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
         "",
         *markdown_table(headers, [_row(s, ranking) for s in ranking.entries]),
     ]
-    own = [s for s in ranking.entries if s.settings]
-    if own:
-        lines += ["", "Settings of their own:", ""]
-        lines += [f"- {s.algo}: `{' '.join(s.settings)}`" for s in own]
+    if ranking.remarks:
+        lines += ["", *(f"- {remark}" for remark in ranking.remarks)]
+    lines += ["", "Settings, where they are not the same for all:", ""]
+    lines += [f"- {s.algo}: {_settings(s)}" for s in ranking.entries]
     if broken := sum(s.faults for s in ranking.entries):
         lines += ["", f"{broken} episodes broke and were left out."]
     if image is not None:
@@ -111,6 +111,14 @@ def episodes(reach: Reach, budget: float) -> str:
     share = "" if reach.episodes is None else f" ({100 * reach.episodes / budget:.0f} %)"
     interval = "" if reach.low is None else f" [{count(reach.low)}, {count(reach.high)}]"
     return f"{count(reach.episodes)}{share}{interval}"
+
+
+def _settings(entry: RankingEntry) -> str:
+    """Return the preset, what the algorithm had of its own, and in what else it differs."""
+    parts = [f"preset `{entry.preset}`"] if entry.preset != entry.algo else []
+    parts += [f"`{' '.join(entry.settings)}`"] if entry.settings else []
+    parts += [f"of its preset `{' '.join(entry.other_settings)}`"] if entry.other_settings else []
+    return ", ".join(parts) or "as its preset"
 
 
 def _row(entry: RankingEntry, ranking: Ranking) -> list[str]:
@@ -136,7 +144,8 @@ def _flat(entry: RankingEntry, ranking: Ranking) -> dict[str, object]:
         "env": ranking.env,
         "algo": entry.algo,
         "seeds": len(entry.seeds),
-        "settings": " ".join(entry.settings),
+        "preset": entry.preset,
+        "settings": " ".join((*entry.settings, *entry.other_settings)),
         "budget_episodes": ranking.budget,
         "reference": ranking.reference,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from helpers.runs import write_run
 from turngym.errors import ConfigError, UnknownNameError
 from turngym.reports.comparison import rank
-from turngym.reports.runs import find_runs, read_run
+from turngym.reports.runs import Protocol, find_runs, read_run
 
 SLOW = [(0.0, 0.1, 0.2, 0.3, 0.4), (0.0, 0.2, 0.3, 0.4, 0.6)]
 QUICK = [(0.0, 0.4, 0.6, 0.7, 0.8), (0.0, 0.6, 0.8, 0.9, 0.9)]
@@ -140,3 +141,42 @@ def test_a_folder_without_runs_and_a_broken_run_are_one_line(tmp_path: Path) -> 
     (folder / "metrics.jsonl").write_text("{]\n")
     with pytest.raises(ConfigError, match="cannot be read as a finished run"):
         find_runs([tmp_path])
+
+
+def test_a_fair_and_whole_comparison_needs_no_remark(place: Path) -> None:
+    [ranking] = rank(find_runs([place])[0], protocol=Protocol(seeds=frozenset((0, 1))))
+    assert ranking.remarks == ()
+
+
+def test_what_is_unfair_or_missing_is_said(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", (0.0, 0.5), algo="grpo", seed=seed)
+    write_run(tmp_path / "b", (0.0, 0.6), algo="quick", seed=1, episodes_per_step=120)
+    write_run(tmp_path / "tuning" / "c", (0.0, 0.6), algo="quick~0", seed=0)
+    tuning = {"seeds": [0, 1], "episodes_each": 800, "tried": {"grpo": [1, 2], "quick": [1]}}
+    protocol = Protocol(seeds=frozenset((0, 1, 2, 3)), tuning=tuning)
+    [ranking] = rank(find_runs([tmp_path])[0], protocol=protocol)
+    assert [remark.split(";")[0] for remark in ranking.remarks] == [
+        "grpo: 3 of 4 seeds, without 3",
+        "quick: 1 of 4 seeds, without 0, 2, 3",
+        "budgets differ: grpo 100, quick 120 episodes",
+        "settings: 1 or 2 of each algorithm were tried on seeds 0, 1, 800 episodes each that are "
+        "not counted here",
+        "search budgets differ: some algorithms had more tries than others",
+        "seeds 0, 1 chose the settings and are among those reported: what they say is too good",
+    ]
+
+
+def test_settings_that_differ_are_shown_for_every_algorithm(tmp_path: Path) -> None:
+    for name, steps in (("grpo", 2), ("quick", 1)):
+        folder = write_run(tmp_path / name, (0.0, 0.5), algo=name, seed=0)
+        learner = {"lr": 0.001, "num_minibatches": steps}
+        config = {"learner": learner, "run": {"seed": steps}, "rollout": {"group_size": 8}}
+        (folder / "config.json").write_text(json.dumps({"config": config}))
+    own = {"quick": ["learner.num_minibatches=1"]}
+    [ranking] = rank(find_runs([tmp_path])[0], protocol=Protocol(settings=own))
+    found = {entry.algo: (entry.settings, entry.other_settings) for entry in ranking.entries}
+    assert found == {
+        "grpo": ((), ("learner.num_minibatches=2",)),
+        "quick": (("learner.num_minibatches=1",), ()),
+    }

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.runs import write_run
 from turngym.reports.comparison import Ranking, rank
-from turngym.reports.runs import find_runs
+from turngym.reports.runs import Protocol, find_runs
 from turngym.reports.tables import label_heights, write_report
 
 
@@ -21,8 +21,8 @@ def rankings(tmp_path: Path) -> list[Ranking]:
         write_run(tmp_path / f"a{seed}", (0.1, 0.2, 0.3 + seed / 10), algo="grpo", seed=seed)
         write_run(tmp_path / f"b{seed}", (0.1, 0.6, 0.8), algo="quick", seed=seed)
     write_run(tmp_path / "c", (0.0, 0.5), algo="grpo", seed=0, env="turngym/Taxi-v0")
-    settings = {"quick": ["learner.lr=0.01"]}
-    return rank(find_runs([tmp_path])[0], settings=settings)
+    protocol = Protocol(presets={"quick": "rloo"}, settings={"quick": ["learner.lr=0.01"]})
+    return rank(find_runs([tmp_path])[0], protocol=protocol)
 
 
 def test_a_report_holds_table_numbers_and_plots(tmp_path: Path, rankings: list[Ranking]) -> None:
@@ -39,7 +39,8 @@ def test_a_report_holds_table_numbers_and_plots(tmp_path: Path, rankings: list[R
         "text-taxi.svg",
     }
     assert "- failed: something" in page
-    assert "- quick: `learner.lr=0.01`" in page
+    assert "- quick: preset `rloo`, `learner.lr=0.01`" in page
+    assert "- grpo: as its preset" in page
     assert "200 training episodes for each run" in page
     [quick] = [line for line in page.splitlines() if line.startswith("| quick")]
     cells = [cell.strip() for cell in quick.strip("|").split("|")]

@@ -30,7 +30,7 @@ def planned(out: Path, *sources: str, **changes: Any) -> list[Heat]:
     wanted: dict[str, Any] = {
         "envs": [],
         "compared": [GRPO, RLOO],
-        "seeds": 2,
+        "seeds": range(2),
         "budget_episodes": 42,
         **changes,
     }
@@ -111,7 +111,7 @@ def test_without_a_file_the_shipped_settings_are_used(tmp_path: Path) -> None:
     other = shipped_config("text/wordle")
     assert other["env"]["id"] == "text/wordle"
     assert other["rollout"] == demo["rollout"]
-    [heat] = planned(tmp_path, envs=["text/taxi"], seeds=1, budget_episodes=128, compared=[GRPO])
+    [heat] = planned(tmp_path, envs=["text/taxi"], seeds=[0], budget_episodes=128, compared=[GRPO])
     assert heat.runs[0].config.rollout.groups_per_step == 16
 
 

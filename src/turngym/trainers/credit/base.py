@@ -332,7 +332,11 @@ def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMetho
         context: What the method and its reward sources may use; None where none asks a model.
     """
     method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
-    return method
+    if algo.control == "none":
+        return method
+    from turngym.trainers.credit.controls import ControlledCredit  # stands on this module
+
+    return ControlledCredit(method, algo.control, across=algo.advantage.replays)
 
 
 def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -119,7 +119,7 @@ def plan(
     compared: Sequence[ComparedAlgo],
     *,
     sources: Sequence[str],
-    seeds: int,
+    seeds: Sequence[int],
     budget_episodes: int,
     out: Path,
 ) -> list[Heat]:
@@ -130,7 +130,7 @@ def plan(
         compared: At least one, each with a name of its own.
         sources: TOML files and ``key.path=value``; without a file, the shipped settings for the
             environment, or else those of the demo.
-        seeds: Runs of each algorithm in each environment, with seeds 0, 1, ...
+        seeds: One run of each algorithm in each environment for each of them.
         budget_episodes: Training episodes of each run; what is left of a last update is not used.
         out: Folder of the comparison.
 
@@ -145,7 +145,7 @@ def plan(
     heats: list[Heat] = []
     for env in envs or [load_config(TrainConfig, sources).env.id]:
         base = _base(env, sources, has_file=has_file)
-        heats += [_heat(base, compared, s, budget_episodes, out) for s in range(seeds)]
+        heats += [_heat(base, compared, s, budget_episodes, out) for s in seeds]
     for heat in heats:
         for run in filter(None, (heat.warm_start, *heat.runs)):
             run.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -47,6 +47,9 @@ class AlgoConfig(StrictModel):
     gate: OutcomeGate | None = None
     """Pay all rewards but the environment's own reward only where the outcome passed."""
     advantage: AdvantageConfig = GroupRelative()
+    control: Literal["none", "shuffled", "constant"] = "none"
+    """For comparisons: ``shuffled`` deals the advantages of an episode's turns anew among them,
+    ``constant`` gives every turn their mean; with a replay buffer, those of the whole batch."""
     loss: LossConfig = LossConfig()
 
     @model_validator(mode="after")

@@ -353,6 +353,7 @@ class OffPolicySettings(AdvantageSettings):
     """What advantages share whose critic learns from a replay buffer."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
+    replays: ClassVar[bool] = True
 
     critic: UtteranceCritic = UtteranceCritic()
 

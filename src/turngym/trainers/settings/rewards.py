@@ -34,6 +34,8 @@ class AdvantageSettings(StrictModel):
     """``module:Class`` of the ``CreditMethod``, called as ``Class(settings, algo, context)``."""
     keeps_groups: ClassVar[bool] = False
     """Samples belong to groups, which may be averaged, thinned out and conditioned as such."""
+    replays: ClassVar[bool] = False
+    """Samples are single turns out of a buffer, and not the episodes of the batch."""
 
     @property
     def judges_unfinished(self) -> bool:

@@ -1,0 +1,105 @@
+"""Controls: the turn credit of any method without what it says about single turns.
+
+A method that is no better than its own control has not learned from its signal, whatever else it
+brought with it: a critic's wait, a scale, a loss.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from turngym.seeding import generator
+from turngym.trainers.credit.base import Credit, CreditMethod
+from turngym.trainers.samples import FloatArray, TrainingSample
+from turngym.types import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ControlledCredit:
+    """A ``CreditMethod`` whose turns get the credit of another turn, or all of them the same.
+
+    Args:
+        method: Whose credit it is.
+        control: ``shuffled`` deals the turns' advantages anew among the turns of an episode,
+            ``constant`` gives each token of an episode their mean.
+        across: Deal among all samples of a batch, because each is a turn of another episode.
+    """
+
+    def __init__(
+        self, method: CreditMethod, control: Literal["shuffled", "constant"], *, across: bool
+    ) -> None:
+        self._method, self._control, self._across = method, control, across
+
+    async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
+        """Return the credit of ``method``, dealt anew.
+
+        Raises:
+            TrainingError: As ``method`` does.
+        """
+        credit = await self._method.assign(groups)
+        seeds = [t.policy_seed for group in groups for t in group.trajectories]
+        rng = generator(seeds[0] if seeds else 0, "control")
+        is_shuffled = self._control == "shuffled"
+        samples = dealt_anew(credit.samples, rng if is_shuffled else None, across=self._across)
+        if self._across:  # the episodes of the batch are not those that are trained on
+            return replace(credit, samples=samples, trajectories=(), advantages=())
+        rows = [row.copy() for row in credit.advantages]
+        for (episode, turn), value in turn_means(samples).items():
+            rows[episode][turn] = value
+        return replace(credit, samples=samples, advantages=tuple(rows))
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Return what ``method`` learned."""
+        return self._method.state()
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what ``state`` returned."""
+        self._method.load_state(tensors)
+
+
+def dealt_anew(
+    samples: Sequence[TrainingSample], rng: np.random.Generator | None, *, across: bool = False
+) -> tuple[TrainingSample, ...]:
+    """Return ``samples`` with the mean advantages of their turns in another order, or their mean.
+
+    Args:
+        samples: A batch.
+        rng: Deals; None for the mean over all sampled tokens instead.
+        across: Over the whole batch and not within each episode.
+    """
+    pools: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    means: list[dict[int, float]] = []
+    for number, sample in enumerate(samples):
+        means.append({turn: mean for (_, turn), mean in turn_means([sample]).items()})
+        pools[0 if across else sample.trajectory] += [(number, turn) for turn in means[number]]
+    results = [np.zeros_like(sample.advantages) for sample in samples]
+    for places in pools.values():
+        own = [means[number][turn] for number, turn in places]
+        masks = [samples[number].turn_ids == turn for number, turn in places]
+        if rng is None:
+            mean = float(np.average(own, weights=[mask.sum() for mask in masks]))
+            dealt = np.full(len(own), mean)
+        else:
+            dealt = rng.permutation(own)
+        for (number, _), mask, value in zip(places, masks, dealt, strict=True):
+            results[number][mask] = value
+    pairs = zip(samples, results, strict=True)
+    return tuple(replace(sample, advantages=advantages_L) for sample, advantages_L in pairs)
+
+
+def turn_means(samples: Sequence[TrainingSample]) -> dict[tuple[int, int], float]:
+    """Return the mean advantage of the sampled tokens of each turn, by episode and turn."""
+    found: dict[tuple[int, int], float] = {}
+    for sample in samples:
+        turns_A = sample.turn_ids[sample.loss_mask]
+        values_A: FloatArray = sample.advantages[sample.loss_mask].astype(np.float64)
+        for turn in np.unique(turns_A).tolist():
+            found[sample.trajectory, turn] = float(values_A[turns_A == turn].mean())
+    return found
