@@ -39,8 +39,8 @@ WITHOUT_DEPENDENCIES = frozenset({"miniwob"})
 """Modules wanted for the files they carry; what they would import is not needed."""
 
 FORMS = (
-    "an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, module:NAME, FILE.toml or a folder of "
-    "tasks"
+    "an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, module:NAME, FILE.toml, FILE.tasks or a "
+    "folder of tasks"
 )
 """How an environment may be named."""
 

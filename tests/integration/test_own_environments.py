@@ -201,7 +201,7 @@ WRONG = {
     "folder": "environment 'folder': is no file of Python and holds no tasks",
     "zzzz": (
         "unknown environment 'zzzz'. Wanted an id, a short name, FAMILY/*, FILE.py, FILE.py:NAME, "
-        "module:NAME, FILE.toml or a folder of tasks; see 'turngym envs'."
+        "module:NAME, FILE.toml, FILE.tasks or a folder of tasks; see 'turngym envs'."
     ),
 }
 

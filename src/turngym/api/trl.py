@@ -127,7 +127,7 @@ def trl_rows(
     """
     env = make(name, **options)
     inner: Any = env.unwrapped  # an environment of ours
-    known = inner.count(split) if hasattr(inner, "count") else None
+    known = inner.count(split)
     content = f"{env.get_wrapper_attr('rules')}\n\n"
     numbers = range(count if known is None else min(count, known))
     rows = [

@@ -107,7 +107,7 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
 def _ids(name: str, count: int, split: str, options: Mapping[str, Any]) -> list[str]:
     env = make(name, **options)
     inner: Any = env.unwrapped  # an environment of ours
-    known = inner.count(split) if hasattr(inner, "count") else None
+    known = inner.count(split)
     found = [inner.task(split, one).id for one in range(min(count, known or count))]
     env.close()
     return found

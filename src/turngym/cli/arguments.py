@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,6 +58,15 @@ def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{option} {text!r}: {key!r} is there twice")
         found[key] = value
     return found
+
+
+def env_options(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the pairs of ``--env-option``; a value is JSON if it reads as JSON, else text."""
+    options: dict[str, Any] = {**key_values("--env-option", settings)}
+    for key, text in options.items():
+        with suppress(ValueError):
+            options[key] = json.loads(text)
+    return options
 
 
 def counted(advance: Callable[[int, str], None]) -> Callable[[str], None]:

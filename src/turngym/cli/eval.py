@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ import typer
 from turngym import registry
 from turngym.api.agents import FORMS, HUMAN, agent_digest, make_policy
 from turngym.api.verbs import first_tasks
-from turngym.cli.arguments import Json, complete_env, key_values
+from turngym.cli.arguments import Json, complete_env, env_options
 from turngym.cli.output import (
     evaluation_table,
     first_cause,
@@ -120,7 +119,7 @@ def evaluate(
         seeds=seeds,
         seed=seed,
         split=_split(split),
-        env_options=_options(env_option or []),
+        env_options=env_options(env_option or []),
         timeout_s=timeout,
         concurrency=concurrency or (1 if agent == HUMAN else _CONCURRENCY),
     )
@@ -179,15 +178,6 @@ def _split(name: str) -> Split:
         if name == split:
             return split
     raise unknown_name("split", name, SPLITS)
-
-
-def _options(settings: Sequence[str]) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` pairs; a value is JSON if it reads as JSON, else text."""
-    options: dict[str, Any] = {**key_values("--env-option", settings)}
-    for key, text in options.items():
-        with suppress(ValueError):
-            options[key] = json.loads(text)
-    return options
 
 
 @contextmanager

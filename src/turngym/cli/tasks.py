@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turngym.cli.arguments import Json
+from turngym.cli.arguments import Json, env_options
+from turngym.cli.check import check_a_task
 from turngym.cli.output import print_json, progress, say, table
 from turngym.errors import ConfigError, Interrupted, unknown_name
 from turngym.tasks.base import SPLITS, Split
+from turngym.tasks.pack import SUFFIX, read_pack, report_of, write_pack
 
 if TYPE_CHECKING:
     from turngym.environments.swe.factory import Yield
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 _FORMATS = ("harbor", "verifiers")
 
-app = typer.Typer(help="Make tasks, look at what there is, and give them to other tools.")
+app = typer.Typer(help="Make tasks, look at what there is, pack and check them, export them.")
+app.command("check")(check_a_task)
 
 
 @app.callback()
@@ -85,14 +88,74 @@ def make_swe(
         print_json(rows)
 
 
+@app.command("list")
+def list_tasks(
+    env: Annotated[
+        str, typer.Argument(metavar="SET", help="Environment, file, folder or pack of tasks.")
+    ],
+    count: Annotated[int, typer.Option(min=1, help="Most tasks of each split.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List the tasks of a set: id, digest of the problem, and the first words of what is asked."""
+    from turngym.environments.gym.registration import make
+    from turngym.environments.packed import described, first_tasks
+
+    made = make(env)
+    try:
+        rows = [described(made, task) for task in first_tasks(made, count)]
+    finally:
+        made.close()
+    if as_json:
+        print_json(rows)
+        return
+    cells = [[row["id"], row["sha256"][:16], " ".join(row["prompt"].split())[:70]] for row in rows]
+    print(table(["TASK", "SHA-256", "ASKS"], cells))
+
+
 @app.command("show")
 def show(
     place: Annotated[
-        str, typer.Argument(metavar="TASKS", help="'shipped', 'sample', a file or a folder.")
+        str,
+        typer.Argument(
+            metavar="TASKS",
+            help="One task (text/maze/test/0), a pack, or of SWE 'shipped', 'sample', a file or a "
+            "folder.",
+        ),
     ] = "shipped",
     as_json: Json = False,
 ) -> None:
-    """Say which projects and how many tasks there are."""
+    """Show one task, what a pack says of itself, or which projects and how many tasks there are."""
+    from turngym.environments.packed import shown_task
+
+    if place.endswith(SUFFIX):
+        _show_pack(Path(place), as_json=as_json)
+    elif (found := shown_task(place)) is not None:
+        if as_json:
+            print_json(found)
+            return
+        print(f"{found['id']}, SHA-256 {found['sha256'][:16]}\n\n{found['instructions']}\n")
+        print(found["prompt"])
+    else:
+        _show_projects(place, as_json=as_json)
+
+
+def _show_pack(path: Path, *, as_json: bool) -> None:
+    pack = read_pack(path)
+    found = pack.manifest.model_dump(mode="json")
+    if as_json:
+        print_json({"sha256": pack.sha256, **found})
+        return
+    report = found["report"]
+    checked = "not checked" if report is None else "sound" if report["ok"] else "not sound"
+    print(f"{path}: {len(found['tasks'])} tasks of {found['env'] or 'folders'}, {checked}")
+    print(f"SHA-256 {pack.sha256}")
+    keys = ("id", "sha256", "licence", "source")
+    rows = [[task[key][:16] if key == "sha256" else task[key] for key in keys]
+            for task in found["tasks"]]  # fmt: skip
+    print(table([key.upper() for key in keys], rows))
+
+
+def _show_projects(place: str, *, as_json: bool) -> None:
     from turngym.environments.swe.tasksets import open_tasks
 
     rows = [
@@ -112,6 +175,48 @@ def show(
     columns = ("project", "version", "split", "tests", "tasks")
     print(table([name.upper() for name in columns], [[str(r[c]) for c in columns] for r in rows]))
     print(f"{sum(int(str(row['tasks'])) for row in rows)} tasks")
+
+
+@app.command("pack")
+def pack(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASKS...",
+            help="An environment, tasks of it (text/maze/test/0), or folders in Harbor's format.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar=f"FILE{SUFFIX}", help="The file that is written.")],
+    count: Annotated[
+        int, typer.Option(min=1, help="Most tasks of each split of an environment.")
+    ] = 20,
+    env_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An argument of the environment; again for more."),
+    ] = None,
+    licence: Annotated[str, typer.Option(help="Of tasks that do not say theirs.")] = "",
+    source: Annotated[str, typer.Option(help="Where such tasks come from.")] = "",
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What 'turngym check task --json' printed of them."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make one file of a set of tasks, with digests; it is played wherever a folder of tasks is."""
+    from turngym.environments.packed import Packing
+
+    packing = Packing(
+        targets=targets, count=count, options=env_options(env_option or []), licence=licence,
+        source=source,
+    )  # fmt: skip
+    manifest, folders = packing.made()
+    if report is not None:
+        manifest = manifest.model_copy(update={"report": report_of(report)})
+    sha256 = write_pack(out, manifest, folders)
+    if as_json:
+        print_json({"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)})
+        return
+    print(f"{out}: {len(manifest.tasks)} tasks, SHA-256 {sha256}")
 
 
 @app.command("export")

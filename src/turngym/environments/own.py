@@ -7,6 +7,7 @@
     FOLDER            task folders in Harbor's format, or what ``turngym tasks make-swe`` made
     FILE.json         a file of those
     FILE.toml         questions and answers; see ``turngym.tasks.questions``
+    FILE.tasks        a pack of tasks; see ``turngym.tasks.pack``
 
 A class is registered under ``local/<Name>-v0``, with its attribute ``max_turns`` as the limit.
 """
@@ -24,11 +25,13 @@ from typing import Any
 from gymnasium.envs.registration import load_env_creator
 
 from turngym import registry
+from turngym.environments import packed
 from turngym.environments.gym.registration import register, register_entry
 from turngym.errors import ConfigError
 from turngym.plugins import import_attribute, import_module
 from turngym.registry import EnvEntry
 from turngym.tasks.harbor.problem import harbor_tasks
+from turngym.tasks.pack import SUFFIX, read_pack
 from turngym.tasks.problem import Problem
 from turngym.tasks.sets import TaskSet
 from turngym.tasks.sources import in_module, is_problem_class, player_of, task_set
@@ -68,6 +71,8 @@ def _load(name: str) -> EnvEntry | None:
     path = Path(name).expanduser()
     if path.suffix == ".toml" and path.is_file():
         return _of_tasks(name)
+    if path.suffix == SUFFIX and path.is_file():
+        return _of_pack(path.resolve())
     return _tasks(name, path) if path.exists() else None
 
 
@@ -178,6 +183,18 @@ def _tasks(name: str, path: Path) -> EnvEntry:
         )
     entry = registry.find("swe/bugs")
     register_entry(replace(entry, id=id, kwargs={**entry.kwargs, "tasks": place}))
+    return registry.find(id)
+
+
+def _of_pack(path: Path) -> EnvEntry:
+    """Return what plays the tasks of a pack."""
+    pack, id = read_pack(path), f"{_FAMILY}/{_stem(path, str(path))}-v0"
+    if not pack.manifest.env:
+        place = str(pack.unpacked())
+        return _player(id, "turngym.environments.terminal.env:HarborEnv", folder=place)
+    entry = registry.find(pack.manifest.env)
+    kwargs = {"pack": str(path)}
+    register_entry(replace(entry, id=id, entry_point=f"{packed.__name__}:play_pack", kwargs=kwargs))
     return registry.find(id)
 
 

@@ -234,6 +234,10 @@ class EpisodeCore:
             raise ResetNeeded(f"{self.name}: call reset before asking for the task")
         return self._task
 
+    def count(self, split: Split) -> int | None:
+        """Return the number of tasks of a split; None where there is no end of them."""
+        return None
+
     def task(self, split: Split, index: int) -> Task:
         """Return task number ``index`` of ``split``; the same on every machine."""
         return procedural_task(self.name, split, index)
@@ -274,7 +278,7 @@ class EpisodeCore:
 
     def _choose_task(self, options: dict[str, Any]) -> Task:
         chosen = options.pop("task", None)
-        split = options.pop("split", "train")
+        split = options.pop("split", None) or next(one for one in SPLITS if self.count(one) != 0)
         if options:
             raise ConfigError(
                 f"{self.name}: unknown reset option {sorted(options)[0]!r}; known: task, split"
@@ -287,7 +291,7 @@ class EpisodeCore:
             raise ConfigError(f"{self.name}: option 'task' must be a Task or a task id")
         if split not in SPLITS:
             raise ConfigError(f"{self.name}: split {split!r}; wanted one of {', '.join(SPLITS)}")
-        return self.task(split, int(self.np_random.integers(_MAX_TASK_INDEX)))
+        return self.task(split, int(self.np_random.integers(self.count(split) or _MAX_TASK_INDEX)))
 
     def _opened(self, outcome: Outcome) -> tuple[Observation, Info]:
         observation: Observation = {"text": outcome.text}

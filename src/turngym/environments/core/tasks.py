@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from turngym.environments.core.actions import Action
 from turngym.environments.core.env import Outcome
 from turngym.environments.core.episode import EpisodeCore, opened
-from turngym.tasks.base import SPLITS, Split, Task
+from turngym.tasks.base import Split, Task
 from turngym.tasks.problem import Script, World, expert_script, judge
 from turngym.tasks.sets import TaskSet
 
@@ -17,8 +17,6 @@ class TaskSetEnv(EpisodeCore):
     """An environment whose tasks are those of ``tasks``, which also names it."""
 
     tasks: TaskSet[Any]
-    default_split: Split = "train"
-    """Where ``reset`` samples a task of no split in particular, if there is any."""
     _script: Script | None = None
     _said: int = 0
 
@@ -33,15 +31,6 @@ class TaskSetEnv(EpisodeCore):
     def find_task(self, task_id: str) -> Task:
         """Return the task that an id names."""
         return self.tasks.find(task_id)
-
-    def _choose_task(self, options: dict[str, Any]) -> Task:
-        if options.get("task") is None and options.keys() <= {"split", "task"}:
-            first = self.default_split
-            sides = [first, *(one for one in SPLITS if one != first)]
-            split = options.get("split") or next(one for one in sides if self.count(one) != 0)
-            if split in SPLITS and (count := self.count(split)):
-                return self.task(split, int(self.np_random.integers(count)))
-        return super()._choose_task(options)
 
     @property
     def problem(self) -> Any:  # of the family of the set
