@@ -16,7 +16,7 @@ desktop      500 desktop episodes while processes in them are killed at random
 swe          every SWE task and terminal tasks: sound, solved by the expert, not by doing nothing or cheating
 tasks        the check of tasks on its corpus of planted defects, and on every environment that runs here
 outside      agents of others, installed from the registry and run unchanged through the gateway
-interop      OpenEnv, Harbor, verifiers and TRL, each in its own environment, play and check what is ours
+interop      OpenEnv, Harbor, verifiers, Inspect and TRL, each in its own environment, play and check what is ours
 llm          SmolLM2 through the local engine and through a server: equal turns; a SWE episode, trained on
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
@@ -76,7 +76,7 @@ interop)
   need train serve sandboxes
   newer=${NEWER:-}  # Harbor needs Python 3.12
   for one in python3.13 python3.12; do [[ -n "$newer" ]] || ! "$one" -V || newer=$one; done
-  for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0; do
+  for one in openenv==0.10.0 harbor==0.24.0 verifiers==0.4.0 inspect_ai==0.3.285; do
     name=${one%%==*} place=$PWD/.venv-${one%%==*}
     test -e "$place/done" || { "${newer:-$python}" -m venv "$place" &&
       "$place/bin/pip" install -qq "$one" gymnasium && touch "$place/done"; } ||

@@ -19,23 +19,28 @@ import turngym
 from helpers.cli import SOURCE, server
 from turngym.cli.main import main
 from turngym.records import write_trajectories
+from turngym.rollouts.stop_words import STOP_WORDS, Words
+from turngym.seeding import derive_seed
 from turngym.tasks.interop.harbor import export_harbor
 from turngym.tasks.shell import GENERATORS, GROUPS, shell_tasks
 
-TOOLS = ("openenv", "harbor", "verifiers", "trl")
+TOOLS = ("openenv", "harbor", "verifiers", "inspect_ai", "trl")
 PYTHON = {tool: os.environ.get(f"TURNGYM_{tool.upper()}", "") for tool in TOOLS}
 """The python that each is installed for."""
 
 
-def needs(tool: str, *modules: str) -> Any:
+def marks(tool: str, *modules: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test that runs a tool, and what it needs of this environment."""
     why = f"PART=interop installs {tool} and runs this"
-    marks = [pytest.mark.skipif(not PYTHON[tool], reason=why), pytest.mark.timeout(3600)]
-    if PYTHON[tool] and modules:
-        marks.append(pytest.mark.extra(*modules))
+    found = [pytest.mark.skipif(not PYTHON[tool], reason=why), pytest.mark.timeout(3600)]
+    return [*found, pytest.mark.extra(*modules)] if PYTHON[tool] and modules else found
+
+
+def needs(tool: str, *modules: str) -> Any:
+    """Return what gives a test its ``marks``."""
 
     def marked(test: Any) -> Any:
-        for mark in marks:
+        for mark in marks(tool, *modules):
             test = mark(test)
         return test
 
@@ -67,10 +72,12 @@ with GenericEnvClient(base_url=sys.argv[1]).sync() as env:
 """
 
 
-def expert_episode() -> tuple[list[str], list[list[Any]]]:
+def expert_episode(
+    task: str = "maze-easy/test/2", seed: int = 3
+) -> tuple[list[str], list[list[Any]]]:
     """Return what the expert says in a maze, and what comes of it."""
     env = turngym.make("text/maze")
-    observation, _ = env.reset(seed=3, options={"task": "maze-easy/test/2"})
+    observation, _ = env.reset(seed=seed, options={"task": task})
     said, rows, terminated = [], [[observation["text"], None, False]], False
     while not terminated:
         said.append(env.unwrapped.expert_action())
@@ -136,6 +143,7 @@ async def test_a_server_of_openenv_is_an_environment_of_ours(tmp_path: Path) -> 
 
 # Harbor.
 
+HELPERS = Path(__file__).parents[1]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TRAJECTORY = """
 import json, sys
@@ -237,6 +245,83 @@ def test_vf_validate_finds_every_task_solvable_and_none_solved_by_doing_nothing(
     summary = json.loads(done.stdout[done.stdout.index("{") :])
     assert summary["checks"]["gold"]["valid"] == summary["checks"]["noop"]["valid"] == 3
     assert summary["valid_rate"] == 1
+
+
+# Inspect.
+
+INSPECT = """
+import json, sys
+from inspect_ai import eval
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from turngym.api.inspect_ai import inspect_task
+
+rows = []
+for name, said in json.loads(sys.argv[1]):
+    answers = [ModelOutput.from_content("mockllm", text) for text in said]
+    for one in answers:
+        one.usage = ModelUsage()  # else it would count tokens with a file from the network
+    model = get_model("mockllm/model", custom_outputs=answers, memoize=False)
+    task = inspect_task(name, count=1)
+    (log,) = eval(task, model=model, log_dir=sys.argv[2], display="none", fail_on_error=False)
+    (sample,) = log.samples
+    scored = sample.scores["judged"] if sample.scores else None
+    rows.append({
+        "status": log.status, "messages": [one.text for one in sample.messages],
+        "metadata": scored and scored.metadata, "value": scored and scored.value,
+        "error": sample.error and sample.error.message,
+        "mean": scored and log.results.scores[0].metrics["mean"].value,
+    })
+print(json.dumps(rows))
+"""
+
+
+@needs("inspect_ai")
+def test_inspect_plays_an_environment_of_ours_and_scores_it_as_we_do(tmp_path: Path) -> None:
+    said, seen = expert_episode(
+        task="maze-easy/test/0", seed=derive_seed(0, "maze-easy/test/0", "env")
+    )
+    broken = "helpers.broken_envs:Crashes"
+    plays = [("text/maze", said), ("text/maze", ["Hello."] * 100), (broken, ["up"] * 9)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, str(HELPERS)])}
+    done = run("inspect_ai", "python", "-c", INSPECT, json.dumps(plays), tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    solved, idle, fault = json.loads(done.stdout.splitlines()[-1])
+    shown = [row[0] for row in seen]
+    assert solved["messages"][1:] == [
+        text for pair in zip(shown, [*said, ""], strict=True) for text in pair
+    ][:-1]  # fmt: skip
+    assert (solved["value"], solved["mean"], solved["metadata"]["limit"]) == (1, 1, "")
+    assert solved["metadata"]["return"] == pytest.approx(sum(row[1] or 0 for row in seen))
+    assert (idle["value"], idle["mean"]) == (0, 0)
+    assert idle["metadata"]["stop_reason"].startswith("truncated_")
+    assert "KeyError" in fault["error"]
+    assert fault["value"] is None, "a fault is no 0"
+
+
+# Words.
+
+FIND = """
+import importlib.util, json, pathlib, sys
+
+(folder,) = importlib.util.find_spec(sys.argv[1]).submodule_search_locations
+source = "".join(one.read_text() for one in pathlib.Path(folder).rglob("*.py"))
+print(json.dumps([word for word in sys.argv[2:] if word not in source]))
+"""
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [pytest.param(tool, marks=marks(tool)) for tool in Words._fields],
+)
+def test_each_stop_word_is_one_of_the_tool(tool: str) -> None:
+    words = {getattr(words, tool) for words in STOP_WORDS.values()} - {""}
+    forms = {"harbor": "class {}(", "verifiers": '{}"', "inspect_ai": '"{}"'}
+    # verifiers makes "<stage>_timeout" and "<boundary>_error" of names
+    made = {"agent_timeout": '"agent', "env_error": "class EnvErr", "harness_error":
+            "class HarnessErr", "task_error": "class TaskErr"}  # fmt: skip
+    wanted = [made.get(word, forms[tool].format(word)) for word in sorted(words)]
+    done = run(tool, "python", "-c", FIND, tool, *wanted)
+    assert json.loads(done.stdout) == [], done.stderr
 
 
 # TRL.

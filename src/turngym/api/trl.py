@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from turngym.environments.core.actions import JsonTools
 from turngym.environments.gym.registration import make
+from turngym.environments.packed import first_tasks
 from turngym.errors import ConfigError, EnvironmentFault, TurnGymError
 from turngym.faults import Boundary
 from turngym.rollouts.gateway.hosted import OVER, call_text
@@ -126,13 +127,10 @@ def trl_rows(
         options: Of the environment.
     """
     env = make(name, **options)
-    inner: Any = env.unwrapped  # an environment of ours
-    known = inner.count(split)
     content = f"{env.get_wrapper_attr('rules')}\n\n"
-    numbers = range(count if known is None else min(count, known))
     rows = [
-        {"prompt": [{"role": "user", "content": content}], "task": inner.task(split, number).id}
-        for number in numbers
+        {"prompt": [{"role": "user", "content": content}], "task": task.id}
+        for task in first_tasks(env, count, splits=(split,))
     ]
     env.close()
     return rows

@@ -17,8 +17,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turngym.environments.gym.registration import make
+from turngym.environments.packed import first_tasks
 from turngym.errors import missing_extra
 from turngym.rollouts.gateway.hosted import HostedEnv
+from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split
 
@@ -99,18 +101,20 @@ async def _talk(hosted: HostedEnv, task: Any, player: Any) -> None:
             if hosted.is_over:
                 break
         total += await hosted.end()
+        if answer.stop_reason is not None:
+            stop = answer.stop_reason
+            interaction.trace.stop(STOP_WORDS[stop].verifiers or stop.value)
     trace = interaction.trace
     trace.info["turngym"] = {"task": chosen.id, "score": answer.score}
     trace.record_reward("turngym", total)
 
 
-def _ids(name: str, count: int, split: str, options: Mapping[str, Any]) -> list[str]:
+def _ids(name: str, count: int, split: Any, options: Mapping[str, Any]) -> list[str]:
     env = make(name, **options)
-    inner: Any = env.unwrapped  # an environment of ours
-    known = inner.count(split)
-    found = [inner.task(split, one).id for one in range(min(count, known or count))]
-    env.close()
-    return found
+    try:
+        return [task.id for task in first_tasks(env, count, splits=(split,))]
+    finally:
+        env.close()
 
 
 def _seed(task: str) -> int:

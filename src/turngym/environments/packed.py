@@ -200,14 +200,14 @@ class Packing:
         return PackManifest(env=entry.id, options=dict(self.options), tasks=tasks)
 
 
-def first_tasks(env: AnyEnv, count: int) -> list[Task]:
-    """Return the first tasks of each split, ``count`` at most.
+def first_tasks(env: AnyEnv, count: int, splits: Sequence[Split] = SPLITS) -> list[Task]:
+    """Return the first tasks of each of these splits, ``count`` at most.
 
     Raises:
         ConfigError: It has none that can be named.
     """
     core = _core(env)
-    found = [(split, core.count(split)) for split in SPLITS]
+    found = [(split, core.count(split)) for split in splits]
     numbers = [(split, count if known is None else min(known, count)) for split, known in found]
     return [core.task(split, index) for split, number in numbers for index in range(number)]
 

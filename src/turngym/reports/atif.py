@@ -15,6 +15,7 @@ from typing import Any
 
 from turngym.errors import RecordError
 from turngym.provenance import VERSION
+from turngym.rollouts.stop_words import STOP_WORDS
 from turngym.types import Message, Role, StopReason, TokenSpan, ToolCall, Trajectory, Turn
 
 Json = dict[str, Any]
@@ -46,6 +47,7 @@ def to_atif(one: Trajectory, *, name: str) -> Json:
         "env": one.env_id, "task": one.task_id, "env_seed": one.env_seed,
         "policy_seed": one.policy_seed, "attempt": one.attempt, "score": one.score,
         "stop_reason": one.stop_reason.value, "error": one.error,
+        "stop_reason_elsewhere": STOP_WORDS[one.stop_reason]._asdict(),
         "has_final_observation": bool(one.final_observation),
     }  # fmt: skip
     return {
