@@ -32,14 +32,12 @@ from turngym.trainers.losses.policy_loss import (
     solve_clip_bounds,
 )
 from turngym.trainers.losses.surrogates import level_log_ratios, sequence_ids, unflat
+from turngym.trainers.settings.corrections import CorrectionConfig, Rejection, StepScale
 from turngym.trainers.settings.loss import (
     Balanced,
-    CorrectionConfig,
     LossConfig,
     PpoClip,
-    Rejection,
     SecondMoment,
-    StepScale,
 )
 
 SEQUENCES = torch.from_numpy(

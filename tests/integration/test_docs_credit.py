@@ -41,6 +41,22 @@ def test_every_preset_has_a_row_and_every_row_a_preset() -> None:
     assert sorted(rows()) == PRESETS
 
 
+def test_the_command_lists_them_all_and_the_pages_count_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "presets"]) == 0
+    listed = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[0] for row in listed] == PRESETS
+    assert {row[0]: row[1] for row in listed}["igpo"] == "ground_truth"
+    count = len(PRESETS)
+    for page, text in (
+        ("docs/methods.md", f"lists all {count} with"),
+        ("README.md", f"{count - 2} of {count} presets"),
+        ("CHANGELOG.md", f"{count} presets"),
+    ):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), page
+
+
 def test_no_cell_is_empty() -> None:
     for name, cells in rows().items():
         assert len(cells) == 5, name

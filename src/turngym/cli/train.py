@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _RUNS = Path("runs")
+_WIDEST = 110
 _SHOWN = {"warm_start/action_loss": "loss", "rollout/success": "success"}
 """What stands beside the bar: metric to label."""
 
@@ -174,6 +176,22 @@ def recipes() -> None:
     from turngym.trainers.settings.train import recipes as shipped
 
     print(table(["RECIPE", "WHAT IT TRAINS"], [list(row) for row in shipped().items()]))
+
+
+@app.command()
+def presets() -> None:
+    """List the credit methods that ship: 'turngym train demo algo=NAME' trains with one."""
+    from turngym.config import load_config
+    from turngym.trainers.settings.algo import needs_of
+    from turngym.trainers.settings.train import TrainConfig
+    from turngym.trainers.settings.train import presets as shipped
+
+    rows = []
+    for name, text in shipped().items():
+        algo = load_config(TrainConfig, ["demo", f"algo={name}"]).algo
+        needs = ", ".join(needs_of(algo.rewards, algo.advantage)) or "-"
+        rows.append([name, needs, textwrap.shorten(text, _WIDEST, placeholder=" ...")])
+    print(table(["PRESET", "NEEDS", "WHAT IT IS"], rows))
 
 
 @app.command()

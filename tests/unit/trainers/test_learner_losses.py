@@ -14,6 +14,7 @@ from helpers import models
 from helpers.samples import random_samples
 from turngym.config import load_config
 from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.corrections import CovarianceConfig
 from turngym.trainers.settings.loss import (
     LossConfig,
     OldPolicyName,
@@ -78,7 +79,17 @@ SEQUENCES = [
 ]
 
 
-@pytest.mark.parametrize("loss", SEQUENCES, ids=lambda c: c.ratio_level)
+HOLDING_BACK = [
+    LossConfig(
+        old_policy="behaviour", covariance=CovarianceConfig(rule="clip", share=0.3, low=0, high=99)
+    ),
+    LossConfig(old_policy="behaviour", covariance=CovarianceConfig(rule="kl", share=0.3)),
+]
+
+
+@pytest.mark.parametrize(
+    "loss", [*SEQUENCES, *HOLDING_BACK], ids=lambda c: f"{c.ratio_level}-{c.covariance.rule}"
+)
 @pytest.mark.parametrize("microbatch_tokens", [1, 50, 100])
 def test_segments_and_micro_batches_do_not_change_the_gradient(
     loss: LossConfig, microbatch_tokens: int
@@ -88,6 +99,33 @@ def test_segments_and_micro_batches_do_not_change_the_gradient(
         found, other = outcome(learner(loss, microbatch_tokens=microbatch_tokens), samples)
         assert found == pytest.approx(wanted, rel=1e-6)
         torch.testing.assert_close(other, gradient, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", HOLDING_BACK, ids=lambda c: c.covariance.rule)
+def test_tokens_that_are_held_back_change_the_step(loss: LossConfig) -> None:
+    plain = outcome(learner(loss.model_copy(update={"covariance": CovarianceConfig()})), STALE)
+    found = outcome(learner(loss), STALE)
+    assert not torch.allclose(found[1], plain[1], atol=1e-6)
+    again = outcome(learner(loss), STALE)
+    torch.testing.assert_close(again[1], found[1])
+
+
+def test_a_policy_that_is_its_own_reference_blames_failures_by_the_logarithm_of_two_more() -> None:
+    """c is 0 for every attempt, and softplus(0) is log 2."""
+    loss, plain = LossConfig(confidence_penalty=1.0), LossConfig()
+    settings = LearnerConfig(lr=1e-3, grad_clip=1e9)
+    made = TorchLearner(
+        copy.deepcopy(models.model()), settings, loss, reference=copy.deepcopy(models.model())
+    )
+    blamed = [
+        replace(s, advantages=np.where(s.advantages < 0, 1 + np.log(2), 1) * s.advantages)
+        for s in STALE
+    ]
+    found, wanted = outcome(made, STALE), outcome(learner(plain), blamed)
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    torch.testing.assert_close(found[1], wanted[1], atol=1e-6, rtol=1e-4)
+    with pytest.raises(ValueError, match="confidence_penalty needs a reference policy"):
+        learner(loss)
 
 
 def test_an_episode_that_has_left_the_band_is_clipped_as_one() -> None:

@@ -63,6 +63,8 @@ class TokenTerms:
     sequence_log_ratios: Tensor | None = None
     """Log-ratios of ``sequences``; None when all their tokens are here to compute them from."""
     ref_logprobs: Tensor | None = None
+    held_back: Tensor | None = None
+    """From ``covariant_tokens``; None where no token is."""
     entropies: Tensor | None = None
     """Of the distributions the tokens were sampled from; with gradient when they are rewarded."""
 
@@ -102,6 +104,12 @@ def policy_loss(terms: TokenTerms, config: LossConfig, regularizer: RegularizerC
         advantages=terms.advantages,
     )
     losses_N, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
+    if terms.held_back is not None and config.covariance.rule == "clip":
+        losses_N = losses_N.masked_fill(terms.held_back, 0.0)
+        clipped_N = clipped_N | terms.held_back
+    elif terms.held_back is not None:
+        leash_N = config.covariance.coefficient * inputs.log_ratios.abs()
+        losses_N = losses_N + torch.where(terms.held_back, leash_N, 0.0)
     policy = (weighted_coefficients_N * losses_N).sum()
     total, kl = policy, weights_N.new_zeros(())
     if regularizer.kl_coefficient > 0:
@@ -267,6 +275,31 @@ def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor)
     else:
         return clip
     return clip.model_copy(update={"clip_low": low, "clip_high": high})
+
+
+def covariant_tokens(
+    inputs: SurrogateInputs, config: LossConfig, rng: np.random.Generator
+) -> Tensor:
+    """Return which tokens of one optimizer step are held back, boolean [N].
+
+    Args:
+        inputs: All sampled tokens of the step.
+        config: Its ``covariance``; tokens that the surrogate clips are not counted by ``clip``.
+        rng: Picks among the tokens between the bounds.
+    """
+    covariance = config.covariance
+    gaps_N = inputs.advantages - inputs.advantages.mean()
+    covariances_N = gaps_N * (inputs.policy_logprobs - inputs.policy_logprobs.mean())
+    count = max(1, int(covariance.share * len(covariances_N)))
+    held_N = torch.zeros_like(covariances_N, dtype=torch.bool)
+    if covariance.rule == "kl":
+        held_N[covariances_N.topk(min(count, len(covariances_N))).indices] = True
+        return held_N
+    _, clipped_N = SURROGATES[config.surrogate.type](inputs, config.surrogate)
+    inside_N = (covariances_N > covariance.low) & (covariances_N < covariance.high) & ~clipped_N
+    places = rng.permutation(inside_N.nonzero().flatten().numpy())[:count]
+    held_N[torch.from_numpy(places)] = True
+    return held_N
 
 
 def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: float) -> float:

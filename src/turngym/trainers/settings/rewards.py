@@ -153,6 +153,23 @@ class InvalidPenalty(RewardSettings):
     """In units of reward."""
 
 
+class FlawPenalty(RewardSettings):
+    """Minus ``penalty`` on the last turn of a success in which an action could not be carried out.
+
+    Source:
+        FAPO, arXiv:2510.22543, where a model finds the flaw in a right answer.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.sources.reward_sources:FlawSource"
+    asks_model: ClassVar[bool] = False
+
+    type: Literal["flawed"]
+    penalty: float = Field(default=0.5, ge=0)
+    """In units of reward; half a success puts it half way between success and failure."""
+    above: float = 0.0
+    """An episode whose return is more than this is a success."""
+
+
 class PotentialShaping(RewardSettings):
     """``gamma * potential(next state) - potential(state)``; leaves the best policy as it is.
 
@@ -298,6 +315,7 @@ RewardConfig = Annotated[
     | OutcomeReward
     | RewardParts
     | InvalidPenalty
+    | FlawPenalty
     | PotentialShaping
     | InfoGain
     | FeedbackGain

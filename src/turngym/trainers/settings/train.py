@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -396,9 +397,17 @@ class TrainConfig(StrictModel):
 
 def recipes() -> dict[str, str]:
     """Return the runs that ship, ``turngym train NAME``, each with its first line of comment."""
-    folder = TrainConfig.recipe_folder
-    found = {} if folder is None else toml_files(folder)
-    return {
-        name: file.read_text(encoding="utf-8").partition(".\n")[0].replace("\n#", "").lstrip("# ")
-        for name, file in sorted(found.items())
-    }
+    found = _comments(TrainConfig.recipe_folder)
+    return {name: text.partition(".\n")[0].replace("\n", "") for name, text in found}
+
+
+def presets() -> dict[str, str]:
+    """Return the credit methods that ship, ``algo=NAME``, each with its comment on one line."""
+    return {name: text.replace("\n", "") for name, text in _comments(AlgoConfig.preset_folder)}
+
+
+def _comments(folder: Traversable | None) -> Iterator[tuple[str, str]]:
+    """Yield each TOML file's name and the lines of comment that it begins with."""
+    for name, file in sorted({} if folder is None else toml_files(folder).items()):
+        lines = takewhile(lambda line: line.startswith("#"), file.read_text("utf-8").splitlines())
+        yield name, "\n".join(line.removeprefix("#") for line in lines).strip()

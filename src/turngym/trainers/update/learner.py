@@ -22,15 +22,18 @@ from turngym.trainers.losses.corrections import (
     Scores,
     correction_weights,
     with_balanced_advantages,
+    with_confidence_penalty,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
+    covariant_tokens,
     policy_loss,
     solve_clip_bounds,
 )
 from turngym.trainers.losses.surrogates import (
+    SurrogateInputs,
     episode_log_ratios,
     flat,
     has_split_episodes,
@@ -68,6 +71,8 @@ class MiniBatch:
     sequences: list[NDArray[np.int64]] | None
     """As in ``TokenTerms``."""
     sequence_log_ratios: list[NDArray[np.float64]] | None
+    """As in ``TokenTerms``."""
+    held_back: list[NDArray[np.bool_]] | None
     """As in ``TokenTerms``."""
 
 
@@ -120,7 +125,9 @@ class TorchLearner:
         self.ranks = ranks
         self._regularizer = regularizer or RegularizerConfig()
         if needs_reference(loss, self._regularizer) and reference is None:
-            raise ValueError("kl_coefficient > 0, or a loss with balance, needs a reference policy")
+            raise ValueError(
+                "kl_coefficient > 0, balance or confidence_penalty needs a reference policy"
+            )
         self.model = model.eval()
         self._compute = compute_of(model)
         self.config = config
@@ -163,11 +170,16 @@ class TorchLearner:
             beta = self._loss.surrogate.beta
             current = self.logprobs(counted)
             counted = with_balanced_advantages(counted, current, references, beta=beta)
+        if alpha := self._loss.confidence_penalty:
+            assert references is not None
+            current = self.logprobs(counted)
+            counted = with_confidence_penalty(counted, current, references, alpha=alpha)
         for number, places in enumerate(self._minibatches(counted)):
             batch = self._prepared(
                 [counted[i] for i in places],
                 old.of(places),
                 None if references is None else [references[i] for i in places],
+                number=number,
             )
             self._step(batch, sums, is_first=is_first and number == 0)
 
@@ -243,15 +255,20 @@ class TorchLearner:
                 yield [i for i, sample in enumerate(samples) if sample.trajectory in chosen]
 
     def _prepared(
-        self, samples: Sequence[TrainingSample], old: OldPolicy, references: Scores | None
+        self,
+        samples: Sequence[TrainingSample],
+        old: OldPolicy,
+        references: Scores | None,
+        *,
+        number: int,
     ) -> MiniBatch:
-        """Return a mini-batch with what must be known of all its tokens before any gradient.
+        """Return mini-batch ``number`` with what must be known of its tokens before any gradient.
 
         Micro-batches are backpropagated one by one and must add up to the whole. So whatever looks
         at more than one token (normalised or rejected weights, adaptive bounds, ratios of episodes
         in several segments) is computed here, from a forward pass without gradient.
         """
-        loss, counted, weights, ratios = self._loss, samples, None, None
+        loss, counted, weights, ratios, held_back = self._loss, samples, None, None, None
         splits = loss.ratio_level not in ("token", "turn") and has_split_episodes(samples)
         needs_ratios = splits and isinstance(old, RecordedPolicy)
         if loss.needs_current_scores or needs_ratios:
@@ -263,6 +280,9 @@ class TorchLearner:
                     counted = without_rejected(samples, weights)
             if isinstance(loss.surrogate, PpoClip):
                 loss = _with_solved_bounds(loss, loss.surrogate, samples, current, before)
+            if loss.covariance.rule != "none":
+                rng = generator(self._seed, "covariance", self.updates, number)
+                held_back = _held_back(loss, samples, current, before, rng)
             if needs_ratios:
                 ratios = episode_log_ratios(samples, current, before, loss)
         return MiniBatch(
@@ -276,6 +296,7 @@ class TorchLearner:
             weights=weights,
             sequences=None if loss.ratio_level == "token" else sequence_ids(samples),
             sequence_log_ratios=ratios,
+            held_back=held_back,
         )
 
     def _weights(
@@ -323,7 +344,7 @@ class TorchLearner:
         sums.add_mean("train/effective_share", totals.episodes.effective_share(), 1)
         sums.add_mean("train/loss", totals.loss, 1)
         sums.add_mean("train/policy_loss", totals.policy, 1)
-        if mini.references is not None:
+        if self._regularizer.kl_coefficient > 0:
             sums.add_mean("train/kl_ref", totals.kl, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
@@ -363,6 +384,7 @@ class TorchLearner:
             sequences=batch.gather_if(mini.sequences),
             sequence_log_ratios=batch.gather_if(mini.sequence_log_ratios),
             ref_logprobs=batch.gather_if(mini.references),
+            held_back=batch.gather_if(mini.held_back),
             entropies=entropies_N,
         )
 
@@ -436,6 +458,26 @@ def _with_solved_bounds(
     return loss.model_copy(update={"surrogate": solved})
 
 
+def _held_back(
+    loss: LossConfig,
+    samples: Sequence[TrainingSample],
+    current: Scores,
+    old: Scores,
+    rng: np.random.Generator,
+) -> list[NDArray[np.bool_]]:
+    """Return which tokens of a mini-batch are held back, one array [L] per sample."""
+    current_N, old_N = flat(current, samples), flat(old, samples)
+    inputs = SurrogateInputs(
+        log_ratios=current_N - old_N,
+        policy_logprobs=current_N,
+        old_logprobs=old_N,
+        advantages=flat([s.advantages for s in samples], samples),
+    )
+    held_N = covariant_tokens(inputs, loss, rng)
+    return [found > 0 for found in unflat(held_N, samples)]
+
+
 def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:
     """Say whether a learner reads the policy that reinforcement started from."""
-    return regularizer.kl_coefficient > 0 or loss.surrogate.type == "balance"
+    reads = loss.surrogate.type == "balance" or loss.confidence_penalty > 0
+    return reads or regularizer.kl_coefficient > 0

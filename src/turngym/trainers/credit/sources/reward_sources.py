@@ -21,6 +21,7 @@ from turngym.trainers.credit.base import (
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.rewards import (
     EnvReward,
+    FlawPenalty,
     InvalidPenalty,
     OutcomeGate,
     OutcomeReward,
@@ -165,6 +166,17 @@ class InvalidSource(StatelessSource[InvalidPenalty]):
         """Return the penalties."""
         values_N = -self._config.penalty * turns.invalid_N.astype(np.float64)
         return {"invalid": _on_every_turn(values_N)}
+
+
+class FlawSource(StatelessSource[FlawPenalty]):
+    """The component ``flawed``: a success with an action that could not be carried out is less."""
+
+    def read(self, turns: TurnBatch) -> Components:
+        """Return the penalties."""
+        counts_B = np.bincount(turns.episode_N, turns.invalid_N, minlength=len(turns.episodes))
+        flawed_B = (turns.outcome_B > self._config.above) & (counts_B > 0)
+        penalties_B = -self._config.penalty * flawed_B.astype(np.float64)
+        return {"flawed": _on_last_turn(turns, penalties_B)}
 
 
 class PotentialSource(StatelessSource[PotentialShaping]):
