@@ -113,7 +113,7 @@ async def test_a_server_that_did_not_load_what_it_says_gets_no_requests(
         servers.policy_server(tmp_path, context=CONTEXT) as (good_url, good),
         servers.policy_server(tmp_path, context=CONTEXT) as (bad_url, spoilt),
     ):
-        engine = await open_engine([good_url, bad_url], patience_s=1.0)
+        engine = await open_engine([good_url, bad_url], patience_s=5.0)
         while engine.metrics()["engine/serving"] < 2:
             await asyncio.sleep(0.01)
         bad.append(made[1])

@@ -178,7 +178,8 @@ async def test_a_guest_that_dies_before_its_greeting_is_noticed_at_once(
     monkeypatch.setattr(Channel, "open", open_to_the_dead)
     monkeypatch.setattr(channel, "HELLO_TIMEOUT_S", 1e6)
     with pytest.raises(GONE):
-        await asyncio.wait_for(backend.start(SPEC), 60)
+        async with await asyncio.wait_for(backend.start(SPEC), 60) as quick:  # it had greeted
+            await quick.exec("true", timeout_s=1e6)
     await backend.close()
     await nothing_is_left()
 

@@ -31,6 +31,7 @@ OWN_GROUP = {
     for name, method in ALL.items()
     if isinstance(config := method.advantage, GroupRelative)
     and config.batch is None
+    and all(term.scale != "batch_std" for term in config.terms)
     and not isinstance(config.combine, GatedSum)
 }
 LEVEL = sorted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import os
@@ -10,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -92,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is None:  # this process is ours: being ended is Ctrl-C, so that all is closed
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+        code = main(sys.argv[1:])
+        if "WORLD_SIZE" in os.environ:
+            _end(code)
+        return code
     debug = "--debug" in arguments  # wherever it stands
     arguments = [argument for argument in arguments if argument != "--debug"]
     if debug:
@@ -112,6 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         return known
+
+
+def _end(code: int) -> NoReturn:
+    """End a rank of a learner without taking the interpreter apart.
+
+    A thread of torch that comes back to Python while it is taken apart aborts the process.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(arguments: list[str]) -> int:

@@ -191,6 +191,8 @@ class WebSession:
         self.tabs: list[Tab] = []
         self.active = 0
         self._arriving: set[asyncio.Task[None]] = set()
+        self._opening = 0
+        """Pop-ups that are on their way to become tabs."""
         self.notes: list[str] = []
         self._dialogs = 0
         self._expects_page = False
@@ -353,17 +355,23 @@ class WebSession:
 
     def _page_opened(self, page: Page) -> None:
         """A page opened a window of its own."""
-        if not self._expects_page:
-            self._later(self._take_popup(page))
+        if self._expects_page:
+            return
+        has_room = len(self.tabs) + self._opening < MAX_TABS
+        self._opening += has_room
+        self._later(self._take_popup(page) if has_room else self._refuse_popup(page))
 
     async def _take_popup(self, page: Page) -> None:
-        if len(self.tabs) + len(self._arriving) > MAX_TABS:
-            self.notes.append("A pop-up was closed; too many tabs are open.")
-            await page.close()
-            return
-        with suppress(TabLost):
-            await self._adopt(page)
-            self.notes.append("A new tab was opened.")
+        try:
+            with suppress(TabLost):
+                await self._adopt(page)
+                self.notes.append("A new tab was opened.")
+        finally:
+            self._opening -= 1
+
+    async def _refuse_popup(self, page: Page) -> None:
+        self.notes.append("A pop-up was closed; too many tabs are open.")
+        await page.close()
 
     async def _settle_arrivals(self) -> None:
         if self._arriving:

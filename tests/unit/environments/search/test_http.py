@@ -211,7 +211,7 @@ BUSY = (429, "text/plain", b"slow down", {"Retry_After": "7"})
 def test_a_busy_engine_is_asked_again(engine, make, plan, waits):
     waited = []
     engine.plan.extend(plan)
-    backend = make(pause=waited.append, timeout_s=0.3)
+    backend = make(pause=waited.append, timeout_s=3.0 if plan == ["hang"] else 60.0)
     assert len(backend.search("x", 5)) == 2
     assert waited == waits
 
@@ -298,7 +298,7 @@ def test_an_episode_on_a_live_engine(engine, tmp_path):
     questions = tmp_path / "q.jsonl"
     question = {"text": "Where was Ada born?", "answers": ["Ormouth"], "split": "test"}
     questions.write_text(json.dumps(question))
-    settings = {"url": engine.base, "retries": 0, "timeout_s": 2.0}
+    settings = {"url": engine.base, "retries": 0, "timeout_s": 60.0}
     env = CorpusEnv(engine=settings, questions=str(questions))
     env.reset(options={"split": "test"})
     found = env.step("search ada")[0]["text"]
