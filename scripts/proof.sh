@@ -21,6 +21,7 @@ llm          SmolLM2 through the local engine and through a server: equal turns;
 vllm         engines: 20 servers killed in the middle of steps; every law on real vLLM in its own environment
 drill        kill a trainer 50 times, 400 runs of random settings, every fault everywhere
 ranks        two and three ranks of a learner equal one: every loss, whole runs, kills, resumes
+nodes        Ray: nodes with environments and engines taken away under load, the coordinator killed
 damage       damage every file of a run in every way: named or harmless, never a traceback
 wheel        build sdist and wheel into dist/, install the wheel where nothing else is, and use it
 '
@@ -107,6 +108,14 @@ drill)
   TURNGYM_DRILL=full tests -s tests/integration/test_scheduler_drill.py \
     tests/property/test_staleness_bound.py tests/integration/test_chaos_environment.py ;;
 ranks) need train lora; TURNGYM_RANKS=full tests tests/integration/test_ranks.py ;;
+nodes)
+  need train vllm serve
+  nodes=$PWD/.venv-nodes
+  test -x "$nodes/bin/ray" || { # everything else is that of this environment
+    $bin/python -m venv "$nodes" && $bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      > "$(echo "$nodes"/lib/python*/site-packages)/parent.pth" && "$nodes/bin/pip" install -qq ray==2.60.0
+  } || { echo "NOT RUN: nodes: ray==2.60.0 cannot be installed here"; exit 1; }
+  bin=$nodes/bin PYTHONPATH=$PWD/src:$PWD/tests tests -s tests/integration/test_ray_nodes.py ;;
 damage) need train; TURNGYM_DAMAGE=full tests -s tests/integration/test_damage.py ;;
 wheel)
   need train

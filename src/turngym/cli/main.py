@@ -22,7 +22,7 @@ from turngym.cli.corpus import app as corpus_app
 from turngym.cli.doctor import doctor
 from turngym.cli.eval import evaluate
 from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
-from turngym.cli.plan import plan
+from turngym.cli.plan import launch, plan
 from turngym.cli.play import play
 from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app
@@ -39,6 +39,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
     "Train a model": {
         "train": train,
         "plan": plan,
+        "launch": launch,
         "compare": compare,
         "config": config_app,
         "export": export,

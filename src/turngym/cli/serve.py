@@ -74,8 +74,8 @@ def policy(
         raise ConfigError(f"--key-env {key_env}: the variable is not set")
     if weights is not None and not weights.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
-    if weights is not None and host in ("0.0.0.0", "::"):
-        raise ConfigError(f"--weights with --host {host}: would let anybody change the weights")
+    if weights is not None:
+        _refuse_anybody(host)
     sock = bind(host, port)
     need_train_extra(f"model {model!r}")
     served = _engine_model(model, context)
@@ -98,6 +98,7 @@ def engine(
     model: Annotated[Path, typer.Argument(metavar="FOLDER", help="Model, as transformers saves.")],
     weights: Annotated[Path, typer.Option(help="engine.folder of the run that trains with it.")],
     python: Annotated[str, typer.Option(help="Interpreter of vLLM's environment.")] = "python3",
+    host: _Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")] = 8000,
     context: Annotated[int, typer.Option(min=16, help="Longest conversation in tokens.")] = 4096,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs; 0 for a CPU build.")] = 0,
@@ -107,9 +108,9 @@ def engine(
         bool, typer.Option("--print", help="Print the line, run nothing.")
     ] = False,
 ) -> None:
-    """Run vLLM as a run of engine.type=vllm wants it, at 127.0.0.1.
+    """Run vLLM as a run of engine.type=vllm wants it.
 
-    Its routes that change weights ask for no key.
+    Its routes that change weights ask for no key: keep to 127.0.0.1 or a network of your own.
     """
     from turngym.agents.engine.config import VllmEngineConfig
     from turngym.agents.engine.vllm.children import command
@@ -121,7 +122,10 @@ def engine(
     folder = weights.resolve()
     if not folder.is_dir():
         raise ConfigError(f"--weights {weights}: there is no such folder")
-    line, more = command(config, model.resolve(), context=context, port=port, folder=folder)
+    _refuse_anybody(host)
+    line, more = command(
+        config, model.resolve(), context=context, port=port, folder=folder, host=host
+    )
     if only_print:
         print(shlex.join(["env", *(f"{name}={value}" for name, value in more.items()), *line]))
         return
@@ -207,6 +211,11 @@ def openenv(
     application = served.app()
     _announce({"url": url_of(sock), "env": env})
     asyncio.run(serve_until_signal(application, sock))
+
+
+def _refuse_anybody(host: str) -> None:
+    if host in ("0.0.0.0", "::"):
+        raise ConfigError(f"--weights with --host {host}: would let anybody change the weights")
 
 
 def _access(allow_host: list[str] | None, max_body_mib: int) -> Access:

@@ -16,7 +16,8 @@ from turngym.agents.engine.models import add_lora, build_tiny_model, empty_model
 from turngym.agents.engine.vllm.children import command
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.runs.placement import GIB, MAIN, Plan, Shape, plan_run
+from turngym.nodes import Node
+from turngym.trainers.runs.placement import GIB, MAIN, Plan, Shape, plan_nodes, plan_run
 from turngym.trainers.settings.optimizer import ComputeConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import computing, place
@@ -179,3 +180,53 @@ def test_only_limits_of_a_known_gpu_are_named() -> None:
     assert "nothing is measured yet" in speed
     [_, unknown] = planned(*settings, gpus=1, names=["Another"]).notes
     assert "not known" in unknown
+
+
+NODES = [
+    Node(name="a", resources={"GPU": 2}),
+    Node(name="b", resources={"GPU": 4, "engine": 4}),
+    Node(name="c", resources={"environments": 2}),
+]
+FAR = {
+    "engine": {"type": "vllm", "gpus": 2, "replicas": 2, "resource": "engine", "folder": "/shared"},
+    "rollout": {"isolation": "ray"},
+}
+
+
+def on_nodes(*sources: Any, nodes: Sequence[Node] = NODES) -> dict[str, list[tuple[str, str]]]:
+    config = load_config(TrainConfig, ["demo", FAR, *sources])
+    plans = plan_nodes(config, nodes, gpu=80 * GIB)
+    return {node.name: [(p.name, p.device) for p in plan.parts] for node, plan in plans}
+
+
+def test_each_part_goes_to_a_node_with_its_label() -> None:
+    found = on_nodes("learner.ranks=2", "learner.device=cuda")
+    assert found["a"][:2] == [("learner, rank 0", "cuda:0"), ("learner, rank 1", "cuda:1")]
+    assert found["b"] == [(f"server {n // 2}", f"cuda:{n}") for n in range(4)]
+    assert found["c"] == [("environments 0", MAIN), ("environments 1", MAIN)]
+
+
+def test_parts_are_spread_over_nodes() -> None:
+    twins = [NODES[0], *(replace(NODES[1], name=name) for name in "bd"), NODES[2]]
+    found = on_nodes(nodes=twins)
+    assert [len(found[name]) for name in "bd"] == [2, 2]
+    assert {name for name, _ in found["b"]} != {name for name, _ in found["d"]}
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["engine.replicas=3"], r"engine.resource: wants 3 with 1 'engine' and 2 'GPU' each, .*2:"),
+        (
+            ["rollout.workers.number=3"],
+            r"rollout.workers: wants 3 .* have room for 2: .*resources=",
+        ),
+        (["rollout.workers.resource=none"], r"wants at least 1 with 1 'none' each"),
+        (["learner.ranks=3", "learner.device=cuda"], r"learner.ranks: wants GPU 2, there are 2"),
+        (["engine.gpu_memory=1e-5"], r"engine.gpu_memory=1e-05: .* leaves no room"),
+    ],
+)
+def test_what_has_no_room_on_nodes_is_one_line(sources: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        on_nodes(*sources)
+    assert "\n" not in str(caught.value)

@@ -75,6 +75,9 @@ class VllmEngineConfig(StrictModel):
     """Interpreter of vLLM's own environment; empty for the one that runs this program."""
     args: tuple[str, ...] = ()
     """More arguments of the servers that are started."""
+    resource: str = ""
+    """Label of the Ray nodes on which servers are started, with 1 of it for each; empty for this
+    machine."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port of the first server that is started, the next ones follow; 0 for any free ones."""
     gpus: int = Field(default=0, ge=0)
@@ -113,8 +116,11 @@ class VllmEngineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _has_a_folder(self) -> Self:
-        if self.urls and not self.folder:
-            raise ValueError("urls need a folder that the servers see, for weights: set folder")
+        if (self.urls or self.resource) and not self.folder:
+            what = "urls need" if self.urls else "resource needs"
+            raise ValueError(f"{what} a folder that the servers see, for weights: set folder")
+        if self.resource and (self.urls or self.port):
+            raise ValueError("resource has servers started at ports of their own: no urls, no port")
         if self.adapter_rank and self.server != "vllm":
             raise ValueError("server='turngym' takes merged weights: wanted adapter_rank=0")
         if len(set(self.urls)) != len(self.urls):

@@ -132,7 +132,7 @@ class _First:
         return self._env
 
 
-class _Hosted(ABC):
+class Hosted(ABC):
     """A ``gymnasium.Env`` with the coroutines of ``AsyncTurnEnv``, used by one task at a time.
 
     Its other attributes (``score``, ``expert_action``, ``episode_limits`` ...) are those of the
@@ -146,6 +146,10 @@ class _Hosted(ABC):
     @abstractmethod
     def _again(self) -> Self:
         """Return another host, of an equal environment."""
+
+    @abstractmethod
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment or its wrappers."""
 
     async def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -186,7 +190,7 @@ class _Hosted(ABC):
         await self.close()
 
 
-class InlineEnv(_Hosted):
+class InlineEnv(Hosted):
     """An environment that computes: its coroutines run in the event loop and never wait."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -215,7 +219,7 @@ class InlineEnv(_Hosted):
         return self.env.get_wrapper_attr(name)
 
 
-class EnvHost(_Hosted):
+class EnvHost(Hosted):
     """An environment in a thread of its own, or in a child process that this thread waits for.
 
     While a call runs, attributes raise ``EnvironmentFault``. When a call is cancelled in a thread,
@@ -312,7 +316,7 @@ class EnvHost(_Hosted):
             raise EnvironmentFault(f"{name}: the environment is closed")
 
 
-AsyncEnv = AsyncTurnEnv | InlineEnv | EnvHost
+AsyncEnv = AsyncTurnEnv | Hosted
 """What rollouts play: coroutines, used by one task at a time."""
 
 

@@ -33,7 +33,7 @@ CALL = "call attribute"
 _CLOSE_TIMEOUT_S = 10.0
 _LAST_S = 2.0
 """How long a child may take to close once its parent is dead."""
-_STARTS_EPISODE = frozenset({"reset", "restore"})
+STARTS_EPISODE = frozenset({"reset", "restore"})
 
 
 def dispatch(
@@ -159,7 +159,7 @@ class ChildEnv:
         if self._process is not None and (self._interrupted or not self._process.is_alive()):
             self._kill()
             self._lost = True
-        if self._lost and name not in _STARTS_EPISODE:
+        if self._lost and name not in STARTS_EPISODE:
             raise EnvironmentFault(f"{name}: the environment's process died before; call reset")
         if self._pipe is None:
             self._interrupted = self._lost = False
@@ -216,7 +216,7 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
     """Carry out calls until the other side is gone; the main function of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, name="turngym-parent", daemon=True).start()
-    env = LocalEnv(partial(_make_here, sources, make))  # what it raises answers the first call
+    env = LocalEnv(partial(make_here, sources, make))  # what it raises answers the first call
     name = ""
     try:
         while name != "close":
@@ -229,7 +229,13 @@ def _serve(pipe: Connection, sources: list[str], make: bytes) -> None:
         env.close()
 
 
-def _make_here(sources: list[str], make: bytes) -> Any:
+def make_here(sources: list[str], make: bytes) -> Any:
+    """Return what another process's ``make`` makes, with what that one had loaded.
+
+    Args:
+        sources: Of ``registry.sources`` there.
+        make: The pickled function.
+    """
     with registry.loaded(sources):
         return pickle.loads(make)()
 
@@ -248,6 +254,11 @@ def _answer(env: LocalEnv, name: str, args: Any, kwargs: Any) -> bytes:
         value = env.close() if name == "close" else env.call(name, *args, **kwargs)  # type: ignore[func-returns-value]
     except BaseException as error:  # noqa: BLE001 - all of them belong to the other side
         return pack_error(name, error)
+    return pack(name, value)
+
+
+def pack(name: str, value: Any) -> bytes:
+    """Return the answer ``value`` to the call ``name``, or a fault where it cannot be pickled."""
     try:
         return pickle.dumps((True, value))
     except BaseException as error:  # noqa: BLE001 - pickling raises many types

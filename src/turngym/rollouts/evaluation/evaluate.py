@@ -8,6 +8,7 @@ from typing import Any
 
 from turngym.agents.policy import Policy
 from turngym.environments.gym.hosts import Isolation
+from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import ConfigError
 from turngym.rollouts.episode import AnyEnv, EpisodeSpec, KeepPicture, group_specs
 from turngym.rollouts.evaluation.folder import EvalFolder
@@ -143,7 +144,7 @@ async def collect(
     timeout_s: float | None = None,
     failures: FailureConfig | None = None,
     deadlines: DeadlineConfig | None = None,
-    isolation: Isolation = "inline",
+    isolation: Isolation | RayWorkers = "inline",
     calls: int | None = None,
     on_episode: OnEpisode | None = None,
     keep_picture: KeepPicture | None = None,

@@ -125,6 +125,23 @@ class DeadlineConfig(StrictModel):
     """Closing an environment; past it, it is abandoned."""
 
 
+class WorkersConfig(StrictModel):
+    """Workers on Ray's nodes that hold the environments of ``rollout.isolation="ray"``."""
+
+    resource: str = "environments"
+    """Label of the nodes: ``ray start --resources='{"environments": 8}'``."""
+    amount: float = Field(default=1.0, gt=0)
+    """How much of it a worker takes. It has one event loop, and so at most one core."""
+    number: int | None = Field(default=None, ge=1)
+    """How many workers; None for as many as nodes have room for."""
+    isolation: Literal["inline", "thread", "process"] = "inline"
+    """Where environments that compute run in a worker; those that block get threads of their
+    own."""
+    patience_s: float = Field(default=120.0, gt=0)
+    """For a worker to come up. While none answers, an episode waits so long before it is a
+    fault."""
+
+
 class PlayConfig(StrictModel):
     """How episodes are played, for training, evaluation and simulation alike."""
 

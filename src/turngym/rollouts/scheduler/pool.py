@@ -29,6 +29,7 @@ from turngym.environments.gym.hosts import (
     Isolation,
     as_async,
 )
+from turngym.environments.gym.ray_workers import RayHost, RayWorkers
 from turngym.errors import ConfigError, EnvironmentFault, unknown_name
 from turngym.faults import Boundary, ExitBoundary, Tolerated
 from turngym.rollouts.scheduler.config import DeadlineConfig
@@ -85,7 +86,7 @@ class EnvPool:
         isolation: Where calls run, as for ``as_async``. ``"inline"``: in the event loop; an
             environment that says that it blocks gets a thread all the same. ``"thread"``: calls
             that block do not hold up others. ``"process"``: nor do calls that crash, leak or never
-            return.
+            return. ``RayWorkers``: calls run on other nodes.
         deadlines: Seconds that calls may take.
         spares: Environments kept ready besides those that are lent, so that replacing a broken one
             takes no time.
@@ -101,18 +102,18 @@ class EnvPool:
         make_env: MakeAnyEnv,
         *,
         size: int,
-        isolation: Isolation = "inline",
+        isolation: Isolation | RayWorkers = "inline",
         deadlines: DeadlineConfig | None = None,
         spares: int = 0,
         calls: asyncio.Semaphore | None = None,
     ) -> None:
         if size < 1:
             raise ConfigError(f"environment pool: size must be at least 1, got {size}")
-        if isolation not in ISOLATIONS:
+        if not isinstance(isolation, RayWorkers) and isolation not in ISOLATIONS:
             raise unknown_name("isolation", isolation, ISOLATIONS)
         self.size = size
         self.isolation = isolation
-        self._place: Isolation = isolation
+        self._place: Isolation | RayWorkers = isolation
         self.deadlines = deadlines or DeadlineConfig()
         self.stats = PoolStats()
         self.calls = calls
@@ -212,8 +213,12 @@ class EnvPool:
 
     async def _make(self) -> AsyncEnv:
         with Boundary("make", EnvironmentFault, ConfigError, EnvironmentFault):
-            env = as_async(self._make_env, isolation=self._place)
-            if isinstance(env, EnvHost):
+            env: AsyncEnv = (
+                RayHost(self._place, self._make_env)
+                if isinstance(self._place, RayWorkers)
+                else as_async(self._make_env, isolation=self._place)
+            )
+            if isinstance(env, EnvHost | RayHost):
                 if self._place == "inline":
                     self._place = "thread"  # the next ones are made where they will be called
                 await env.start()
@@ -349,7 +354,7 @@ class Lease:
         self._released = False
         limits = pool.deadlines
         self._reset_s, self._step_s = limits.reset_s, limits.step_s
-        is_held_back = pool.calls is not None and not isinstance(env, InlineEnv)
+        is_held_back = pool.calls is not None and not isinstance(env, InlineEnv | RayHost)
         self._turn: AbstractAsyncContextManager[None] = (
             pool.calls if pool.calls is not None and is_held_back else nullcontext()
         )

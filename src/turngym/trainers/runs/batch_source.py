@@ -199,7 +199,7 @@ async def open_batches(run: Run) -> AsyncIterator[BatchSource]:
                 env_id: EnvPool(
                     make_env,
                     size=schedule.concurrency,
-                    isolation=config.rollout.isolation,
+                    isolation=runner.place,
                     deadlines=schedule.deadlines,
                     calls=calls,
                 )

@@ -19,6 +19,7 @@ from turngym.agents.rendering import EngineModel, Renderer
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config
 from turngym.errors import CheckpointError, ConfigError, RecordError
+from turngym.nodes import alive, check_room, connect
 from turngym.records import read_trajectories, write_trajectories
 from turngym.seeding import derive_seed
 from turngym.trainers.runs.checkpoints import (
@@ -50,9 +51,10 @@ _TOKENIZER_EPISODES = 64
 
 
 def check_devices(config: TrainConfig) -> None:
-    """Make sure that the devices are there which the settings name.
+    """Make sure that the devices are there which the settings name, and nodes for environments.
 
     Raises:
+        MissingExtraError: Ray is wanted, and not installed.
         ConfigError: One is not.
     """
     is_rank = "WORLD_SIZE" in os.environ
@@ -60,6 +62,11 @@ def check_devices(config: TrainConfig) -> None:
     device_of(config.learner.device, setting="learner.device", number=last)
     if isinstance(config.engine, LocalEngineConfig):
         device_of(config.engine.device, setting="engine.device")
+    if config.rollout.isolation == "ray":
+        workers = config.rollout.workers
+        found = alive(connect("rollout.isolation='ray'"))
+        needed = {workers.resource: workers.amount}
+        check_room(found, needed, workers.number, setting="rollout.workers")
 
 
 async def build_run(config: TrainConfig, folder: RunFolder, group: Group | None = None) -> Run:

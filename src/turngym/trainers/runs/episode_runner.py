@@ -20,6 +20,8 @@ from typing import Any
 import gymnasium
 
 from turngym.agents.policy import Policy
+from turngym.environments.gym.hosts import Isolation
+from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.environments.gym.registration import make
 from turngym.environments.gym.wrappers import ExpertMatch
 from turngym.errors import ConfigError
@@ -38,7 +40,8 @@ class Playground:
 
     def __init__(self, part: EnvPart, *, reserved: int, held_out: int) -> None:
         self.env_id = find(part.id).id
-        self._part = part
+        self.make_env = partial(_make_env, self.env_id, part)
+        """Returns a new environment; can be sent to another process."""
         self._reserved = reserved
         self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
@@ -59,11 +62,6 @@ class Playground:
         """Release the environment that names the tasks. Safe to call twice."""
         self._catalogue.close()
 
-    def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return a new environment."""
-        env = make(self.env_id, **self._part.options)
-        return ExpertMatch(env) if self._part.expert_match else env
-
     def task(self, split: Split, index: int) -> Task:
         """Return a task of ``split``; a finite train set repeats, without the reserved ones."""
         size, reserved = self._size, self._reserved
@@ -76,6 +74,11 @@ class Playground:
         """Return what the environment says of itself."""
         _, info = self._catalogue.reset(seed=0, options={"task": self._task("train", 0)})
         return str(info.get("instructions", ""))
+
+
+def _make_env(env_id: str, part: EnvPart) -> gymnasium.Env[Any, Any]:
+    env = make(env_id, **part.options)
+    return ExpertMatch(env) if part.expert_match else env
 
 
 class Mix:
@@ -118,17 +121,22 @@ class EpisodeRunner:
     Raises:
         UnknownNameError: There is no such environment.
         MissingExtraError: It needs something that is not installed.
+        ConfigError: There are too few tasks, or no nodes for the environments.
     """
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
         self._grounds: list[Playground] = []
+        self.place: Isolation | RayWorkers = "inline"
+        """Where environments run."""
         held_out = -(-config.evaluation.held_out_tasks // len(config.env.parts))
         try:
             for part in config.env.parts:
                 self._grounds.append(
                     Playground(part, reserved=config.reserved_tasks, held_out=held_out)
                 )
+            kind, workers = config.rollout.isolation, config.rollout.workers.model_dump()
+            self.place = RayWorkers(**workers) if kind == "ray" else kind
         except BaseException:
             self.close()
             raise
@@ -147,6 +155,8 @@ class EpisodeRunner:
         """Release the environments that name the tasks. Safe to call twice."""
         for ground in self._grounds:
             ground.close()
+        if isinstance(self.place, RayWorkers):
+            self.place.close()
 
     @property
     def pool(self) -> TaskPool:
@@ -199,7 +209,7 @@ class EpisodeRunner:
             timeout_s=rollout.timeout_s,
             failures=failures,
             deadlines=rollout.deadlines,
-            isolation=rollout.isolation,
+            isolation=self.place,
             calls=rollout.calls_at_once,
         )
 

@@ -114,6 +114,7 @@ _KEPT_FREE = frozenset(
     {
         "learner.offload",
         "learner.ranks",
+        "rollout.isolation",
         "run.checkpoint_every",
         "run.keep_checkpoints",
         "run.tensorboard",
@@ -175,6 +176,8 @@ def _may_change(key: str, old: Any, new: Any) -> bool:
         return bool(new > old)
     if key == "rollout.timeout_s":
         return old is not None and (new is None or new > old)
+    if key.startswith("rollout.workers."):
+        return True
     if key.startswith("engine."):  # which servers sample decides nothing, but what they are does
         return key not in ("engine.type", "engine.dtype")
     return key in _KEPT_FREE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,9 @@ from turngym.agents.engine.config import (
 )
 from turngym.agents.engine.models import empty_model
 from turngym.agents.engine.vllm.children import CPU_CACHE, CPU_CACHE_GIB
+from turngym.agents.engine.vllm.ray_child import SETTING, needed
 from turngym.errors import ConfigError
+from turngym.nodes import GPU, Node, check_room
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.forward import CHUNK_LOGITS
 from turngym.trainers.update.learner import needs_reference
@@ -138,12 +140,71 @@ def plan_run(config: TrainConfig, *, gpus: Sequence[int], names: Sequence[str] =
     """
     shape = Shape.of(config.model)
     devices = {f"cuda:{number}": size for number, size in enumerate(gpus)}
-    devices[MAIN] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    devices[MAIN] = _main_memory()
     parts = [*_learner(config, shape, len(gpus)), *_engine(config, shape, devices)]
     _check(parts, devices)
     notes = ["activations are an estimate; models of a credit method's own are not counted"]
     notes.append(_speed(config, shape, names))
     return Plan(parts=tuple(parts), devices=devices, notes=tuple(notes))
+
+
+def plan_nodes(
+    config: TrainConfig, found: Sequence[Node], *, gpu: int, here: int = 0
+) -> list[tuple[Node, Plan]]:
+    """Return what goes where on several nodes: the learner to the first, the rest by labels.
+
+    Args:
+        config: The settings.
+        found: The nodes.
+        gpu: Bytes of each of their GPUs.
+        here: GPUs of the first node, where Ray may know of fewer.
+
+    Raises:
+        ConfigError: A node is too small, or there is no room for something; one line.
+    """
+    engine, rollout, nodes = config.engine, config.rollout, list(found)
+    gpus = [int(node.resources.get(GPU, 0)) for node in nodes]
+    gpus[0] = max(gpus[0], here)
+    parts: list[list[Part]] = [
+        [*plan_run(config, gpus=[gpu] * gpus[0]).parts],
+        *([] for _ in gpus[1:]),
+    ]
+    if isinstance(engine, VllmEngineConfig) and engine.resource:
+        wanted = needed(engine)
+        check_room(nodes, wanted, engine.replicas, setting=SETTING)
+        shape = Shape.of(config.model)
+        for number in range(engine.replicas):
+            # Ray spreads: the node with the most room is next.
+            at = max(range(len(nodes)), key=lambda i: nodes[i].room(wanted))
+            first = int(found[at].resources.get(GPU, 0) - nodes[at].resources.get(GPU, 0))
+            nodes[at] = nodes[at].without(wanted)
+            own = engine.model_copy(update={"resource": "", "replicas": 1, "first_gpu": first})
+            alone = config.model_copy(update={"engine": own})
+            devices = _devices(found[at], gpus[at], gpu)
+            parts[at] += [
+                replace(part, name=f"server {number}") for part in _engine(alone, shape, devices)
+            ]
+    if rollout.isolation == "ray":
+        setting, label = "rollout.workers", {rollout.workers.resource: rollout.workers.amount}
+        for number in range(check_room(nodes, label, rollout.workers.number, setting=setting)):
+            at = max(range(len(nodes)), key=lambda i: nodes[i].room(label))
+            nodes[at] = nodes[at].without(label)
+            parts[at].append(Part(name=f"environments {number}", device=MAIN))
+    plans = []
+    for node, mine, count in zip(found, parts, gpus, strict=True):
+        devices = _devices(node, count, gpu)
+        _check(mine, devices)
+        plans.append((node, Plan(parts=tuple(mine), devices=devices, notes=())))
+    return plans
+
+
+def _devices(node: Node, gpus: int, gpu: int) -> dict[str, int]:
+    devices = {f"cuda:{number}": gpu for number in range(gpus)}
+    return devices | {MAIN: int(node.resources.get("memory", 0)) or _main_memory()}
+
+
+def _main_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _device(wanted: str, gpus: int, number: int, setting: str) -> str:
@@ -189,7 +250,7 @@ def _engine(config: TrainConfig, shape: Shape, devices: Mapping[str, int]) -> li
     if isinstance(engine, LocalEngineConfig):
         where = _device(engine.device, gpus, 0, "engine.device")
         return [Part(name="local engine", device=where, weights=weights, cache=cache)]
-    if engine.urls:
+    if engine.urls or engine.resource:
         return []  # others see to them
     if not engine.gpus:
         if engine.server == "vllm":

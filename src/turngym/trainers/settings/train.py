@@ -26,6 +26,7 @@ from turngym.rollouts.scheduler.config import (
     PlayConfig,
     SchedulerConfig,
     StaleAction,
+    WorkersConfig,
     check_schedule,
 )
 from turngym.trainers.settings.algo import AlgoConfig
@@ -138,8 +139,11 @@ class RolloutConfig(PlayConfig):
     """``overlap``: what becomes of tokens that are too old: they are context only; their episode is
     dropped; finished turns of an episode that still runs are trained just before they get too old,
     which takes a critic; or all are trained on, which lifts the bound."""
-    isolation: Literal["inline", "thread", "process"] = "inline"
-    """Where environments that compute run; those that block get threads of their own."""
+    isolation: Literal["inline", "thread", "process", "ray"] = "inline"
+    """Where environments that compute run; those that block get threads of their own. ``ray``: all
+    of them on other nodes, see ``workers``."""
+    workers: WorkersConfig = WorkersConfig()
+    """``ray``: which nodes, and how many workers."""
     calls_at_once: int | None = Field(default=None, ge=1)
     """Calls that run at a time, to environments that wait for something outside; None for eight on
     each core, as is right for browsers, sandboxes and programs of this machine."""
@@ -286,6 +290,11 @@ class TrainConfig(StrictModel):
             return engine
         first = 0 if self.learner.device == "cpu" else self.learner.ranks
         return engine.model_copy(update={"first_gpu": first})
+
+    @property
+    def engine_resource(self) -> str:
+        """Label of the Ray nodes that servers are started on; empty where none are."""
+        return self.engine.resource if isinstance(self.engine, VllmEngineConfig) else ""
 
     @property
     def open_sessions(self) -> int:

@@ -37,6 +37,7 @@ def command(
     port: int,
     folder: Path,
     number: int = 0,
+    host: str = HOST,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line of a server and what it adds to the environment.
 
@@ -47,11 +48,12 @@ def command(
         port: Where it listens.
         folder: Where it finds new weights.
         number: Of the server, among those that are started: says which GPUs it has.
+        host: Address that it listens at.
 
     Raises:
         ConfigError: There are fewer GPUs.
     """
-    where = ["--host", HOST, "--port", str(port)]
+    where = ["--host", host, "--port", str(port)]
     if config.server == "turngym":
         line = [sys.executable, "-m", "turngym", "serve", "policy", f"hf:{model}", "--name"]
         line += ["policy", "--context", str(context), "--weights", str(folder)]
@@ -165,15 +167,15 @@ class Child:
         return lines[-1].strip() if lines else "it said nothing"
 
 
-def free_port(wanted: int) -> int:
-    """Return ``wanted``, or any port that is free when it is 0.
+def free_port(wanted: int, host: str = HOST) -> int:
+    """Return ``wanted``, or any port of ``host`` that is free when it is 0.
 
     Raises:
         OSError: It is taken.
     """
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((HOST, wanted))
+        sock.bind((host, wanted))
         return int(sock.getsockname()[1])
 
 

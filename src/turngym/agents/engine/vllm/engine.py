@@ -29,6 +29,7 @@ from turngym.agents.engine.protocol import (
 )
 from turngym.agents.engine.vllm.children import HOST, Child, command, free_port
 from turngym.agents.engine.vllm.fleet import Fleet, Member
+from turngym.agents.engine.vllm.ray_child import RayChild
 from turngym.agents.engine.vllm.replica import ConnectionLost, Replica, ReplicaError, Sampled
 from turngym.agents.engine.vllm.weights import Handover, zero_adapters
 from turngym.agents.policy import ContextOverflow
@@ -343,6 +344,8 @@ async def _score(member: Member, ids: Sequence[int]) -> NDArray[np.float32]:
 def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list[Member]:
     if config.urls:
         return [Member(replica=Replica(url, config)) for url in config.urls]
+    if config.resource:
+        return [_far_member(config, handover, context, n) for n in range(config.replicas)]
     members: list[Member] = []
     for number in range(config.replicas):
         port = free_port(config.port and config.port + number)
@@ -358,3 +361,10 @@ def _members(config: VllmEngineConfig, handover: Handover, context: int) -> list
         child = Child(line, more, folder / f"engine-{number}.log")
         members.append(Member(replica=Replica(f"http://{HOST}:{port}", config), child=child))
     return members
+
+
+def _far_member(config: VllmEngineConfig, handover: Handover, context: int, number: int) -> Member:
+    name = f"engine-{number}"
+    replica = Replica(f"http://{name}", config)  # until it has an address
+    model, log = handover.model_folder.resolve(), f"{name}.log"
+    return Member(replica=replica, child=RayChild(replica, config, model, context, log))

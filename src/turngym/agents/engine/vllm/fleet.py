@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import Child
+from turngym.agents.engine.vllm.ray_child import RayChild
 from turngym.agents.engine.vllm.replica import Replica, ReplicaError
 from turngym.agents.engine.vllm.weights import Publication
 from turngym.errors import EnginesLost, PolicyFault
@@ -39,7 +40,7 @@ class Member:
     """One server, and what is known of it."""
 
     replica: Replica
-    child: Child | None = None
+    child: Child | RayChild | None = None
     serves: Publication | None = None
     """What it samples with; None while it gets no requests."""
     in_flight: int = 0

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
 
+from turngym import nodes
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.vllm.children import free_port
+from turngym.agents.engine.vllm.ray_child import SETTING, needed
 from turngym.agents.engine.vllm.replica import Facts, Replica, ReplicaError, RequestRefused
 from turngym.errors import ConfigError
 from turngym.plugins import import_extra
@@ -37,6 +39,10 @@ def check(config: VllmEngineConfig, *, context: int) -> list[str]:
     folder = Path(config.folder) if config.folder else None
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"engine.folder={config.folder!r}: there is no such folder")
+    if config.resource:
+        found = nodes.alive(nodes.connect(SETTING))
+        nodes.check_room(found, needed(config), config.replicas, setting=SETTING)
+        return [f"{config.replicas} servers to start on nodes with {config.resource!r}"]
     if not config.urls:
         return _check_programs(config)
     assert folder is not None

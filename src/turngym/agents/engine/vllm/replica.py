@@ -80,15 +80,23 @@ class Replica:
 
     def __init__(self, url: str, config: VllmEngineConfig) -> None:
         self._httpx = import_extra("httpx", "engine.type='vllm'", "vllm")
-        self.url = url.rstrip("/")
         self.model = "policy"
         self._timeout_s = config.request_timeout_s
         self._slots = asyncio.Semaphore(config.max_requests)
         self._adapters: list[str] = []
+        self._connect(url)
+
+    def _connect(self, url: str) -> None:
+        self.url = url.rstrip("/")
         limits = self._httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
         self._client: httpx.AsyncClient = self._httpx.AsyncClient(
             base_url=self.url, limits=limits, timeout=None, trust_env=False
         )
+
+    async def move(self, url: str) -> None:
+        """Be the client of the server at ``url``, which takes this one's place."""
+        await self.close()
+        self._connect(url)
 
     async def generate(
         self,
