@@ -34,16 +34,17 @@ def play_to_the_limit(env, *, with_expert: bool):
     words = info["instructions"]
     assert f"ends after {info['max_turns']} turns at the latest" in words
     assert "stop" in words or "submit" in words
-    earned, over = 0.0, False
+    earned, over, seen = 0.0, False, []
     while not over:
         action = env.get_wrapper_attr("expert_action")() if with_expert else ""
         if action in ("stop", "submit"):
             with_expert, action = False, ""
-        _, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
+        seen.append((action, observation))
         earned, over = earned + reward, terminated or truncated
     assert truncated
     assert info["stop_reason"].startswith("truncated")
-    return earned, info
+    return earned, info | {"seen": seen}
 
 
 @pytest.mark.parametrize("name", one_of_each_family())
@@ -51,7 +52,7 @@ def test_return_and_score_agree_at_the_limit(name):
     env = turngym.make(name)
     try:
         earned, info = play_to_the_limit(env, with_expert=True)
-        assert earned == info["score"] == 1.0
+        assert (earned, info["score"]) == (1.0, 1.0), info["seen"]
         earned, info = play_to_the_limit(env, with_expert=False)
         assert earned == info["score"] == 0.0
     finally:
