@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from helpers.critics import algo as made_of
 from helpers.critics import context, matching_game
 from helpers.losses import f1_loss
 from helpers.trajectories import episode, group, turn
-from turngym.config import load_config
+from turngym.config import load_config, toml_files
 from turngym.errors import ConfigError
 from turngym.trainers.credit.critics.gae import GaeCredit, bilevel_gae, gae
 from turngym.trainers.credit.group.normalize import normalize
@@ -42,6 +44,43 @@ def test_groups_without_signal_count_in_the_means_of_the_loss_where_one_says_so(
     assert credit.metrics["credit/groups_with_signal"] == 0.25
     advantages = np.concatenate([s.advantages for s in credit.samples])
     assert np.count_nonzero(advantages) == 32
+
+
+LEAVES_OUT = {
+    # Their authors filter such groups, or take their tokens out of the means.
+    *(
+        "dapo",
+        "ace",
+        "fapo",
+        "clip_cov",
+        "kl_cov",
+        "scale_rl",
+        "starpo_s",
+        "ui_s1",
+        "dppo",
+        "maxrl",
+    ),
+    *("tba", "filtered_bc"),
+    # No authors' code to follow; `grpo` and what is built on it stay as they are.
+    *("grpo", "g_ra", "potential", "sweet", "tis", "icepop", "mis", "opsm"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(toml_files(files("turngym.trainers") / "presets")))
+def test_groups_without_signal_count_where_the_authors_count_them(name: str) -> None:
+    advantage = algo(name).advantage
+    if isinstance(advantage, GroupRelative):
+        assert (advantage.signal_free == "drop") == (name in LEAVES_OUT)
+
+
+def test_the_gradient_of_a_batch_with_few_informative_groups_is_the_authors() -> None:
+    """GiGPO's code takes the mean over all tokens of the batch: 1/8 of each, and not 1/4."""
+    flat = group([0.0], [0.0])
+    made = credit_of(algo("gigpo"), group([1.0], [0.0]), flat)
+    coefficients = aggregation_coefficients(made.samples, "token_mean")
+    assert {float(c[s.loss_mask][0]) for c, s in zip(coefficients, made.samples, strict=True)} == {
+        1 / 8
+    }
 
 
 def test_a_filter_drops_groups_also_where_those_without_signal_count() -> None:

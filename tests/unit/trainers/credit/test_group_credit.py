@@ -27,7 +27,8 @@ def rows(credit: Any) -> list[list[float]]:
 
 def test_episodes_of_all_groups_are_numbered_through_and_know_their_group() -> None:
     credit = credit_of(
-        algo("dr_grpo"), group([1.0], [0.0]), group([0.0], [0.0]), group([0.0, 1.0], [0.5])
+        algo("dr_grpo", "signal_free=drop"),
+        *(group([1.0], [0.0]), group([0.0], [0.0]), group([0.0, 1.0], [0.5])),
     )
     assert [s.trajectory for s in credit.samples] == [0, 1, 2, 3]
     assert [s.group for s in credit.samples] == [0, 0, 2, 2]
@@ -69,7 +70,8 @@ def test_a_group_without_any_difference_is_dropped() -> None:
 
 
 def test_a_group_without_any_difference_is_dropped_after_the_batch_got_its_scale() -> None:
-    credit = credit_of(algo("seeupo"), group([0.1], [0.1]), group([1.0], [0.3]))
+    method = algo("seeupo", "signal_free=drop")
+    credit = credit_of(method, group([0.1], [0.1]), group([1.0], [0.3]))
     assert credit.dropped == {"zero_spread": 1}
     assert [t.episode_return for t in credit.trajectories] == [1.0, 0.3]
 
