@@ -16,7 +16,7 @@ class Explorer:
     def act(self, observation, info):
         """Return an action; ``async def`` will do as well."""
         towards = observation["text"].split(".")[0].split()[1:]  # "key north east."
-        known = self.times.setdefault(info["anchor"], {})
+        known = self.times.setdefault(info["state_key"], {})
         action = min(
             info["legal_actions"],
             key=lambda one: (known.get(one, 0), one.removeprefix("go ") not in towards),

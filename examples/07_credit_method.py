@@ -17,7 +17,7 @@ def no_circles(turns, channels, *, weight=1.0):
     mean = np.concatenate(to_go).mean()
     advantages = []
     for episode, returns_T in zip(turns.episodes, to_go, strict=True):
-        states = [turn.anchor for turn in episode.turns]
+        states = [turn.state_key for turn in episode.turns]
         is_new_T = np.array([state not in states[:t] for t, state in enumerate(states)])
         advantages.append(weight * np.where(is_new_T, returns_T - mean, 0.0))
     return np.concatenate(advantages)
@@ -30,7 +30,7 @@ ALGO = {
         "type": "custom",
         "function": f"{__file__}:no_circles",
         "rewards": ["env"],
-        "needs": ["anchor"],  # refused where the environment has no keys of states
+        "needs": ["state_key"],  # refused where the environment has no keys of states
     },
 }
 

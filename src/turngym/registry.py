@@ -71,7 +71,7 @@ class EnvEntry:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Debian package of a program, where the hint shall name it."""
     provides: frozenset[str] = frozenset()
-    """What it gives credit methods beyond rewards: ``anchor``, ``ground_truth``, ``potential``."""
+    """What it gives credit methods: of ``state_key``, ``ground_truth``, ``potential``."""
     source: str | None = None
     """The file, class or folder of the user's own that it was loaded from; None where it needs no
     loading."""

@@ -122,7 +122,7 @@ class Turn:
     """Named parts of the reward; when given they sum to ``reward``."""
     invalid_action: str | None = None
     """Why the action could not be carried out, or None when it could."""
-    anchor: str | None = None
+    state_key: str | None = None
     """History-free key of the state in which the action was chosen."""
     potential: float | None = None
     """How promising the environment calls that state, for reward shaping."""

@@ -161,7 +161,7 @@ def test_nonsense_is_answered_and_changes_nothing(game: Game) -> None:
     assert after["invalid_action"]
     assert observation["text"]
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert after["anchor"] == info["anchor"]
+    assert after["state_key"] == info["state_key"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def one_of_each_game() -> list[object]:
 
 
 def given(info: Info) -> set[str]:
-    found = {key for key in ("anchor", "potential") if key in info}
+    found = {key for key in ("state_key", "potential") if key in info}
     if "ground_truth" in info:
         assert isinstance(info["ground_truth"], str | int | float)
         assert info.get("answer"), "a ground truth whose wording is not told helps no method"
@@ -55,7 +55,7 @@ def test_an_environment_gives_what_its_entry_declares(entry: EnvEntry) -> None:
 @pytest.mark.parametrize("entry", one_of_each_game())
 def test_the_answer_to_a_ground_truth_wins(entry: EnvEntry) -> None:
     if "ground_truth" not in entry.provides:
-        assert entry.provides <= {"anchor", "potential"}
+        assert entry.provides <= {"state_key", "potential"}
         return
     env = turngym.make(entry.id)
     _, info = env.reset(seed=2)

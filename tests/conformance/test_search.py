@@ -82,7 +82,7 @@ def test_info_keeps_its_promises_and_the_true_answer_is_right(entry):
     env = turngym.make(entry.id)
     _, info = env.reset(seed=1)
     assert info_problems(info) == []
-    assert {"anchor", "ground_truth", "answer", "potential"} <= info.keys()
+    assert {"state_key", "ground_truth", "answer", "potential"} <= info.keys()
     _, reward, terminated, truncated, after = env.step(info["answer"])
     assert (reward, terminated, truncated, after["score"]) == (1.0, True, False, 1.0)
     assert info_problems(after, reward=reward, over=True) == []

@@ -102,19 +102,19 @@ async def test_the_expert_does_the_job_and_nothing_done_scores_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", ["commit_change", "merge_conflict", "pack", "compress_old"])
-async def test_the_same_commands_lead_to_the_same_anchors(kind):
-    async def anchors(seed: int) -> list[str]:
+async def test_the_same_commands_lead_to_the_same_state_keys(kind):
+    async def state_keys(seed: int) -> list[str]:
         env = TerminalEnv(kind=kind)
         try:
-            opening = (await env.reset(seed=seed))[1]["anchor"]
+            opening = (await env.reset(seed=seed))[1]["state_key"]
             actions = (env.expert_action(), "bash touch *", "bash echo 1 > another.txt")
-            return [opening, *[(await env.step(action))[4]["anchor"] for action in actions]]
+            return [opening, *[(await env.step(action))[4]["state_key"] for action in actions]]
         finally:
             await env.close()
 
     for seed in range(3):
-        one = await anchors(seed)
-        assert one == await anchors(seed)
+        one = await state_keys(seed)
+        assert one == await state_keys(seed)
         assert len(set(one[:2])) == 2
         assert one[3] != one[2]
 

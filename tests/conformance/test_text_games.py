@@ -60,7 +60,9 @@ def _random_walk(env, rng, *, turns, seen=None):
     legal = env.get_wrapper_attr("legal_actions")()
     for _ in range(turns):
         step = env.step(legal[int(rng.integers(len(legal)))])
-        seen.append((step[0]["text"], *step[1:4], step[4].get("anchor"), step[4]["legal_actions"]))
+        seen.append(
+            (step[0]["text"], *step[1:4], step[4].get("state_key"), step[4]["legal_actions"])
+        )
         if step[2] or step[3]:
             break
         legal = step[4]["legal_actions"]
@@ -134,10 +136,10 @@ def test_going_on_from_a_snapshot_is_going_on(entry):
 def test_forks_do_not_touch_each_other(entry):
     env = turngym.make(entry.id).unwrapped
     env.reset(seed=4)
-    anchor, expert = env.anchor(), env.expert_action()
+    state_key, expert = env.state_key(), env.expert_action()
     left, right = env.fork(2)
     _random_walk(left, np.random.default_rng(0), turns=5)
-    assert (env.anchor(), right.anchor()) == (anchor, anchor)
+    assert (env.state_key(), right.state_key()) == (state_key, state_key)
     assert right.expert_action() == expert
     assert right.step(expert)[0] == env.step(expert)[0]
 
@@ -176,11 +178,11 @@ def test_info_keeps_its_promises(entry):
 def test_nonsense_helps_and_costs_only_the_turn(entry):
     env = turngym.make(entry.id).unwrapped
     env.reset(seed=3)
-    anchor = env.anchor()
+    state_key = env.state_key()
     observation, reward, terminated, truncated, info = env.step("sing a song")
     assert "Not a command" in observation["text"]
     assert observation["text"] == f"{info['invalid_action']} {env.reminder()}".rstrip()
-    assert (reward, terminated, truncated, env.anchor()) == (0.0, False, False, anchor)
+    assert (reward, terminated, truncated, env.state_key()) == (0.0, False, False, state_key)
 
 
 @pytest.mark.parametrize("title", sorted({entry.id.split("-")[0] for entry in GAMES}))

@@ -90,7 +90,7 @@ class LadderEnv(TurnEnv):
     def legal_actions(self) -> list[str]:
         return ["up", "jump 2", "jump 3"]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return f"{self.ladder.number} {self.ladder.height}"
 
     def expert_action(self) -> str:

@@ -15,7 +15,7 @@ def turn(
     logprob: float = -0.5,
     version: int = 0,
     starts_segment: bool = False,
-    anchor: str | None = None,
+    state_key: str | None = None,
     parts: Mapping[str, float] | None = None,
     invalid: bool = False,
     potential: float | None = None,
@@ -27,7 +27,7 @@ def turn(
         reward=reward if parts is None else sum(parts.values()),
         reward_parts=parts or {},
         invalid_action="no such command" if invalid else None,
-        anchor=anchor,
+        state_key=state_key,
         potential=potential,
         spans=(
             TokenSpan(token_ids=tuple(prompt), sampled=False),

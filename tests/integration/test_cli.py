@@ -113,7 +113,7 @@ def test_envs_tells_a_program_what_each_environment_needs(capsys: Captured) -> N
         "family": "text",
         "snapshot_kind": "exact",
         "max_turns": 120,
-        "provides": ["anchor", "potential"],
+        "provides": ["potential", "state_key"],
         "needs": {"extra": None, "modules": [], "programs": []},
         "runs_here": True,
         "missing": [],

@@ -17,7 +17,7 @@ from turngym.trainers.settings.train import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted(toml_files(files("turngym.trainers") / "presets"))
-NEEDS = {"truth": "ground_truth", "expert": "expert_match"}
+NEEDS = {"state key": "state_key", "truth": "ground_truth", "expert": "expert_match"}
 """Short word of the page to name in the code, where they differ."""
 
 
@@ -116,12 +116,12 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
     from turngym.types import TrajectoryGroup
 
     there = [
-        turn(0.0, anchor="a"),
-        turn(0.0, anchor="b"),
-        turn(0.0, anchor="a"),
-        turn(1.0, anchor="c"),
+        turn(0.0, state_key="a"),
+        turn(0.0, state_key="b"),
+        turn(0.0, state_key="a"),
+        turn(1.0, state_key="c"),
     ]
-    lost = [turn(0.0, anchor="a"), turn(0.0, anchor="a")]
+    lost = [turn(0.0, state_key="a"), turn(0.0, state_key="a")]
     group = TrajectoryGroup(
         group_id="g", trajectories=(episode(there, attempt=0), episode(lost, attempt=1))
     )

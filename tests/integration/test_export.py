@@ -30,7 +30,7 @@ def spans(version: int) -> tuple[TokenSpan, ...]:
 
 def episode(task: str, **changes: Any) -> Trajectory:
     turns = (
-        Turn(observation=(ASKED,), action=WENT, spans=spans(1), reward=0.25, anchor="a"),
+        Turn(observation=(ASKED,), action=WENT, spans=spans(1), reward=0.25, state_key="a"),
         Turn(observation=(SEEN,), action=WENT, spans=spans(2), reward=1.0, invalid_action="no"),
     )
     found: dict[str, Any] = {

@@ -52,9 +52,9 @@ OUTCOME_ALONE = ("grpo", "dr_grpo", "rloo", "mc_grpo", "maxrl", "flow_grpo", "st
 # Quarters keep sums exact, so that ties stay ties under shifts and permutations.
 rewards = st.integers(-8, 8).map(lambda quarters: quarters / 4)
 turns = st.builds(
-    lambda reward, anchor, invalid, potential, size: turn(
+    lambda reward, state_key, invalid, potential, size: turn(
         parts={"expert_match": reward},
-        anchor=anchor,
+        state_key=state_key,
         invalid=invalid,
         potential=potential,
         drawn=range(3, 3 + size),
@@ -184,9 +184,9 @@ def test_turn_advantages_sum_to_zero_over_each_turn(rows: Any, gamma: float) -> 
 @given(attempts)
 def test_step_advantages_sum_to_zero_over_each_state(rows: Any) -> None:
     found = np.concatenate(rows_of(algo("gigpo", "terms.0.weight=0.0"), together(rows)))
-    anchors = np.array([t.anchor for row in rows for t in row])
-    for anchor in set(anchors):
-        assert found[anchors == anchor].sum() == pytest.approx(0.0, abs=1e-9)
+    state_keys = np.array([t.state_key for row in rows for t in row])
+    for state_key in set(state_keys):
+        assert found[state_keys == state_key].sum() == pytest.approx(0.0, abs=1e-9)
 
 
 @given(plain, st.integers(-20, 20), st.sampled_from(["grpo", "dr_grpo", "rloo", "mc_grpo"]))
@@ -233,7 +233,7 @@ def test_with_one_turn_from_one_state_gigpo_is_the_centred_reward_twice(
     outcomes: list[float], weight: float
 ) -> None:
     method = algo("gigpo", f"terms.1.weight={weight!r}")
-    found = rows_of(method, together([[turn(r, anchor="start")] for r in outcomes]))
+    found = rows_of(method, together([[turn(r, state_key="start")] for r in outcomes]))
     wanted = (1 + weight) * (np.array(outcomes) - np.mean(outcomes))
     np.testing.assert_allclose(np.ravel(found), wanted, atol=1e-9)
 

@@ -63,7 +63,7 @@ turns = st.builds(
     spans=spans,
     reward=numbers,
     invalid_action=st.none() | texts,
-    anchor=st.none() | texts,
+    state_key=st.none() | texts,
     potential=st.none() | numbers,
     starts_segment=st.booleans(),
 )

@@ -44,7 +44,7 @@ def turns(draw: st.DrawFn) -> Turn:
         reward=sum(parts.values()) if parts else draw(NUMBERS),
         reward_parts=parts,
         invalid_action=draw(st.none() | TEXT),
-        anchor=draw(st.none() | TEXT),
+        state_key=draw(st.none() | TEXT),
         starts_segment=draw(st.booleans()),
     )
 

@@ -21,7 +21,7 @@ from turngym.types import Message, Role, StopReason, TokenSpan, ToolCall, Trajec
 Json = dict[str, Any]
 SCHEMA = "ATIF-v1.8"
 _SOURCES = {"system": "system", "user": "user"}
-_FACTS = ("reward", "invalid_action", "anchor", "potential", "starts_segment", "segment_reason")
+_FACTS = ("reward", "invalid_action", "state_key", "potential", "starts_segment", "segment_reason")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd")
 
 

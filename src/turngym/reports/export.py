@@ -63,7 +63,7 @@ _TURN: Mapping[str, str] = {
     "reward": "float",
     "advantage": "float",
     "invalid_action": "text",
-    "anchor": "text",
+    "state_key": "text",
     "starts_segment": "bool",
 }
 
@@ -173,7 +173,7 @@ def _turns(one: Trajectory) -> Iterator[Row]:
             "reward": turn.reward,
             "advantage": None if advantages is None else advantages[place],
             "invalid_action": turn.invalid_action,
-            "anchor": turn.anchor,
+            "state_key": turn.state_key,
             "starts_segment": turn.starts_segment,
             **_tokens(one, place),
         }

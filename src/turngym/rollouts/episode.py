@@ -218,7 +218,7 @@ class _Record:
                 reward=float(answer.reward),
                 reward_parts=answer.info.get("reward_parts", {}),
                 invalid_action=answer.info.get("invalid_action"),
-                anchor=seen.get("anchor"),
+                state_key=seen.get("state_key"),
                 potential=seen.get("potential"),
                 picture=self.last_picture,
                 starts_segment=turn.starts_segment,

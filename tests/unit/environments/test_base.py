@@ -57,13 +57,13 @@ def test_gymnasium_accepts_it():
     check_env(LadderEnv(), skip_render_check=True)
 
 
-def test_the_opening_tells_task_instructions_actions_and_anchor(env):
+def test_the_opening_tells_task_instructions_actions_and_state_key(env):
     observation, info = env.reset(seed=1)
     assert observation == {"text": env.ladder.describe()}
     assert info["task_id"] == env.current_task.id
     assert info["instructions"].startswith("Climb the ladder.\n\nAnswer with one command")
     assert info["legal_actions"] == ["up", "jump 2", "jump 3"]
-    assert info["anchor"].endswith(" 0")
+    assert info["state_key"].endswith(" 0")
     assert info_problems(info) == []
 
 

@@ -113,7 +113,7 @@ async def test_attributes_of_the_environment_and_its_wrappers_are_there(env):
     assert env.observation_space == plain.observation_space
     assert env.action_space == plain.action_space
     assert env.metadata == plain.metadata
-    assert env.anchor() == plain.unwrapped.anchor()
+    assert env.state_key() == plain.unwrapped.state_key()
 
 
 async def test_an_attribute_that_is_not_there_is_an_attribute_error(env):

@@ -5,7 +5,7 @@ import pytest
 from turngym.environments.core.spaces import RESERVED_KEYS, info_problems
 from turngym.types import StopReason
 
-GOOD = {"task_id": "maze/train/0", "legal_actions": ["up"], "anchor": "a", "free": object()}
+GOOD = {"task_id": "maze/train/0", "legal_actions": ["up"], "state_key": "a", "free": object()}
 END = {"task_id": "maze/train/0", "legal_actions": [], "stop_reason": "terminated", "score": 1.0}
 
 
@@ -23,7 +23,7 @@ def test_a_good_info_has_no_problems():
     [
         ({"task_id": 3}, "task_id must be a str, got 3"),
         ({"task_id": None}, "task_id must be a str, got None"),
-        ({"anchor": ("a", 1)}, "anchor must be a str when present"),
+        ({"state_key": ("a", 1)}, "state_key must be a str when present"),
         ({"invalid_action": True}, "invalid_action must be a str when present"),
         ({"instructions": None}, "instructions must be a str when present"),
         ({"legal_actions": ("up",)}, "legal_actions must be a list of str"),

@@ -39,8 +39,8 @@ def test_an_episode_is_written_when_it_ends_with_all_that_was_seen(path):
     assert made.final_observation[0].content == last[0]["text"]
     assert made.turns[0].invalid_action == "You can jump 1 to 3 rungs."
     assert made.turns[1].reward_parts == {"climbed": 1.0, "tired": 0.0}
-    assert made.turns[0].anchor == made.turns[1].anchor == info["anchor"]
-    assert made.turns[2].anchor == first[-1]["anchor"]
+    assert made.turns[0].state_key == made.turns[1].state_key == info["state_key"]
+    assert made.turns[2].state_key == first[-1]["state_key"]
     assert made.spans == ()
 
 

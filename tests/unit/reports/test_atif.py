@@ -53,7 +53,7 @@ EPISODE = Trajectory(
             action=said("go up"),
             spans=(read(7), sampled(8, version=4)),
             invalid_action="not a direction",
-            anchor="room-1",
+            state_key="room-1",
         ),
         Turn(
             observation=(user("In short: a wall."),),

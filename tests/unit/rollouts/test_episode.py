@@ -64,7 +64,7 @@ async def test_an_episode_is_recorded_as_it_was_played():
     assert made.turns[2].reward_parts == {"climbed": 1.0, "tired": -0.5}
     assert [turn.invalid_action is None for turn in made.turns] == [True, False, True]
     number = env.ladder.number
-    assert [turn.anchor for turn in made.turns] == [f"{number} 0", f"{number} 1", f"{number} 1"]
+    assert [turn.state_key for turn in made.turns] == [f"{number} 0", f"{number} 1", f"{number} 1"]
     assert made.turns[1].observation[0].content == f"ladder {number}: rung 1 of 3"
     assert made.final_observation[0].content == f"ladder {number}: rung 3 of 3"
 

@@ -134,9 +134,9 @@ def test_a_module_that_is_not_there_is_refused() -> None:
 def test_what_a_function_needs_is_asked_of_the_environment() -> None:
     settings = config(
         rewards=[own("early", needs=["potential"])],
-        advantage=own("summed", rewards=["custom"], needs=["anchor"]),
+        advantage=own("summed", rewards=["custom"], needs=["state_key"]),
     )
-    assert needs_of(settings.algo.rewards, settings.algo.advantage) == ["anchor", "potential"]
+    assert needs_of(settings.algo.rewards, settings.algo.advantage) == ["potential", "state_key"]
     check_needs(settings)
     with pytest.raises(ConfigError, match="does not give what algo 'mine' needs"):
         check_needs(config(advantage=own("summed", needs=["ground_truth"])))

@@ -89,8 +89,8 @@ def test_the_order_of_the_samples_does_not_change_the_gradient() -> None:
     torch.testing.assert_close(backward, forward, atol=1e-6, rtol=1e-4)
 
 
-def test_the_first_step_is_the_same_for_every_surrogate_and_anchor() -> None:
-    """All ratios are one: the clip, its bounds and the anchor cannot matter yet."""
+def test_the_first_step_is_the_same_for_every_surrogate_and_old_policy() -> None:
+    """All ratios are one: the clip, its bounds and the old policy cannot matter yet."""
     losses = [
         LossConfig(surrogate=PpoClip(clip_high=0.28, dual_clip=3.0)),
         LossConfig(old_policy="behaviour"),
@@ -102,7 +102,7 @@ def test_the_first_step_is_the_same_for_every_surrogate_and_anchor() -> None:
         torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-4)
 
 
-def test_a_stale_behaviour_policy_is_corrected_only_when_it_is_the_anchor() -> None:
+def test_a_stale_behaviour_policy_is_corrected_only_when_it_is_the_old_policy() -> None:
     stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.1) for s in SAMPLES]
     prox = gradient(learner(grad_clip=1e9), stale)
     torch.testing.assert_close(prox, gradient(learner(grad_clip=1e9)))

@@ -150,16 +150,16 @@ def test_an_episode_that_has_left_the_band_is_clipped_as_one() -> None:
     )
 
 
-def test_a_live_anchor_ignores_who_drew_the_tokens() -> None:
+def test_a_current_old_policy_ignores_who_drew_the_tokens() -> None:
     current, _ = outcome(learner(LossConfig(old_policy="current")), STALE)
     one_step, _ = outcome(learner(LossConfig()), STALE)
     behaviour, _ = outcome(learner(LossConfig(old_policy="behaviour")), STALE)
     assert current == one_step != behaviour
 
 
-@pytest.mark.parametrize(("anchor", "clips"), [("proximal", True), ("current", False)])
-def test_a_live_anchor_never_clips(anchor: OldPolicyName, clips: bool) -> None:
-    made = learner(LossConfig(old_policy=anchor), num_epochs=4, lr=0.01)
+@pytest.mark.parametrize(("old_policy", "clips"), [("proximal", True), ("current", False)])
+def test_an_old_policy_that_moves_along_never_clips(old_policy: OldPolicyName, clips: bool) -> None:
+    made = learner(LossConfig(old_policy=old_policy), num_epochs=4, lr=0.01)
     assert (made.update(STALE)["train/clip_fraction"] > 0) == clips
 
 
@@ -275,7 +275,7 @@ def test_a_decoupled_step_is_the_plain_one_times_the_ratio() -> None:
 
 
 def test_several_steps_measure_from_the_policy_that_the_batch_began_with() -> None:
-    """With the recomputed anchor the second step's weights are those of the first."""
+    """With the recomputed old policy the second step's weights are those of the first."""
     made = learner(correcting("token"), num_epochs=2, lr=0.01)
     once = learner(correcting("token")).update(STALE)["train/correction_mean"]
     assert made.update(STALE)["train/correction_mean"] == pytest.approx(once, rel=1e-5)

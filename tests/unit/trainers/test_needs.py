@@ -16,7 +16,7 @@ from turngym.trainers.loop import train
 from turngym.trainers.runs.needs import check_needs, provided
 from turngym.trainers.settings.train import TrainConfig
 
-ANCHOR = {"advantage": {"type": "group_relative", "terms": [{"group_by": "state"}]}}
+BY_STATE = {"advantage": {"type": "group_relative", "terms": [{"group_by": "state"}]}}
 POTENTIAL = {
     "rewards": [{"type": "potential"}],
     "advantage": {"type": "group_relative", "terms": [{"rewards": ["potential"]}]},
@@ -45,11 +45,11 @@ def config(env: str, algo: dict[str, Any]) -> TrainConfig:
 @pytest.mark.parametrize(
     ("env", "algo"),
     [
-        ("text/maze", ANCHOR),
+        ("text/maze", BY_STATE),
         ("text/taxi", POTENTIAL),
         ("turngym/Wordle-hard-v0", TRUTH),
         ("text/sokoban", {}),
-        ("text/twcoin", ANCHOR),
+        ("text/twcoin", BY_STATE),
     ],
 )
 def test_what_is_given_passes_and_nothing_is_made(
@@ -90,7 +90,7 @@ def test_a_plug_in_that_declares_nothing_is_looked_at() -> None:
     number = "turngym.environments.text.guess_number:GuessNumberEnv"
     turngym.register("lab/Number-v0", number, family="lab", max_turns=4)
     check_needs(config("lab/number", TRUTH))
-    check_needs(config("lab/number", ANCHOR))
+    check_needs(config("lab/number", BY_STATE))
     with pytest.raises(ConfigError, match="info\\['potential'\\]"):
         check_needs(config("lab/number", POTENTIAL))
     with pytest.raises(ConfigError, match="does not give"):
@@ -98,12 +98,12 @@ def test_a_plug_in_that_declares_nothing_is_looked_at() -> None:
 
 
 def test_a_long_list_is_shortened() -> None:
-    assert len(provided(registry.entries(), ["anchor"])) > 8
+    assert len(provided(registry.entries(), ["state_key"])) > 8
     number = "turngym.environments.text.guess_number:GuessNumberEnv"
     gives = ["ground_truth"]
-    turngym.register("lab/NoAnchor-v0", number, family="lab", max_turns=4, provides=gives)
+    turngym.register("lab/NoKey-v0", number, family="lab", max_turns=4, provides=gives)
     with pytest.raises(ConfigError, match=r"These do: .* and \d+ more, see 'turngym envs'"):
-        check_needs(config("lab/noanchor", ANCHOR))
+        check_needs(config("lab/nokey", BY_STATE))
 
 
 def test_training_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:

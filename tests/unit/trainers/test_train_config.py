@@ -165,6 +165,10 @@ def test_settings_are_read_without_torch() -> None:
         ("algo.loss.ratio_anchor=prox", "ratio_anchor: has a new name: algo.loss.old_policy"),
         ("algo.advantage.terms.0.singleton=raw", "has a new name: .*group_of_one"),
         ("algo.advantage.terms.0.group_by=anchor", "group_by=anchor: has a new name: state"),
+        (
+            'algo.rewards=[{"type": "custom", "function": "mine:earned", "needs": ["anchor"]}]',
+            "algo.rewards.0.needs.0=anchor: has a new name: state_key",
+        ),
     ],
 )
 def test_an_old_name_of_a_setting_says_the_new_one(old: str, line: str) -> None:

@@ -385,7 +385,7 @@ def must_differ(env: AnyEnv, task_ids: Sequence[str], actions: list[str]) -> Non
 
     Raises:
         Broken: Nothing does.
-        NotRun: Something does, though openings, anchors and ground truths do not show it.
+        NotRun: Something does, though openings, state keys and ground truths do not show it.
     """
     seen = []
     for task_id in task_ids:
@@ -393,7 +393,7 @@ def must_differ(env: AnyEnv, task_ids: Sequence[str], actions: list[str]) -> Non
         seen.append([{key: at[key] for key in _OUTSIDE} for at in plain_steps(episode.steps)])
     if all(one == seen[0] for one in seen):
         raise Broken(f"{', '.join(task_ids)} are the same problem: nothing differs between them")
-    raise NotRun("openings, anchors and ground truths do not tell the problems apart")
+    raise NotRun("openings, state keys and ground truths do not tell the problems apart")
 
 
 def _return(episode: Episode) -> float:

@@ -280,7 +280,7 @@ def _key(env: AnyEnv, prompt: str, info: Mapping[str, Any]) -> str:
     key = _attribute(env, "instance_key")
     if key is not None:
         return hashlib.sha256(str(key()).encode("utf-8", "replace")).hexdigest()
-    return json.dumps([prompt, info.get("anchor"), info.get("ground_truth")], default=str)
+    return json.dumps([prompt, info.get("state_key"), info.get("ground_truth")], default=str)
 
 
 def _tasks(env: AnyEnv, split: Split, limit: int | None) -> list[Task]:

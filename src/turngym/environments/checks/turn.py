@@ -429,7 +429,7 @@ def _problem(env: AnyEnv, observation: Any, info: Mapping[str, Any]) -> str:
     """Return what marks the problem of this opening, as far as can be seen."""
     if env.has_wrapper_attr("instance_key"):
         return str(env.get_wrapper_attr("instance_key")())
-    keys = ("anchor", "ground_truth", "legal_actions")
+    keys = ("state_key", "ground_truth", "legal_actions")
     return repr([plain(observation), *(plain(info.get(key)) for key in keys)])
 
 

@@ -118,13 +118,13 @@ class EpisodeCore:
     """As ``gymnasium.make`` made it; None when it was not made by an id."""
     _np_random_seed: int | None = None
 
-    _lists_actions = _has_anchor = _has_potential = False
+    _lists_actions = _has_state_key = _has_potential = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Note what this class overrides, so that a turn need not ask what it does not."""
         super().__init_subclass__(**kwargs)
         cls._lists_actions = cls.legal_actions is not EpisodeCore.legal_actions
-        cls._has_anchor = cls.anchor is not EpisodeCore.anchor
+        cls._has_state_key = cls.state_key is not EpisodeCore.state_key
         cls._has_potential = cls.potential is not EpisodeCore.potential
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -160,7 +160,7 @@ class EpisodeCore:
         """Return the actions that would be carried out now, or None when they are endless."""
         return None
 
-    def anchor(self) -> str | None:
+    def state_key(self) -> str | None:
         """Return a history-free key of the current state, or None when there is none."""
         return None
 
@@ -372,8 +372,8 @@ class EpisodeCore:
                 info["legal_actions"] = []
             elif (legal := self.legal_actions()) is not None:
                 info["legal_actions"] = legal
-        if self._has_anchor and (anchor := self.anchor()) is not None:
-            info["anchor"] = anchor
+        if self._has_state_key and (state_key := self.state_key()) is not None:
+            info["state_key"] = state_key
         if self._has_potential and (potential := self.potential()) is not None:
             info["potential"] = float(potential)
         return info

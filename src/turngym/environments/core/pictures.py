@@ -137,7 +137,7 @@ class ScreenEnv(AsyncTurnEnv):
         """Return what was seen last."""
         return "\n" + self.page()
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return a digest of the goal and what is seen."""
         return hashlib.sha256(self.page().encode()).hexdigest()[:16]
 

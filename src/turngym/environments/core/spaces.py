@@ -7,7 +7,7 @@
 | ``max_turns`` | int: turns after which the episode ends; None: the agent is not informed | reset |
 | ``tools`` | list of JSON tool descriptions | reset, when actions are JSON tool calls |
 | ``legal_actions`` | list[str], non-empty unless the episode is over | when they can be listed |
-| ``anchor`` | str, history-free key of the current state | when the state can be keyed |
+| ``state_key`` | str, history-free key of the current state | when the state can be keyed |
 | ``reward_parts`` | dict[str, float] that sums to the reward | step, when there is more than one |
 | ``stop_reason`` | a ``StopReason`` value | the step that ends the episode |
 | ``invalid_action`` | str: why the action was not carried out | step, when it was not |
@@ -123,7 +123,7 @@ RESERVED_KEYS = frozenset(
         "max_turns",
         "tools",
         "legal_actions",
-        "anchor",
+        "state_key",
         "reward_parts",
         "stop_reason",
         "invalid_action",
@@ -152,7 +152,7 @@ def info_problems(
         problems.append(f"task_id must be a str, got {info.get('task_id')!r}")
     problems += [
         f"{key} must be a str when present, got {info[key]!r}"
-        for key in ("anchor", "answer", "invalid_action", "instructions")
+        for key in ("state_key", "answer", "invalid_action", "instructions")
         if key in info and not isinstance(info[key], str)
     ]
     if not math.isfinite(reward):

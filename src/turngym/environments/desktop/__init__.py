@@ -17,7 +17,7 @@ from turngym.environments.web.chromium import NEED
 _HERE = "turngym.environments.desktop"
 _X11: dict[str, Any] = {
     "extra": "desktop", "modules": ("Xlib", "jeepney"), "programs": PROGRAMS, "packages": PACKAGES,
-    "provides": ("anchor",),
+    "provides": ("state_key",),
 }  # fmt: skip
 """What every environment with a real desktop needs and gives."""
 
@@ -52,5 +52,5 @@ def register_desktop() -> None:
             extra="web",
             modules=("playwright",),
             programs=(NEED,),
-            provides=("anchor",),
+            provides=("state_key",),
         )

@@ -52,7 +52,7 @@ def register(
         modules: Python modules that must be importable.
         programs: Programs that must be on the PATH.
         packages: Program to the Debian package that holds it, for the hint.
-        provides: What it gives credit methods beyond rewards: ``"anchor"``, ``"ground_truth"``
+        provides: What it gives credit methods beyond rewards: ``"state_key"``, ``"ground_truth"``
             (with ``answer``), ``"potential"``.
 
     Raises:

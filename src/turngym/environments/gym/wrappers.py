@@ -208,7 +208,7 @@ class RecordTurns(gymnasium.Wrapper[Observation, str, Observation, str], RecordC
                     reward=reward,
                     reward_parts=info.get("reward_parts", {}),
                     invalid_action=info.get("invalid_action"),
-                    anchor=before.get("anchor"),
+                    state_key=before.get("state_key"),
                 )
             )
         self._seen, self._info = observation["text"], info

@@ -5,7 +5,7 @@ from __future__ import annotations
 from turngym.environments.gym.registration import register
 
 _HERE = "turngym.environments.search"
-_PROVIDES = ("anchor", "ground_truth", "potential")
+_PROVIDES = ("state_key", "ground_truth", "potential")
 _TURNS = {
     "1hop": 8, "2hop": 12, "3hop": 16, "4hop": 20, "compare": 24, "intersect": 18, "count": 24,
     "temporal": 24, "unanswerable": 12, "mixed": 24,

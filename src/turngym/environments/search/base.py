@@ -249,7 +249,7 @@ class SearchEnv(TaskSetEnv, TurnEnv):
             menu += [self.say("search", query=name) for name in names]
         return [*menu, *(self.say("answer", text=name) for name in (*names, UNKNOWN))]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return the question, what is in view, what was read and what is spent."""
         s = self.state
         hits, seen = " ".join(one for one, _ in s.hits), " ".join(sorted({i for i, _ in s.seen}))

@@ -16,9 +16,9 @@ def register_swe() -> None:
         register(
             f"turngym/{name}-v0", f"{_HERE}.env:bugs", family="swe", max_turns=_MAX_TURNS,
             kwargs={"tasks": tasks}, snapshot_kind="fs", extra="swe", modules=("pytest",),
-            programs=("bwrap",), provides=("anchor",),
+            programs=("bwrap",), provides=("state_key",),
         )  # fmt: skip
     register(
         "turngym/Bugs-mini-v0", f"{_HERE}.mini.env:MiniEnv", family="swe", max_turns=_MINI_TURNS,
-        snapshot_kind="exact", extra="swe", programs=("bwrap",), provides=("anchor",),
+        snapshot_kind="exact", extra="swe", programs=("bwrap",), provides=("state_key",),
     )  # fmt: skip

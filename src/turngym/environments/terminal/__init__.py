@@ -18,5 +18,5 @@ def register_terminal() -> None:
         register(
             f"turngym/Shell{'' if group == 'all' else '-' + group}-v0", f"{_HERE}.env:TerminalEnv",
             family="terminal", max_turns=30, kwargs={"group": group}, snapshot_kind="fs",
-            programs=programs, provides=("anchor",),
+            programs=programs, provides=("state_key",),
         )  # fmt: skip

@@ -58,7 +58,7 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
     turns = 20
     max_turns: ClassVar[int] = 30
     programs: ClassVar[tuple[str, ...]] = ("bwrap",)
-    provides: ClassVar[tuple[str, ...]] = ("anchor",)
+    provides: ClassVar[tuple[str, ...]] = ("state_key",)
     rules = (
         "You work in a shell. Do what is asked in the workspace, change nothing else, then submit. "
         "There is no network. Programs that a command leaves running end with it."

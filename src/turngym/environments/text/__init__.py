@@ -99,6 +99,6 @@ def _register(
         family="text",
         max_turns=max_turns,
         kwargs=kwargs,
-        provides=("anchor", *provides),
+        provides=("state_key", *provides),
         **more,
     )

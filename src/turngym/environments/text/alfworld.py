@@ -101,7 +101,7 @@ class HouseholdEnv(EngineGame):
     def score(self) -> float:
         return float(self._is_won)
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return hashlib.sha256("\n".join(self._playing().facts()).encode()).hexdigest()[:16]
 
     def expert_command(self) -> str:

@@ -127,7 +127,7 @@ class BabyAIEnv(EngineGame):
     def score(self) -> float:
         return float(self.state.is_done)
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return a digest of the whole grid, the player and the instruction."""
         return hashlib.sha256(_key(self.state.world).encode()).hexdigest()[:16]
 

@@ -107,7 +107,7 @@ class ChessEndgameEnv(TextGame):
         s = self.state
         return [self.say("move", squares=move) for move, _ in _white_moves(s.king, s.rook, s.enemy)]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return f"{self.describe()} {self.state.result}".strip()
 
     def reminder(self) -> str:

@@ -89,7 +89,7 @@ class GuessNumberEnv(TextGame):
         before, after = self.say("guess", number="*").replace('"*"', "*").split("*")
         return [f"{before}{number}{after}" for number in range(1, self.settings["largest"] + 1)]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return the secret, the range that is left and the tries."""
         s = self.state
         return f"{s.secret} from {s.low} to {s.high} after {s.tries}"

@@ -106,7 +106,7 @@ class MazeEnv(TextGame):
             self.say("go", direction=move) for move in MOVES if _next(s, s.at, move) is not None
         ]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         s = self.state
         return f"{s.at} {s.has_key} {s.key} {s.door}"
 

@@ -168,7 +168,7 @@ class ScienceWorldEnv(EngineGame):
         """Return ScienceWorld's score as a share of 100; a lost task has 0."""
         return self._points
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return a digest of task, room, inventory and score; hidden things are not part of it."""
         return hashlib.sha256(self._seen.encode()).hexdigest()[:16]
 

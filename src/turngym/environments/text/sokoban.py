@@ -273,7 +273,7 @@ class SokobanEnv(TextGame):
     def instance_key(self) -> str:
         """Return everything that makes the level, in a fixed order."""
         s = self.state
-        return repr((s.room.width, sorted(s.room.walls), sorted(s.room.goals), self.anchor()))
+        return repr((s.room.width, sorted(s.room.walls), sorted(s.room.goals), self.state_key()))
 
     def describe(self) -> str:
         return _drawing(self.state) if self.settings["view"] == "grid" else _words(self.state)
@@ -299,7 +299,7 @@ class SokobanEnv(TextGame):
         """Return the ways that are open, pushes included."""
         return [self.say("go", direction=move) for move in _open_ways(self.state)]
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return f"{self.state.player} {sorted(self.state.boxes)}"
 
     def reminder(self) -> str:

@@ -410,7 +410,7 @@ class TextArenaEnv(TurnEnv):
         with engine_boundary(self.name, "expert"):
             return self._styled(self._guide.expert(self.state.engine))
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return hashlib.sha256(self._key().encode()).hexdigest()[:16]
 
     def get_state(self) -> ArenaState:

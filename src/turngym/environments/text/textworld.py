@@ -241,7 +241,7 @@ class TextWorldEnv(EngineGame):
     def possible_commands(self) -> dict[str, str]:
         return {command: command for command in self._possible}
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         facts = sorted(map(str, self.state.progression.state.facts))
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 

@@ -89,7 +89,7 @@ class TableGame(GymnasiumEnv):
         self._won = terminated and inner_reward > 0
         return float(self._won)
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         return str(self.state)
 
     def potential(self) -> float:

@@ -123,7 +123,7 @@ class QuestionGame(TextGame):
         asks = [text for question, text in self._asks.items() if question not in s.asked]
         return asks + list(self._guesses.values())
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return the problem and what was asked, in any order."""
         s = self.state
         return f"{s.secret} of {' '.join(s.candidates)} asked {' '.join(sorted(s.asked))}"

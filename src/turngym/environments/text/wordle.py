@@ -95,7 +95,7 @@ class WordleEnv(TextGame):
         """Return a guess for every word that may be the secret; rarer words are taken as well."""
         return list(_guess_actions(self.settings["rarity"], self.say("guess", word="*")))
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return the secret and what was guessed, in any order."""
         s = self.state
         return f"{s.secret} {len(s.guesses)} {' '.join(sorted(set(s.guesses)))}"

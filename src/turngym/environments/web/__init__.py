@@ -44,7 +44,7 @@ def register_web() -> None:
             extra="web",
             modules=("playwright", "miniwob"),
             programs=(NEED,),
-            provides=("anchor",),
+            provides=("state_key",),
         )
     for site, kinds in SITES.items():
         for kind in kinds:
@@ -58,5 +58,5 @@ def register_web() -> None:
                 extra="web",
                 modules=("playwright",),
                 programs=(NEED,),
-                provides=("anchor",),
+                provides=("state_key",),
             )

@@ -39,7 +39,7 @@ class PagesEnv(ProblemWebEnv):
     programs: ClassVar[tuple[str, ...]] = (NEED,)
     modules: ClassVar[tuple[str, ...]] = ("playwright",)
     extra: ClassVar[str] = "web"
-    provides: ClassVar[tuple[str, ...]] = ("anchor",)
+    provides: ClassVar[tuple[str, ...]] = ("state_key",)
     rules = (
         f"{ProblemWebEnv.rules} Say stop when the goal is reached, or give the answer where one is "
         "asked for: either ends the episode, which is then judged."

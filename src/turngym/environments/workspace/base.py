@@ -331,7 +331,7 @@ class WorkspaceEnv(AsyncTurnEnv):
         """Return 1 when what was submitted is right; 0 before anything was."""
         return self._score
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return a digest of the task and of the contents of every file that was changed."""
         return self._state_key
 

@@ -52,8 +52,8 @@ def pack_turn(turn: Turn) -> bytes:
         head["p"] = dict(turn.reward_parts)
     if turn.invalid_action is not None:
         head["i"] = turn.invalid_action
-    if turn.anchor is not None:
-        head["k"] = turn.anchor
+    if turn.state_key is not None:
+        head["k"] = turn.state_key
     if turn.potential is not None:
         head["v"] = turn.potential
     if turn.starts_segment:
@@ -94,7 +94,7 @@ def _unpack_turn(blob: bytes) -> Turn:
         reward=head["r"],
         reward_parts=head.get("p", {}),
         invalid_action=head.get("i"),
-        anchor=head.get("k"),
+        state_key=head.get("k"),
         potential=head.get("v"),
         starts_segment="n" in head,
     )

@@ -20,7 +20,7 @@ from turngym.trainers.settings.rewards import Need
 from turngym.trainers.settings.train import EnvPart, TrainConfig, recipes
 
 _MEANING: dict[Need, str] = {
-    "anchor": "a key of each state, info['anchor']",
+    "state_key": "a key of each state, info['state_key']",
     "ground_truth": "the true answer and its wording, info['ground_truth'] and info['answer']",
     "potential": "how promising each state is, info['potential']",
     "expert_match": "agreement with an expert, which env.expert_match=true pays for",
@@ -104,7 +104,7 @@ def _seen(config: EnvPart) -> set[Need]:
         _, info = env.reset(seed=0)
     finally:
         env.close()
-    found: set[Need] = {need for need in ("anchor", "potential") if need in info}
+    found: set[Need] = {need for need in ("state_key", "potential") if need in info}
     if "ground_truth" in info and "answer" in info:
         found.add("ground_truth")
     return found

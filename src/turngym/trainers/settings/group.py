@@ -209,7 +209,7 @@ class GroupRelative(AdvantageSettings):
         """What the environment must give."""
         by_state = any(term.group_by in ("state", "history") for term in self.terms)
         segmented = any(term.returns == "segmented" for term in self.terms)
-        found: frozenset[Need] = frozenset({"anchor"}) if by_state else frozenset()
+        found: frozenset[Need] = frozenset({"state_key"}) if by_state else frozenset()
         return found | {"expert_match"} if segmented else found
 
     @property

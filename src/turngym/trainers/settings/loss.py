@@ -244,7 +244,7 @@ Surrogate = Annotated[
 
 
 _MEASURED = ("behaviour", "estimated")
-"""Anchors that are not the policy at the start of the update."""
+"""Old policies that are not the policy at the start of the update."""
 
 
 class LossConfig(StrictModel):
@@ -307,20 +307,20 @@ class LossConfig(StrictModel):
 
     @model_validator(mode="after")
     def _corrected_once(self) -> Self:
-        anchor, correction = self.old_policy, self.correction
-        if anchor == "behaviour" and correction.weight != "none":
+        old_policy, correction = self.old_policy, self.correction
+        if old_policy == "behaviour" and correction.weight != "none":
             raise ValueError(
                 "old_policy='behaviour' already weighs by who sampled the tokens, and "
                 f"correction.weight={correction.weight!r} would do it again: use "
                 "old_policy='proximal', or leave the weight out"
             )
-        if anchor == "behaviour" and any(each.reads_proximal for each in correction.reject):
+        if old_policy == "behaviour" and any(each.reads_proximal for each in correction.reject):
             raise ValueError(
                 "old_policy='behaviour' knows no policy at the start of the update: wanted "
                 "correction.reject with pair='current_behaviour'"
             )
         is_wide = self.needs_current_scores or self.ratio_level != "token"
-        if anchor == "estimated" and is_wide:
+        if old_policy == "estimated" and is_wide:
             raise ValueError(
                 "old_policy='estimated' spares a forward pass that ratios, corrections or bounds "
                 "over more than one token need again: use old_policy='proximal'"

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 
 from turngym.config import StrictModel
 
-Need = Literal["anchor", "ground_truth", "potential", "expert_match"]
+Need = Literal["state_key", "ground_truth", "potential", "expert_match"]
 """What an environment can give beyond rewards; see ``EnvEntry.provides``."""
 
 

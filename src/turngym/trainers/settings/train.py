@@ -205,6 +205,8 @@ class TrainConfig(StrictModel):
         "algo.advantage.terms.*.pool": "algo.advantage.terms.*.normalization",
         "algo.advantage.terms.*.singleton": "algo.advantage.terms.*.group_of_one",
         "algo.advantage.terms.*.group_by=anchor": "state",
+        "algo.advantage.needs.*=anchor": "state_key",
+        "algo.rewards.*.needs.*=anchor": "state_key",
         "algo.advantage.critic.value_actions=fresh": "on_policy",
         "algo.advantage.critic.value_actions=played": "replayed",
         "algo.loss.ratio_anchor": "algo.loss.old_policy",

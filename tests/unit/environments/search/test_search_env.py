@@ -240,13 +240,13 @@ def test_the_menu_offers_no_search_when_all_are_spent():
     assert not any(action.startswith("search") for action in env.legal_actions())
 
 
-def test_the_anchor_tells_states_apart_and_equal_ones_not():
+def test_the_state_key_tells_states_apart_and_equal_ones_not():
     first, second = started(), started()
     texts(first, "search Ada", "open ada")
     texts(second, "search Ada", "open ada")
-    assert first.anchor() == second.anchor()
+    assert first.state_key() == second.state_key()
     first.step("search Ada")
-    assert first.anchor() != second.anchor()
+    assert first.state_key() != second.state_key()
 
 
 def test_a_snapshot_is_small_and_goes_anywhere():

@@ -249,5 +249,5 @@ def test_a_view_becomes_text_once_however_often_it_is_asked_for(monkeypatch):
     env.goal = "Click the button."
     assert env.page() == "Goal: Click the button.\na page"
     assert env.reminder().endswith(env.page())
-    assert env.anchor() == env.anchor()
+    assert env.state_key() == env.state_key()
     assert len(rendered) == 1

@@ -124,7 +124,7 @@ def test_a_batch_in_which_everything_broke_teaches_nothing() -> None:
 def test_metrics_say_how_much_there_is_to_learn() -> None:
     def attempt(number: int, outcome: float) -> Trajectory:
         return episode(
-            [turn(anchor="a", invalid=outcome == 0), turn(outcome, anchor=f"b{number}")],
+            [turn(state_key="a", invalid=outcome == 0), turn(outcome, state_key=f"b{number}")],
             attempt=number,
         )
 

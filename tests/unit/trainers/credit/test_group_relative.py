@@ -22,11 +22,11 @@ def single(*returns: float) -> TrajectoryGroup:
     return group(*[[float(r)] for r in returns])
 
 
-def walk(anchors: str, outcome: float, *, attempt: int, invalid: int = -1) -> Any:
+def walk(state_keys: str, outcome: float, *, attempt: int, invalid: int = -1) -> Any:
     """Return an attempt through states named by letters, paid at its end."""
     turns = [
-        turn(outcome * (i == len(anchors) - 1), anchor=name, invalid=i == invalid)
-        for i, name in enumerate(anchors)
+        turn(outcome * (i == len(state_keys) - 1), state_key=name, invalid=i == invalid)
+        for i, name in enumerate(state_keys)
     ]
     return episode(turns, attempt=attempt)
 
@@ -290,7 +290,8 @@ def test_states_without_a_key_are_not_compared() -> None:
     unknown = group([0.0, 1.0], [0.0, 0.0])
     assert rows_of(algo("hgpo"), unknown) == [[0.0, 0.0], [0.0, 0.0]]
     one_known = group(
-        episode([turn(1.0, anchor="a"), turn()]), episode([turn(anchor="a"), turn()], attempt=1)
+        episode([turn(1.0, state_key="a"), turn()]),
+        episode([turn(state_key="a"), turn()], attempt=1),
     )
     step = algo("gigpo", "terms.0.weight=0.0")
     assert rows_of(step, one_known) == [[0.5, 0.0], [-0.5, 0.0]]

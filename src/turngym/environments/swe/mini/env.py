@@ -467,7 +467,7 @@ class MiniEnv(TaskSetEnv, GradedGame):
     def score(self) -> float:
         return float(self.state.is_solved)
 
-    def anchor(self) -> str:
+    def state_key(self) -> str:
         """Return the project as it is, and which files were looked at."""
         s = self.state
         return repr((s.problem.shown, s.files, sorted(s.viewed), s.is_solved))

@@ -82,10 +82,10 @@ function longestRepeat(turns) {
 function mostVisited(turns) {
   const visits = new Map();
   let best = { count: 0, last: 0 };
-  turns.forEach(({ anchor }, i) => {
-    if (anchor === null || anchor === undefined) return;
-    const count = (visits.get(anchor) || 0) + 1;
-    visits.set(anchor, count);
+  turns.forEach(({ state_key }, i) => {
+    if (state_key === null || state_key === undefined) return;
+    const count = (visits.get(state_key) || 0) + 1;
+    visits.set(state_key, count);
     if (count > best.count) best = { count, last: i };
   });
   return best;

@@ -248,14 +248,14 @@ def _same_states(turns: TurnBatch, states: int) -> IntArray:
     """Put turns together whose last ``states`` states are the same, the present one included."""
     keys: list[Hashable | None] = []
     for group, episode in zip(turns.group_B.tolist(), turns.episodes, strict=True):
-        anchors = [turn.anchor for turn in episode.turns]
-        keys += [_key(group, anchors, number, states) for number in range(len(anchors))]
+        state_keys = [turn.state_key for turn in episode.turns]
+        keys += [_key(group, state_keys, number, states) for number in range(len(state_keys))]
     return _numbered(keys)
 
 
-def _key(group: int, anchors: Sequence[str | None], number: int, states: int) -> Hashable | None:
+def _key(group: int, state_keys: Sequence[str | None], number: int, states: int) -> Hashable | None:
     first = number + 1 - states
-    last = tuple(anchors[max(first, 0) : number + 1])
+    last = tuple(state_keys[max(first, 0) : number + 1])
     return None if first < 0 or None in last else (group, last)
 
 
