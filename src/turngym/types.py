@@ -167,7 +167,7 @@ class Trajectory:
     policy_seed: int
     turns: tuple[Turn, ...]
     stop_reason: StopReason
-    attempt: int = 0
+    member: int = 0
     """Place inside the group, 0-based."""
     final_observation: tuple[Message, ...] = ()
     """What the environment answered to the last action; the agent never saw it."""

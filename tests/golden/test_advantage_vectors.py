@@ -19,7 +19,7 @@ def attempts(rewards: tuple[float, ...], lengths: tuple[int, ...] = ()) -> objec
     sizes = lengths or (1,) * len(rewards)
     return group(
         *(
-            episode([turn(reward, drawn=range(3, 3 + size))], attempt=i)
+            episode([turn(reward, drawn=range(3, 3 + size))], member=i)
             for i, (reward, size) in enumerate(zip(rewards, sizes, strict=True))
         )
     )

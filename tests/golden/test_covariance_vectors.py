@@ -99,7 +99,7 @@ def _spread(sample: TrainingSample, values: FloatArray) -> FloatArray:
 def test_a_flawed_success_stands_half_way() -> None:
     clean, flawed = [turn(0.0), turn(1.0)], [turn(0.0, invalid=True), turn(1.0)]
     failed = [turn(0.0, invalid=True), turn(0.0)]
-    made = [episode(t, attempt=k) for k, t in enumerate((clean, flawed, failed, failed))]
+    made = [episode(t, member=k) for k, t in enumerate((clean, flawed, failed, failed))]
     found = [row[0] for row in rows_of(algo("fapo"), group(*made))]
     # 1, 1/2, 0, 0: mean .375, sample deviation .478714.
     np.testing.assert_allclose(found, [1.305582, 0.261116, -0.783349, -0.783349], atol=1e-5)

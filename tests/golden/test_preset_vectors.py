@@ -19,7 +19,7 @@ ALL_OF_FOUR = ([1.0] * 4, [2] * 4)
 def attempts(rewards: list[float], lengths: list[int]) -> TrajectoryGroup:
     """Return attempts of one turn each, of so many sampled tokens."""
     made = [turn(r, drawn=range(3, 3 + n)) for r, n in zip(rewards, lengths, strict=True)]
-    return group(*[episode([t], attempt=number) for number, t in enumerate(made)])
+    return group(*[episode([t], member=number) for number, t in enumerate(made)])
 
 
 HIGH, LOW = 1.193734, -0.795822

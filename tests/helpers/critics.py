@@ -45,5 +45,5 @@ def matching_game(seed: int, *, episodes: int = 8, turns: int = 3) -> list[Traje
         for _ in range(turns):
             shown, said = (int(token) for token in rng.integers(10, 13, 2))
             made.append(turn(float(shown == said), prompt=(1, shown, 2), drawn=(said, 3)))
-        attempts.append(episode(made, attempt=number))
+        attempts.append(episode(made, member=number))
     return [group(*attempts)]

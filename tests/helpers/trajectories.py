@@ -45,7 +45,7 @@ def turn(
 def episode(
     rewards: Sequence[float] | Sequence[Turn],
     *,
-    attempt: int = 0,
+    member: int = 0,
     error: str | None = None,
     score: float | None = None,
     task_id: str = "made/train/0",
@@ -58,8 +58,8 @@ def episode(
         env_id="made",
         task_id=task_id,
         env_seed=7,
-        policy_seed=attempt,
-        attempt=attempt,
+        policy_seed=member,
+        member=member,
         turns=turns,
         stop_reason=stop if error is None else StopReason.ERROR_ENV,
         error=error,
@@ -71,6 +71,6 @@ def episode(
 def group(*attempts: Sequence[float] | Trajectory) -> TrajectoryGroup:
     """Return a group of attempts given by their turn rewards."""
     trajectories = tuple(
-        a if isinstance(a, Trajectory) else episode(a, attempt=i) for i, a in enumerate(attempts)
+        a if isinstance(a, Trajectory) else episode(a, member=i) for i, a in enumerate(attempts)
     )
     return TrajectoryGroup(group_id="made", trajectories=trajectories)

@@ -39,7 +39,7 @@ def talk(number: int, *, actions: Sequence[str], score: float | None = 0.0) -> T
         for i, said in enumerate(actions)
     ]
     stop = StopReason.TERMINATED if score == 1.0 else StopReason.TRUNCATED_TURNS
-    made = episode(turns, attempt=number % 2, score=score, task_id=f"house/test/{number // 2}")
+    made = episode(turns, member=number % 2, score=score, task_id=f"house/test/{number // 2}")
     last = (Message(role="user", content=f"you stand in house {number // 2}"),)
     advantages = [round(0.5 - i, 2) for i in range(len(actions))]
     metadata = {"advantages": advantages, "note": HOSTILE[0]}

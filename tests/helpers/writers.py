@@ -19,7 +19,7 @@ def append_long_lines(path: str, number: int) -> None:
     """Append episodes whose lines are longer than a pipe or a buffer."""
     for attempt in range(NUM_EPISODES):
         task_id = "made/" + str(number) * 9000
-        made = episode([turn()], attempt=number * 100 + attempt, task_id=task_id)
+        made = episode([turn()], member=number * 100 + attempt, task_id=task_id)
         append_trajectory(Path(path), made)
 
 

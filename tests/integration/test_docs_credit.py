@@ -123,7 +123,7 @@ def test_the_function_of_the_page_gives_no_credit_in_circles(
     ]
     lost = [turn(0.0, state_key="a"), turn(0.0, state_key="a")]
     group = TrajectoryGroup(
-        group_id="g", trajectories=(episode(there, attempt=0), episode(lost, attempt=1))
+        group_id="g", trajectories=(episode(there, member=0), episode(lost, member=1))
     )
     turns = TurnBatch.of([group])
     function = import_attribute("function", "my_credit:no_circles")

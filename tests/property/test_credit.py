@@ -71,7 +71,7 @@ methods = st.sampled_from(list(ALL.values()))
 
 
 def together(rows: Any) -> TrajectoryGroup:
-    return group(*[episode(row, attempt=i) for i, row in enumerate(rows)])
+    return group(*[episode(row, member=i) for i, row in enumerate(rows)])
 
 
 def channels_of(method: AlgoConfig, batch: TurnBatch) -> dict[str, RewardComponent]:
@@ -133,8 +133,8 @@ def test_the_order_of_attempts_and_groups_does_not_matter(
 
 @given(attempts, methods)
 def test_broken_attempts_leave_the_others_as_they_are(rows: Any, method: Any) -> None:
-    broken = [episode([9.0, 9.0], attempt=100 + i, error="broke") for i in range(2)]
-    whole = [episode(row, attempt=i) for i, row in enumerate(rows)]
+    broken = [episode([9.0, 9.0], member=100 + i, error="broke") for i in range(2)]
+    whole = [episode(row, member=i) for i, row in enumerate(rows)]
     assert_close(rows_of(method, group(*broken, *whole)), rows_of(method, together(rows)))
 
 

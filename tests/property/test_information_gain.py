@@ -28,7 +28,7 @@ def test_gains_follow_their_episode_whatever_the_batch(
 ) -> None:
     rng = np.random.default_rng(seed)
     episodes = [
-        random_episode(rng, turns=int(rng.integers(1, 5)), truth="key", answer="go key", attempt=i)
+        random_episode(rng, turns=int(rng.integers(1, 5)), truth="key", answer="go key", member=i)
         for i in range(4)
     ]
     source = InfoGainSource(InfoGain(type="info_gain"), context(sharpened(), max_tokens=max_tokens))

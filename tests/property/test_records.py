@@ -59,7 +59,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         policy_seed=draw(st.integers(0, (1 << 63) - 1)),
         turns=tuple(draw(st.lists(turns(), max_size=3))),
         stop_reason=stop,
-        attempt=draw(st.integers(0, 99)),
+        member=draw(st.integers(0, 99)),
         final_observation=tuple(draw(st.lists(messages("user"), max_size=1))),
         score=None if stop.is_error else draw(st.none() | st.floats(0, 1)),
         error=draw(TEXT) if stop.is_error else None,

@@ -46,9 +46,9 @@ def test_faults_and_unjudged_episodes_are_no_failures() -> None:
     found = summarize(
         [
             episode([1.0, 1.0], score=1.0),
-            episode([0.0], attempt=1, score=0.5, stop=StopReason.TRUNCATED_TURNS),
-            episode([0.5], attempt=2),
-            episode([9.0], attempt=3, error="broke"),
+            episode([0.0], member=1, score=0.5, stop=StopReason.TRUNCATED_TURNS),
+            episode([0.5], member=2),
+            episode([9.0], member=3, error="broke"),
         ]
     )
     assert (found.episodes, found.faults, found.unscored, found.solved) == (4, 1, 1, 1)

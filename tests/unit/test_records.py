@@ -18,7 +18,7 @@ from turngym.records import (
 )
 from turngym.types import Message, StopReason, Trajectory, Turn
 
-EPISODES = [episode([0.25, 1.0], attempt=0, score=1.0), episode([0.0], attempt=1, error="broke")]
+EPISODES = [episode([0.25, 1.0], member=0, score=1.0), episode([0.0], member=1, error="broke")]
 
 
 @pytest.fixture

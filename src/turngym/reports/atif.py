@@ -45,7 +45,7 @@ def to_atif(one: Trajectory, *, name: str) -> Json:
         step["step_id"] = number
     facts = {
         "env": one.env_id, "task": one.task_id, "env_seed": one.env_seed,
-        "policy_seed": one.policy_seed, "attempt": one.attempt, "score": one.score,
+        "policy_seed": one.policy_seed, "member": one.member, "score": one.score,
         "stop_reason": one.stop_reason.value, "error": one.error,
         "stop_reason_elsewhere": STOP_WORDS[one.stop_reason]._asdict(),
         "has_final_observation": bool(one.final_observation),
@@ -165,7 +165,7 @@ def _trajectory(content: Mapping[str, Any]) -> Trajectory:
         task_id=facts.get("task", str(content.get("session_id") or "unknown")),
         env_seed=facts.get("env_seed", 0),
         policy_seed=facts.get("policy_seed", 0),
-        attempt=facts.get("attempt", 0),
+        member=facts.get("member", 0),
         turns=tuple(turns),
         stop_reason=StopReason(facts.get("stop_reason", StopReason.TERMINATED)),
         score=facts.get("score"),

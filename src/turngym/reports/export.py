@@ -34,7 +34,7 @@ _IDS: Mapping[str, str] = {
     "split": "text",
     "env_seed": "int",
     "policy_seed": "int",
-    "attempt": "int",
+    "member": "int",
 }
 _ENDS: Mapping[str, str] = {"stop_reason": "text", "score": "float", "return": "float"}
 _TOKENS: Mapping[str, str] = {
@@ -135,7 +135,7 @@ def _facts(one: Trajectory) -> Row:
         "split": next((part for part in reversed(parts) if part in SPLITS), None),
         "env_seed": one.env_seed,
         "policy_seed": one.policy_seed,
-        "attempt": one.attempt,
+        "member": one.member,
         "stop_reason": one.stop_reason.value,
         "score": one.score,
         "return": one.episode_return,

@@ -50,7 +50,7 @@ class EpisodeSpec:
     task: Task
     env_seed: int
     policy_seed: int
-    attempt: int = 0
+    member: int = 0
 
 
 def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[EpisodeSpec]:
@@ -67,10 +67,10 @@ def group_specs(env_id: str, task: Task, *, seed: int, group_size: int) -> list[
             env_id=task.env_id or env_id,
             task=task,
             env_seed=derive_seed(seed, task.id, "env"),
-            policy_seed=derive_seed(seed, task.id, "policy", attempt),
-            attempt=attempt,
+            policy_seed=derive_seed(seed, task.id, "policy", member),
+            member=member,
         )
-        for attempt in range(group_size)
+        for member in range(group_size)
     ]
 
 
@@ -238,7 +238,7 @@ class _Record:
             task_id=spec.task.id,
             env_seed=spec.env_seed,
             policy_seed=spec.policy_seed,
-            attempt=spec.attempt,
+            member=spec.member,
             turns=tuple(self.turns),
             stop_reason=self.stop,
             final_observation=last,

@@ -38,7 +38,7 @@ EPISODE = Trajectory(
     task_id="maze-easy/test/2",
     env_seed=7,
     policy_seed=9,
-    attempt=1,
+    member=1,
     turns=(
         Turn(
             observation=(Message(role="system", content="Rules."), user("A room.")),

@@ -38,7 +38,7 @@ def write(
             for attempt, score in enumerate(attempts):
                 error = "gone" if score is None else None
                 made = episode(
-                    [score or 0.0], attempt=attempt, score=score, task_id=task.id, error=error
+                    [score or 0.0], member=attempt, score=score, task_id=task.id, error=error
                 )
                 kept.add(row_of(made, env="lab/made", seconds=0.5), made)
         if end:

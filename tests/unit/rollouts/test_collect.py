@@ -21,7 +21,7 @@ TASKS = [LadderEnv().task("train", index) for index in range(3)]
 
 def specs(num: int) -> list[EpisodeSpec]:
     return [
-        EpisodeSpec(env_id="ladder", task=TASKS[n % 3], env_seed=n % 3, policy_seed=n, attempt=n)
+        EpisodeSpec(env_id="ladder", task=TASKS[n % 3], env_seed=n % 3, policy_seed=n, member=n)
         for n in range(num)
     ]
 
@@ -50,7 +50,7 @@ def test_attempts_of_a_group_share_the_environment_seed_and_differ_in_the_policy
     group = group_specs("ladder", TASKS[0], seed=11, group_size=4)
     assert len({spec.env_seed for spec in group}) == 1
     assert len({spec.policy_seed for spec in group}) == 4
-    assert [spec.attempt for spec in group] == [0, 1, 2, 3]
+    assert [spec.member for spec in group] == [0, 1, 2, 3]
     assert {spec.task for spec in group} == {TASKS[0]}
 
 
@@ -71,7 +71,7 @@ async def test_trajectories_come_back_in_the_order_that_was_asked():
     ]
     mixed = wanted[::2] + wanted[1::2]
     made = await collect(Maker(), RandomPolicy(), mixed, concurrency=2)
-    assert [(m.task_id, m.attempt) for m in made] == [(s.task.id, s.attempt) for s in mixed]
+    assert [(m.task_id, m.member) for m in made] == [(s.task.id, s.member) for s in mixed]
 
 
 # Many at once.

@@ -19,7 +19,7 @@ from turngym.rollouts.episode import EpisodeSpec, rollout
 from turngym.types import StopReason
 
 TASK = LadderEnv().task("train", 3)
-SPEC = EpisodeSpec(env_id="helpers/ladder", task=TASK, env_seed=5, policy_seed=17, attempt=2)
+SPEC = EpisodeSpec(env_id="helpers/ladder", task=TASK, env_seed=5, policy_seed=17, member=2)
 
 
 def ladder(**options: Any) -> LadderEnv:
@@ -56,7 +56,7 @@ def scoring(score: Any):
 async def test_an_episode_is_recorded_as_it_was_played():
     env, policy = ladder(top=3), Saying("up", "fly", "jump 2")
     made = await rollout(env, policy, SPEC)
-    assert (made.env_id, made.task_id, made.attempt) == ("helpers/ladder", TASK.id, 2)
+    assert (made.env_id, made.task_id, made.member) == ("helpers/ladder", TASK.id, 2)
     assert (made.env_seed, made.policy_seed) == (5, 17)
     assert (made.stop_reason, made.score, made.error) == (StopReason.TERMINATED, 1.0, None)
     assert [turn.action.content for turn in made.turns] == ["up", "fly", "jump 2"]

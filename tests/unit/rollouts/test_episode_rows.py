@@ -17,8 +17,8 @@ from turngym.rollouts.evaluation.rows import (
 from turngym.types import StopReason
 
 
-def row(task: int = 0, attempt: int = 0, **changes) -> EpisodeRow:
-    made = episode([0.5, turn(0.5, invalid=True)], attempt=attempt, score=1.0, task_id=f"t/{task}")
+def row(task: int = 0, member: int = 0, **changes) -> EpisodeRow:
+    made = episode([0.5, turn(0.5, invalid=True)], member=member, score=1.0, task_id=f"t/{task}")
     return replace(row_of(made, env="lab/made", seconds=0.25), **changes)
 
 

@@ -8,7 +8,7 @@ from turngym.trainers.samples import per_token, to_samples
 
 def batch(*tasks_and_values: tuple[str, float]) -> Credit:
     trajectories = tuple(
-        episode([0.0, 1.0], attempt=i, task_id=task) for i, (task, _) in enumerate(tasks_and_values)
+        episode([0.0, 1.0], member=i, task_id=task) for i, (task, _) in enumerate(tasks_and_values)
     )
     values = tuple(np.array([value, -value]) for _, value in tasks_and_values)
     samples = [

@@ -80,11 +80,11 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
 def test_a_step_says_what_was_played_and_what_was_dropped() -> None:
     groups = [
         group(
-            episode([1.0], attempt=0, score=1.0),
-            episode([0.0, 0.0], attempt=1, score=0.0, stop=StopReason.TRUNCATED_TURNS),
-            episode([0.0], attempt=2, error="broke"),
+            episode([1.0], member=0, score=1.0),
+            episode([0.0, 0.0], member=1, score=0.0, stop=StopReason.TRUNCATED_TURNS),
+            episode([0.0], member=2, error="broke"),
         ),
-        group(episode([0.0], score=0.0), episode([0.0], attempt=1, score=0.0)),
+        group(episode([0.0], score=0.0), episode([0.0], member=1, score=0.0)),
         group(episode([1.0], score=1.0)),
     ]
     found = rollout_metrics(groups, credit_of(algo("grpo"), *groups))

@@ -138,8 +138,8 @@ def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path) -> None
 
 def test_the_best_the_median_and_the_worst_episode_are_kept(tmp_path: Path) -> None:
     scores = [0.5, 0.0, 1.0, 1.0, 0.0]
-    made = [episode([s], attempt=i, score=s) for i, s in enumerate(scores)]
-    made.append(episode([0.0], attempt=9, error="broke"))
+    made = [episode([s], member=i, score=s) for i, s in enumerate(scores)]
+    made.append(episode([0.0], member=9, error="broke"))
     with RunFolder(tmp_path, config()) as folder:
         folder.keep_trajectories("000007", made)
         asyncio.run(folder.outbox.settle())
@@ -153,7 +153,7 @@ def test_the_best_the_median_and_the_worst_episode_are_kept(tmp_path: Path) -> N
 def test_a_group_is_kept_with_its_advantages_and_a_batch_without_any_keeps_nothing(
     tmp_path: Path,
 ) -> None:
-    members = tuple(episode([s, 0.0], attempt=i, score=s) for i, s in enumerate((0.0, 1.0)))
+    members = tuple(episode([s, 0.0], member=i, score=s) for i, s in enumerate((0.0, 1.0)))
     advantages = (np.array([-1.0, -0.5]), np.array([1.0, 0.5]))
     with RunFolder(tmp_path, config()) as folder:
         folder.keep_group(

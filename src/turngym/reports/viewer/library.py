@@ -22,7 +22,7 @@ Json = dict[str, Any]
 COLUMNS = (
     "env",
     "task",
-    "attempt",
+    "member",
     "group",
     "source",
     "stop",
@@ -152,7 +152,7 @@ class Library:
         return [
             _short_name(content["env_id"]),
             content["task_id"],
-            content.get("attempt", 0),
+            content.get("member", 0),
             self._groups.setdefault(key, len(self._groups)),
             source,
             content["stop_reason"],

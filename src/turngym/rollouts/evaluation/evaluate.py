@@ -116,7 +116,7 @@ async def play_job(
         if on_row is not None:
             on_row(row, trajectory)
 
-    keys = {(job.env, spec.task.id, spec.attempt): spec for spec in job.specs()}
+    keys = {(job.env, spec.task.id, spec.member): spec for spec in job.specs()}
     todo = [spec for key, spec in keys.items() if key not in rows]
     await collect(
         job.make_env,

@@ -308,7 +308,7 @@ def _checksums(file: Path) -> dict[tuple[str, int], tuple[int, int]]:
             break
         try:
             content = json.loads(line)
-            checksums[content["task_id"], content["attempt"]] = number, zlib.crc32(line)
+            checksums[content["task_id"], content["member"]] = number, zlib.crc32(line)
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError(f"{file}:{number}: is not a trajectory; {_REPLAY}") from error
     return checksums
@@ -320,7 +320,7 @@ def _order(file: Path, keys: Sequence[tuple[str, int]]) -> None:
     found: list[tuple[str, int]] = []
     for line in read_lines(file):
         content = json.loads(line)
-        key = (content["task_id"], content["attempt"])
+        key = (content["task_id"], content["member"])
         found.append(key)
         lines[key] = line
     missing = [key for key in keys if key not in lines]

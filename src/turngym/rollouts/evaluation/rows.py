@@ -28,7 +28,8 @@ class EpisodeRow:
     env: str
     """Short name."""
     task_id: str
-    attempt: int
+    member: int
+    """Which of the attempts at the task, 0-based."""
     env_seed: int
     policy_seed: int
     stop_reason: StopReason
@@ -52,7 +53,7 @@ class EpisodeRow:
     @property
     def key(self) -> tuple[str, str, int]:
         """The identity of an episode within one evaluation."""
-        return (self.env, self.task_id, self.attempt)
+        return (self.env, self.task_id, self.member)
 
     @property
     def is_fault(self) -> bool:
@@ -81,7 +82,7 @@ def row_of(trajectory: Trajectory, *, env: str, seconds: float) -> EpisodeRow:
     return EpisodeRow(
         env=env,
         task_id=trajectory.task_id,
-        attempt=trajectory.attempt,
+        member=trajectory.member,
         env_seed=trajectory.env_seed,
         policy_seed=trajectory.policy_seed,
         stop_reason=trajectory.stop_reason,

@@ -7,7 +7,7 @@ For the agent, under ``/episodes/KEY``, or under ``/episodes/NAME`` with KEY as 
 KEY is the episode's own and random. ``/v1/...`` without an episode is the episode ``default``. For
 the program that runs the agent, with the control key as bearer token:
 
-    POST /episodes                   open one: {"task", "name", "env", "attempt"} -> addresses, KEY
+    POST /episodes                   open one: {"task", "name", "env", "member"} -> addresses, KEY
     POST /episodes/NAME/reward       {"reward": 0.5}
     POST /episodes/NAME/end          {"score": 1.0, "reward": 1.0} -> where the trajectory is
 """
@@ -311,7 +311,7 @@ class Gateway:
         self._check_control(request)
         body = parse(OpenBody, await request.body())
         episode = await self._episodes.open(
-            body.name, task_id=body.task, env_id=body.env, attempt=body.attempt
+            body.name, task_id=body.task, env_id=body.env, member=body.member
         )
         root = f"{str(request.base_url).rstrip('/')}/episodes/{episode.key}"
         found: Json = {

@@ -28,7 +28,7 @@ class OpenBody(_Body):
     """It stands in addresses, so it holds no more than letters, digits, ``.``, ``_``, ``-``."""
     task: str | None = Field(default=None, max_length=1000)
     env: str | None = Field(default=None, max_length=1000)
-    attempt: int = Field(default=0, ge=0, lt=2**31)
+    member: int = Field(default=0, ge=0, lt=2**31)
 
 
 class RewardBody(_Body):

@@ -37,7 +37,7 @@ class EpisodeRecorder:
         task_id: What is asked of it.
         env_seed: Seed of the environment, 0 where there is none.
         policy_seed: Distinguishes attempts at one task.
-        attempt: Place inside a group.
+        member: Place inside a group.
         scrubber: Takes secrets out of what is kept.
     """
 
@@ -48,11 +48,11 @@ class EpisodeRecorder:
         task_id: str,
         env_seed: int = 0,
         policy_seed: int = 0,
-        attempt: int = 0,
+        member: int = 0,
         scrubber: Scrubber | None = None,
     ) -> None:
         self.env_id, self.task_id = env_id, task_id
-        self._env_seed, self._policy_seed, self._attempt = env_seed, policy_seed, attempt
+        self._env_seed, self._policy_seed, self._member = env_seed, policy_seed, member
         self._scrubber = scrubber or Scrubber()
         self._turns: list[Turn] = []
         self._said: list[Message] = []
@@ -176,7 +176,7 @@ class EpisodeRecorder:
             task_id=self.task_id,
             env_seed=self._env_seed,
             policy_seed=self._policy_seed,
-            attempt=self._attempt,
+            member=self._member,
             turns=tuple(self._turns),
             stop_reason=stop_reason,
             final_observation=self._final,
@@ -286,7 +286,7 @@ class Episodes:
         *,
         task_id: str | None = None,
         env_id: str | None = None,
-        attempt: int = 0,
+        member: int = 0,
     ) -> Episode:
         """Open an episode and, where environments are hosted, reset one for it.
 
@@ -294,7 +294,7 @@ class Episodes:
             name: Of the episode; None for one that cannot be guessed.
             task_id: Which task; None for the next one.
             env_id: What the agent works on, when no environment is hosted.
-            attempt: Place inside a group of attempts at one task.
+            member: Place inside a group of attempts at one task.
 
         Raises:
             ConfigError: The name is taken, or the environment has no such task.
@@ -314,8 +314,8 @@ class Episodes:
             env_id=(env_id if hosted is None else hosted.env_id) or _UNKNOWN_ENV,
             task_id=task,
             env_seed=env_seed,
-            policy_seed=derive_seed(self._seed, task, "policy", attempt, name),
-            attempt=attempt,
+            policy_seed=derive_seed(self._seed, task, "policy", member, name),
+            member=member,
             scrubber=scrubber,
         )
         episode = self._open[name] = Episode(name, recorder, hosted, scrubber)

@@ -301,7 +301,7 @@ class RunningEpisode:
             task_id=job.spec.task.id,
             env_seed=job.spec.env_seed,
             policy_seed=job.spec.policy_seed,
-            attempt=job.spec.attempt,
+            member=job.spec.member,
             turns=tuple(self.turns[:end]),
             stop_reason=StopReason.TRUNCATED_ENV,
             metadata={"partial": True},

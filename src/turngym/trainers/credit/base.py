@@ -170,7 +170,7 @@ class TurnBatch:
         if bad.size:
             episode = self.episodes[int(self.episode_N[bad[0]])]
             raise TrainingError(
-                f"{episode.task_id}, attempt {episode.attempt}, turn {int(self.turn_N[bad[0]])}: "
+                f"{episode.task_id}, attempt {episode.member}, turn {int(self.turn_N[bad[0]])}: "
                 f"{what} is {values_N[bad[0]]}; nothing was trained on it. "
                 "Look at the environment's rewards and the policy's log-probs"
             )

@@ -39,7 +39,7 @@ def fixture(*returns: float) -> TurnBatch:
     for attempt, (total, lengths) in enumerate(zip(returns, LENGTHS, strict=True)):
         turns = [turn(drawn=(3,) * n) for n in lengths]
         turns[-1] = replace(turns[-1], reward=total)
-        attempts.append(episode(turns, attempt=attempt))
+        attempts.append(episode(turns, member=attempt))
     return batch(attempts)
 
 

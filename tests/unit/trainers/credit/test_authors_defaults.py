@@ -34,7 +34,7 @@ def test_groups_without_signal_count_in_the_means_of_the_loss_where_one_says_so(
 
     def attempts(*rewards: float) -> TrajectoryGroup:
         made = [turn(reward, drawn=(3, 4, 5, 6)) for reward in rewards]
-        return group(*[episode([t], attempt=number) for number, t in enumerate(made)])
+        return group(*[episode([t], member=number) for number, t in enumerate(made)])
 
     groups = [attempts(1, *[0] * 7), *[attempts(*[0] * 8)] * 3]
     credit = credit_of(algo("grpo", f"signal_free={choice}"), *groups)
@@ -166,7 +166,7 @@ async def test_a_time_limit_drops_the_last_turn_alone() -> None:
     made = GaeCredit(settings.advantage, settings, context())
     made.load_state(made.state() | {"values/net/bias": torch.tensor([2.0])})
     cut = episode([1.0, 5.0], stop=StopReason.TRUNCATED_TURNS)
-    credit = await made.assign([group(cut, episode([1.0, 5.0], attempt=1))])
+    credit = await made.assign([group(cut, episode([1.0, 5.0], member=1))])
     assert [values.tolist() for values in credit.advantages] == [
         pytest.approx([1.0, 0.0]),
         pytest.approx([1.0 + 0.95 * 3.0, 3.0]),

@@ -124,7 +124,7 @@ def test_gains_are_those_of_plain_forward_passes() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    episodes = [random_episode(rng, turns=int(rng.integers(1, 8)), attempt=i) for i in range(8)]
+    episodes = [random_episode(rng, turns=int(rng.integers(1, 8)), member=i) for i in range(8)]
     turns = batch(episodes)
     given = context(sharpened(architecture, kv_heads=1), max_tokens=300)
     together = FeedbackGainSource(CONFIG, given).read(turns)["feedback_gain"]

@@ -44,7 +44,7 @@ async def advantages(made: GaeCredit, *episodes: Any) -> list[list[float]]:
 async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:
     made = with_constant_value(method(gamma=1.0, lam=1.0, batch=None), 2.0)
     cut = replace(
-        episode([0.0, 1.0], attempt=1, stop=StopReason.TRUNCATED_TURNS),
+        episode([0.0, 1.0], member=1, stop=StopReason.TRUNCATED_TURNS),
         final_observation=(Message(role="user", content="go on"),),
     )
     ended, going_on = await advantages(made, episode([0.0, 1.0]), cut)
@@ -80,7 +80,7 @@ async def test_turns_after_a_head_that_is_not_trained_are_judged_as_in_the_whole
     whole, head = episode(turns), episode([*as_context(turns[:1]), *turns[1:]])
     settings: dict[str, Any] = {"gamma": 0.9, "batch": None}
     [all_of_it] = (await method(level, **settings).assign([group(whole)])).samples
-    lost = episode(as_context(turns), attempt=1)
+    lost = episode(as_context(turns), member=1)
     credit = await method(level, **settings).assign([group(head, lost)])
     [rest] = credit.samples
     assert rest.token_ids.tolist() == all_of_it.token_ids.tolist()

@@ -44,14 +44,14 @@ def test_each_drawn_token_carries_the_advantage_of_its_turn() -> None:
 
 
 def test_an_attempt_that_broke_is_not_compared_with() -> None:
-    broken = episode([1.0], attempt=2, error="sandbox died")
+    broken = episode([1.0], member=2, error="sandbox died")
     credit = credit_of(algo("dr_grpo"), group([1.0], [0.0], broken))
-    assert [t.attempt for t in credit.trajectories] == [0, 1]
+    assert [t.member for t in credit.trajectories] == [0, 1]
     assert rows(credit) == [[0.5], [-0.5]]
 
 
 def test_a_group_with_one_attempt_left_is_dropped_as_too_small() -> None:
-    broken = episode([0.0], attempt=1, error="sandbox died")
+    broken = episode([0.0], member=1, error="sandbox died")
     credit = credit_of(GRPO, group([1.0], broken), group([1.0], []), group([1.0], [0.0]))
     assert credit.dropped == {"too_small": 2}
     assert len(credit.samples) == 2
@@ -93,7 +93,7 @@ def test_a_filter_keeps_at_least_one_group() -> None:
 
 def expert_group(second: float) -> TrajectoryGroup:
     def attempt(number: int, scores: list[float]) -> Trajectory:
-        return episode([turn(parts={"expert_match": s}) for s in scores], attempt=number)
+        return episode([turn(parts={"expert_match": s}) for s in scores], member=number)
 
     return group(attempt(0, [1, 1, 1]), attempt(1, [1, second, 1]))
 
@@ -109,10 +109,10 @@ def test_ui_s1_keeps_groups_whose_first_returns_differ_enough() -> None:
 
 def test_the_pivot_is_not_trained_on_and_is_one_of_several() -> None:
     credit = credit_of(algo("mc_grpo"), group([0.9], [0.1], [0.4], [0.2], [0.7]))
-    assert [t.attempt for t in credit.trajectories] == [0, 1, 3, 4]
+    assert [t.member for t in credit.trajectories] == [0, 1, 3, 4]
     assert [s.trajectory for s in credit.samples] == [0, 1, 2, 3]
     tied = credit_of(algo("mc_grpo"), group([0.0], [0.0], [0.0], [1.0], [0.0]))
-    assert [t.attempt for t in tied.trajectories] == [1, 2, 3, 4]
+    assert [t.member for t in tied.trajectories] == [1, 2, 3, 4]
 
 
 def test_a_batch_in_which_everything_broke_teaches_nothing() -> None:
@@ -125,7 +125,7 @@ def test_metrics_say_how_much_there_is_to_learn() -> None:
     def attempt(number: int, outcome: float) -> Trajectory:
         return episode(
             [turn(state_key="a", invalid=outcome == 0), turn(outcome, state_key=f"b{number}")],
-            attempt=number,
+            member=number,
         )
 
     found = credit_of(

@@ -22,17 +22,17 @@ def single(*returns: float) -> TrajectoryGroup:
     return group(*[[float(r)] for r in returns])
 
 
-def walk(state_keys: str, outcome: float, *, attempt: int, invalid: int = -1) -> Any:
+def walk(state_keys: str, outcome: float, *, member: int, invalid: int = -1) -> Any:
     """Return an attempt through states named by letters, paid at its end."""
     turns = [
         turn(outcome * (i == len(state_keys) - 1), state_key=name, invalid=i == invalid)
         for i, name in enumerate(state_keys)
     ]
-    return episode(turns, attempt=attempt)
+    return episode(turns, member=member)
 
 
 THREE_WALKS = group(
-    walk("abc", 1.0, attempt=0), walk("abc", 0.0, attempt=1), walk("acb", 1.0, attempt=2)
+    walk("abc", 1.0, member=0), walk("abc", 0.0, member=1), walk("acb", 1.0, member=2)
 )
 """The example of GiGPO and HGPO."""
 
@@ -91,7 +91,7 @@ def test_mc_grpo_stays_finite_where_most_attempts_agree() -> None:
 def parts(*rewards: tuple[float, float]) -> TrajectoryGroup:
     """Return attempts of one turn whose reward has two parts."""
     made = [turn(parts={"right": a, "neat": b}) for a, b in rewards]
-    return group(*[episode([t], attempt=i) for i, t in enumerate(made)])
+    return group(*[episode([t], member=i) for i, t in enumerate(made)])
 
 
 FIRST = parts((1, 1), (0, 1), (0, 0), (1, 0))
@@ -160,11 +160,11 @@ def test_a_lone_turn_keeps_its_return_when_asked_to_as_the_authors_do() -> None:
     assert rows_of(raw, group([0.0, 1.0], [0.0])) == [[1.0, 1.0], [-1.0]]
 
 
-def matched(*scores: float, attempt: int) -> Any:
-    return episode([turn(parts={"expert_match": s}) for s in scores], attempt=attempt)
+def matched(*scores: float, member: int) -> Any:
+    return episode([turn(parts={"expert_match": s}) for s in scores], member=member)
 
 
-EXPERT_GROUP = group(matched(1, 1, 1, attempt=0), matched(1, 0.55, 1, attempt=1))
+EXPERT_GROUP = group(matched(1, 1, 1, member=0), matched(1, 0.55, 1, member=1))
 """UI-S1's example."""
 
 
@@ -190,7 +190,7 @@ def test_potential_pays_the_growth_of_the_potential() -> None:
     ahead = episode([turn(potential=-1.0), turn(1.0, potential=-0.5)])
     behind = episode(
         [turn(potential=-1.0), turn(potential=-1.5)],
-        attempt=1,
+        member=1,
         stop=StopReason.TRUNCATED_TURNS,
         final_potential=-2.0,
     )
@@ -247,8 +247,8 @@ def test_gigpo_weighs_long_attempts_more() -> None:
 
 
 def test_gigpo_pays_for_an_invalid_action_on_its_own_turn_in_both_terms() -> None:
-    plain = group(walk("ab", 1.0, attempt=0), walk("ab", 1.0, attempt=1))
-    fined = group(walk("ab", 1.0, attempt=0), walk("ab", 1.0, attempt=1, invalid=1))
+    plain = group(walk("ab", 1.0, member=0), walk("ab", 1.0, member=1))
+    fined = group(walk("ab", 1.0, member=0), walk("ab", 1.0, member=1, invalid=1))
     assert rows_of(algo("gigpo"), plain) == [[0.0, 0.0], [0.0, 0.0]]
     # Outcome: three rows of 1 and one of 0.9. State b: 1 and 0.9.
     assert_rows(rows_of(algo("gigpo"), fined), [[0.025, 0.075], [0.025, -0.125]])
@@ -291,7 +291,7 @@ def test_states_without_a_key_are_not_compared() -> None:
     assert rows_of(algo("hgpo"), unknown) == [[0.0, 0.0], [0.0, 0.0]]
     one_known = group(
         episode([turn(1.0, state_key="a"), turn()]),
-        episode([turn(state_key="a"), turn()], attempt=1),
+        episode([turn(state_key="a"), turn()], member=1),
     )
     step = algo("gigpo", "terms.0.weight=0.0")
     assert rows_of(step, one_known) == [[0.5, 0.0], [-0.5, 0.0]]

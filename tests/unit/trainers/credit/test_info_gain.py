@@ -74,7 +74,7 @@ def test_one_pass_equals_the_loop(architecture: Any, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(0)
     truths = ["north", "key door", "east"]
     episodes = [
-        random_episode(rng, turns=int(rng.integers(1, 8)), truth=t, answer=f"go {t} now", attempt=i)
+        random_episode(rng, turns=int(rng.integers(1, 8)), truth=t, answer=f"go {t} now", member=i)
         for i, t in enumerate(truths * 3)
     ]
     turns = batch(episodes)
@@ -127,7 +127,7 @@ def test_an_answer_without_the_truth_gives_nothing() -> None:
 
 
 def test_what_cannot_be_scored_is_counted_and_left_out() -> None:
-    good = rendered_episode(SAID, truth="key", answer="go key", attempt=0)
+    good = rendered_episode(SAID, truth="key", answer="go key", member=0)
     rewritten = replace(good, turns=(*good.turns[:2], replace(good.turns[2], starts_segment=True)))
     wordless = replace(good, turns=tuple(replace(turn, spans=()) for turn in good.turns))
     cases = [

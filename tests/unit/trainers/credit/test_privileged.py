@@ -75,7 +75,7 @@ def games(rng: np.random.Generator, tasks: int = 12) -> TurnBatch:
                     [("exits", word) for word in said],
                     rewards=[0, float(attempt == 0)],
                     truth=truth,
-                    attempt=attempt,
+                    member=attempt,
                     task=task,
                 )
                 for attempt, said in enumerate(words)
@@ -153,9 +153,9 @@ def test_episodes_without_a_truth_or_without_room_are_counted() -> None:
     said = [("exits", "go"), ("got", "key")]
     turns = batch(
         [
-            rendered_episode(said, truth="key", rewards=[0, 1], attempt=0),
-            rendered_episode(said, rewards=[0, 0], attempt=1),
-            rendered_episode(said, truth="key " * 400, rewards=[0, 0], attempt=2),
+            rendered_episode(said, truth="key", rewards=[0, 1], member=0),
+            rendered_episode(said, rewards=[0, 0], member=1),
+            rendered_episode(said, truth="key " * 400, rewards=[0, 0], member=2),
         ]
     )
     source = PrivilegedSource(CONFIG.model_copy(update={"warmup_updates": 0}), context())
@@ -170,7 +170,7 @@ def test_episodes_without_a_truth_or_without_room_are_counted() -> None:
 def test_only_strictly_worse_attempts_make_pairs() -> None:
     said = [("exits", "go")]
     attempts = [
-        rendered_episode(said, truth="key", rewards=[r], attempt=i)
+        rendered_episode(said, truth="key", rewards=[r], member=i)
         for i, r in enumerate([0, 1, 1, 0.5])
     ]
     turns = batch(attempts, [replace(attempts[0], policy_seed=9)])

@@ -41,8 +41,8 @@ def fixture() -> TurnBatch:
     said = [("exits", "go"), ("got", "key"), ("door", "go")]
     return batch(
         [
-            rendered_episode(said, rewards=[0, 0, 1], attempt=0),
-            rendered_episode(said, rewards=[0, 0, 0], attempt=1, invalid=[1]),
+            rendered_episode(said, rewards=[0, 0, 1], member=0),
+            rendered_episode(said, rewards=[0, 0, 0], member=1, invalid=[1]),
         ]
     )
 
@@ -77,7 +77,7 @@ def games(rng: np.random.Generator, count: int) -> list[Any]:
             words[int(rng.integers(3))] = "key"
         said = [(str(rng.choice(["exits", "door"])), str(word)) for word in words]
         stop = StopReason.TERMINATED if won else StopReason.TRUNCATED_TURNS
-        found.append(rendered_episode(said, rewards=[0, 0, float(won)], attempt=attempt, stop=stop))
+        found.append(rendered_episode(said, rewards=[0, 0, float(won)], member=attempt, stop=stop))
     return found
 
 

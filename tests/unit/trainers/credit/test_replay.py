@@ -24,7 +24,7 @@ SEEN = (Message(role="user", content="go east"),)
 
 
 def played(*episodes: Trajectory, gamma: float = 0.5, context: int = 256) -> list[Transition]:
-    attempts = [replace(e, attempt=i, policy_seed=i) for i, e in enumerate(episodes)]
+    attempts = [replace(e, member=i, policy_seed=i) for i, e in enumerate(episodes)]
     turns = TurnBatch.of([group(*attempts)])
     return transitions(turns, turns.reward_N, RENDERER, gamma=gamma, context=context)
 

@@ -44,7 +44,7 @@ PAID = group(
     ),
     episode(
         [turn(0.25, potential=-2.0)],
-        attempt=1,
+        member=1,
         stop=StopReason.TRUNCATED_TURNS,
         final_potential=-1.0,
     ),
@@ -186,7 +186,7 @@ def asking(outcome: float) -> TrajectoryGroup:
                     turn(outcome * (i == 0 and n == 2), drawn=range(3, 3 + size))
                     for n, size in enumerate(sizes)
                 ],
-                attempt=i,
+                member=i,
             )
             for i, sizes in enumerate(lengths)
         ]
@@ -261,7 +261,7 @@ def test_a_gate_pays_step_rewards_where_the_outcome_passed(
 
 def test_g_ra_fines_invalid_actions_only_in_episodes_that_passed() -> None:
     def attempt(number: int, outcome: float, invalid: bool) -> Any:
-        return episode([turn(invalid=invalid), turn(outcome)], attempt=number)
+        return episode([turn(invalid=invalid), turn(outcome)], member=number)
 
     attempts = group(attempt(0, 1.0, True), attempt(1, 1.0, False), attempt(2, 0.0, True))
     method = algo("g_ra", "terms.0.centre=none", "terms.0.scale=none")

@@ -45,7 +45,7 @@ RNG = np.random.default_rng
 
 def attempt(reward: float, number: int, *, turns: int = 2, seed: int | None = None) -> Trajectory:
     rewards = [0.0] * (turns - 1) + [reward]
-    made = episode(rewards, attempt=number)
+    made = episode(rewards, member=number)
     return replace(made, score=reward, policy_seed=number if seed is None else seed)
 
 
@@ -92,7 +92,7 @@ def test_the_most_varied_are_the_ends() -> None:
 
 def test_down_sampling_keeps_advantages_of_all() -> None:
     rewards = [1, 0.9, 0.6, 0.5, 0.4, 0.1, 0, 0]
-    made = group(*(episode([r], attempt=i) for i, r in enumerate(rewards)))
+    made = group(*(episode([r], member=i) for i, r in enumerate(rewards)))
     credit = credit_of(algo("dr_grpo"), made)
     found = down_sampled(credit, 4)
     assert [s.trajectory for s in found.samples] == [0, 1, 2, 3]
@@ -167,7 +167,7 @@ def test_only_attempts_above_the_baseline_come_back_until_they_are_too_old() -> 
 
 
 def test_imitated_attempts_are_averaged_apart_from_new_ones() -> None:
-    new = group(*(episode([r], attempt=i) for i, r in enumerate([1.0, 0.0])))
+    new = group(*(episode([r], member=i) for i, r in enumerate([1.0, 0.0])))
     credit = credit_of(algo("dr_grpo"), new)
     past = [attempt(1.0, 7), attempt(0.2, 8)]
     found = with_imitation(credit, past, baseline=0.5, weight=0.25)

@@ -40,7 +40,7 @@ def play(made: DataSelection, index: int, share: float) -> ReadyGroup:
     members = []
     for number in range(request.size):
         reward = float(number < share * request.size)
-        one = episode([0.0, 0.0, reward], attempt=number)
+        one = episode([0.0, 0.0, reward], member=number)
         members.append(
             replace(
                 one,
@@ -98,7 +98,7 @@ def test_dropped_groups_teach_difficulty_and_are_counted_by_reason() -> None:
 def test_broken_attempts_are_no_failures() -> None:
     made = selection(filter={"spread": True}, sampler={"type": "thompson"})
     group = play(made, 0, 1.0)
-    broken = episode([0.0], attempt=9, error="broke")
+    broken = episode([0.0], member=9, error="broke")
     members = (*group.members, as_ready_group(0, group.request, [broken]).members[0])
     verdict = made.admit(replace(group, members=members))
     assert verdict.reason == "no_spread"

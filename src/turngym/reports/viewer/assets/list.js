@@ -123,7 +123,7 @@ class EpisodeList {
 
   rowNode(row, place) {
     const file = this.labels.length > 3 ? this.labels[row.source].split('/').pop() : '';
-    const under = [row.attempt ? `attempt ${row.attempt}` : '', row.stop === 'terminated' ? '' : STOPS[row.stop] || row.stop, file, row.env].filter(Boolean).join(' · ');
+    const under = [row.member ? `attempt ${row.member}` : '', row.stop === 'terminated' ? '' : STOPS[row.stop] || row.stop, file, row.env].filter(Boolean).join(' · ');
     return h('div', { class: 'row', id: `row-${row.id}`, role: 'option', 'data-id': row.id, 'aria-selected': row.id === this.selected, 'aria-posinset': place + 1, 'aria-setsize': this.shown.length, css: { top: `${place * ROW}px` } },
       mark(row.outcome),
       h('div', {}, h('div', { class: 'task' }, row.task), h('div', { class: 'under' }, under)),

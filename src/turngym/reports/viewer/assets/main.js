@@ -76,9 +76,9 @@ function paintTools(row, episode) {
     Object.entries(MODES).map(([value, label]) => h('option', { value }, label)));
   modes.value = state.mode;
   modes.disabled = !episode.turns.some((turn) => (turn.spans || []).length);
-  const pills = members.length < 2 ? [] : members.slice(0, 32).map((member) => h('button', { class: 'member', title: `attempt ${member.attempt}, return ${plain(member.return)}`, 'aria-current': member.id === row.id || Boolean(state.other && member.id === state.other.id), on: {
-    click: (event) => (event.shiftKey && member.id !== row.id ? go(`c/${row.id}/${member.id}`) : go(`e/${member.id}`)),
-  } }, mark(member.outcome), `${member.attempt}`));
+  const pills = members.length < 2 ? [] : members.slice(0, 32).map((one) => h('button', { class: 'member', title: `attempt ${one.member}, return ${plain(one.return)}`, 'aria-current': one.id === row.id || Boolean(state.other && one.id === state.other.id), on: {
+    click: (event) => (event.shiftKey && one.id !== row.id ? go(`c/${row.id}/${one.id}`) : go(`e/${one.id}`)),
+  } }, mark(one.outcome), `${one.member}`));
   tools.replaceChildren(h('span', { class: 'title' }, row.task), h('span', { class: 'muted' }, row.env),
     h('span', { class: 'members', 'aria-label': 'Attempts at this task' }, pills), h('span', { class: 'space' }),
     h('div', { class: 'right' }, legend(state.mode, episode), modes,
