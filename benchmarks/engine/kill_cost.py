@@ -29,12 +29,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scheduler"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import numpy as np
 from overlap import GAME, LIGHTS, SETTINGS, Waits
 
 import turngym
 from harness import machine
+from helpers.servers import servers_of_ours
 from turngym.config import load_config
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
@@ -90,20 +92,6 @@ class Killer(Silent):
 
     def _kill(self) -> None:
         os.kill(int(self._rng.choice(servers_of_ours())), signal.SIGKILL)
-
-
-def servers_of_ours() -> list[int]:
-    """Return the processes that this one started as policy servers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"--weights" in line:
-            found.append(int(folder.name))
-    return found
 
 
 def measure(steps: int, folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.servers import servers_of_ours
 from helpers.signals import SIGNALS, register_for_a_while
 from turngym.cli.output import exit_code
 from turngym.config import load_config
@@ -67,20 +68,6 @@ class Killer(Silent):
         if found:
             os.kill(self._rng.choice(found), signal.SIGKILL)
             self.killed += 1
-
-
-def servers_of_ours() -> list[int]:
-    """Return the processes that this one started as policy servers."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(stat[1]) == os.getpid() and stat[0] != "Z" and b"--weights" in line:
-            found.append(int(folder.name))
-    return found
 
 
 @pytest.mark.slow
