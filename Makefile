@@ -34,7 +34,7 @@ demo: ## Train the small default policy and watch its success rise
 	@$(BIN)/turngym train demo --out runs/demo $(ARGS)
 
 test: ## Everything that CI runs: the checks, then all tests with all game engines
-	@$(BOOTSTRAP) core dev $(EVERYTHING)
+	@$(BOOTSTRAP) core dev docs $(EVERYTHING)
 	@$(BIN)/python -m turngym.environments.web.sites.install tracker forum shop
 	@$(MAKE) check
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
@@ -70,7 +70,7 @@ learning: ## Compare credit assignment at equal episodes, five seeds each; some 
 	@$(BIN)/python benchmarks/credit/learning.py $(ARGS)
 
 extras: ## Install every optional part
-	@$(BOOTSTRAP) core dev $(EVERYTHING) wiki
+	@$(BOOTSTRAP) core dev docs $(EVERYTHING) wiki
 	@$(BIN)/python -m turngym.environments.web.sites.install
 
 docs: ## Build the documentation into site/

@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -143,3 +145,21 @@ def test_every_proof_is_listed_once_and_is_there() -> None:
         for name in re.findall(r"PART=([a-z]+)", file.read_text(encoding="utf-8", errors="replace"))
     }
     assert named <= set(listed)
+
+
+@pytest.mark.extra("zensical", "mkdocstrings")
+def test_the_documentation_builds_with_a_place_for_every_public_name(tmp_path: Path) -> None:
+    settings = (ROOT / "mkdocs.yml").read_text().replace("paths: [src]", f"paths: [{ROOT / 'src'}]")
+    (tmp_path / "mkdocs.yml").write_text(settings)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    command = [sys.executable, "-m", "zensical", "build", "--clean"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    said = built.stdout + built.stderr
+    assert built.returncode == 0, said
+    assert "griffe:" not in said  # a docstring that names what is not there
+    public = {f"turngym.{name}" for name in turngym.__all__ if name != "__version__"}
+    for page in sorted((ROOT / "docs/api").glob("*.md")):
+        html = (tmp_path / "site/api" / page.stem / "index.html").read_text(encoding="utf-8")
+        wanted = set(re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE))
+        wanted |= public if wanted == {"turngym"} else set()
+        assert wanted - set(re.findall(r'id="([^"]+)"', html)) == set(), page.name

@@ -134,7 +134,7 @@ class SweEnv(RepairEnv):
             fixed, while nothing else broke.
         step_reward: For each turn whose call was carried out.
         gate: Step rewards are paid at the end, and only when the outcome is above this (G-RA).
-        timeout_s, options: As ``ShellEnv``.
+        timeout_s: As of ``ShellEnv``, and so ``options``.
 
     Action: tools on the workspace, ``run_tests`` and ``submit``.
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
@@ -198,7 +198,7 @@ class InstanceEnv(RepairEnv):
         folder: Where the images hold the repository.
         path: Folders of programs in the images, as ``PATH`` has them; its ``python3`` runs tests.
         split: Which split the instances are.
-        timeout_s, options: As ``ShellEnv``.
+        timeout_s: As of ``ShellEnv``, and so ``options``.
         tests_timeout_s: Longest run of the tests that judge.
 
     Action: tools on the workspace, ``run_tests`` and ``submit``.

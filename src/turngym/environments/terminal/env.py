@@ -208,7 +208,7 @@ class TerminalEnv(ShellEnv):
     Args:
         group: Kinds of problems: ``"all"`` or a key of ``GROUPS``.
         kind: One kind instead.
-        timeout_s, options: As ``ShellEnv``.
+        timeout_s: As of ``ShellEnv``, and so ``options``.
 
     Action: ``bash``, the tools for files, and ``submit``.
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.
@@ -234,7 +234,7 @@ class HarborEnv(ShellEnv):
     Args:
         folder: Where they are.
         without_network: Play also those that want a network, which they do not get.
-        timeout_s, options: As ``ShellEnv``.
+        timeout_s: As of ``ShellEnv``, and so ``options``.
 
     Action: ``bash``, the tools for files, and ``submit``, which ends a step.
     Observation: what the tool gave, cut and normalised by the rules of ``workspace.outputs``.

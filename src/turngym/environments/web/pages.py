@@ -26,7 +26,7 @@ class PagesEnv(ProblemWebEnv):
 
     Args:
         tasks: The problems, or where they are: ``FILE.py``, ``FILE.py:NAME``, ``module:NAME``.
-        settings, max_chars, options: As ``WebEnv``.
+        settings: As of ``WebEnv``, and so ``max_chars`` and ``options``.
 
     Action: everything that a browser can do, within this one site.
     Observation: the goal and the page.
