@@ -124,9 +124,9 @@ def test_a_run_repeats_itself_to_the_bit_and_draws_once(
     config: TrainConfig, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Path] = []
-    monkeypatch.setattr(
-        "turngym.trainers.runs.run_log.draw_curve", lambda path, *_, **__: drawn.append(path)
-    )
+    module = "turngym.trainers.runs.run_log"
+    monkeypatch.setattr(f"{module}.draw_curve", lambda path, *_, **__: drawn.append(path))
+    monkeypatch.setattr(f"{module}.SECONDS_BETWEEN_CURVES", float("inf"))  # one at the end
     train(config, tmp_path)
     assert_same_outcome(tmp_path, straight)
     assert drawn == [tmp_path / "curve.png"]
