@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from harness import put_section
+from turngym.rollouts.evaluation.statistics import half_width
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
-T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""97.5 % points of Student's t by degrees of freedom."""
 CASES = tuple((when, how) for how in ("sampled", "greedy") for when in ("before", "after"))
 
 
@@ -250,7 +249,7 @@ def interval(values: list[float]) -> str:
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:.1%}"
-    half = T_975[len(values) - 1] * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    half = half_width(len(values), float(np.std(values, ddof=1)))
     return f"{mean:.1%} [{max(0.0, mean - half):.1%}, {min(1.0, mean + half):.1%}]"
 
 

@@ -38,12 +38,12 @@ from turngym.config import load_config
 from turngym.environments.core.actions import Action, Commands
 from turngym.environments.core.env import Outcome
 from turngym.environments.text.base import TextGame
+from turngym.rollouts.evaluation.statistics import half_width
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.loop import train
 from turngym.trainers.runs.episode_runner import EpisodeRunner
 from turngym.trainers.runs.run import Run
 from turngym.trainers.selection.batches import Chosen
-from turngym.trainers.selection.policy import half_width
 from turngym.trainers.settings.train import TrainConfig
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go", "blue": "turn"}

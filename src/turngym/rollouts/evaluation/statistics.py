@@ -33,6 +33,13 @@ _CELLS = 2_000_000
 """Resampled numbers in memory at once."""
 _Z95 = 1.959963984540054
 """97.5 % point of the normal distribution."""
+_T975 = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157,
+    2.228139, 2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922,
+    2.093024, 2.085963, 2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831,
+    2.048407, 2.045230, 2.042272,
+)  # fmt: skip
+"""97.5 % points of Student's t for 1 to 30 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +106,20 @@ def bootstrap_ratio(sums_T: FloatArray, counts_T: FloatArray) -> Interval | None
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """Return the bootstrap interval of a mean; None with fewer than two values."""
     return bootstrap_ratio(np.array(values, dtype=np.float64), np.ones(len(values)))
+
+
+def half_width(count: int, deviation: float) -> float:
+    """Return ``t · s / sqrt(n)``, half the 95 % interval of a mean; inf for fewer than two.
+
+    Args:
+        count: n.
+        deviation: s, the sample standard deviation.
+    """
+    if count < 2:
+        return math.inf
+    degrees = count - 1
+    point = _T975[degrees - 1] if degrees <= len(_T975) else _Z95
+    return point * deviation / math.sqrt(count)
 
 
 def wilson_interval(successes: float, trials: int) -> Interval:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from turngym.rollouts.evaluation.statistics import half_width
 from turngym.rollouts.scheduler.groups import FilterDecision, GroupRequest, ReadyGroup
 from turngym.seeding import derive_seed, generator
 from turngym.tasks.base import Task
@@ -27,15 +28,6 @@ from turngym.trainers.settings.selection import (
     SelectionPart,
     VarianceBudget,
 )
-
-_T975 = (
-    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157,
-    2.228139, 2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922,
-    2.093024, 2.085963, 2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831,
-    2.048407, 2.045230, 2.042272,
-)  # fmt: skip
-"""97.5 % points of Student's t for 1 to 30 degrees of freedom."""
-_NORMAL975 = 1.959964
 
 
 def attempts_for(
@@ -102,20 +94,6 @@ def rounded(wanted_K: FloatArray, *, total: int, least: int, most: int) -> list[
         gaps_K = np.where(movable_K, sign * (wanted_K - counts_K), -np.inf)
         counts_K[int(np.argmax(gaps_K))] += sign
     return [int(count) for count in counts_K]
-
-
-def half_width(attempts: int, deviation: float) -> float:
-    """Return ``t · s / sqrt(n)``, half the 95 % interval of a mean; inf for fewer than two.
-
-    Args:
-        attempts: n.
-        deviation: s, the sample standard deviation.
-    """
-    if attempts < 2:
-        return math.inf
-    degrees = attempts - 1
-    point = _T975[degrees - 1] if degrees <= len(_T975) else _NORMAL975
-    return point * deviation / math.sqrt(attempts)
 
 
 def by_confidence(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turngym.rollouts.evaluation.statistics import half_width
 from turngym.trainers.selection.policy import (
     attempts_for,
-    half_width,
     rounded,
     variance_shares,
 )
