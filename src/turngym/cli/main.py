@@ -24,6 +24,7 @@ from turngym.cli.eval import evaluate
 from turngym.cli.output import FAILED, FINE, INTERRUPTED, exit_code, first_cause, lines
 from turngym.cli.plan import launch, plan
 from turngym.cli.play import play
+from turngym.cli.replay import replay
 from turngym.cli.report import export, report, view
 from turngym.cli.serve import app as serve_app
 from turngym.cli.simulate import audit, simulate
@@ -35,7 +36,13 @@ app = typer.Typer(
     help="turngym: the gym where LLM agents learn turn by turn.", pretty_exceptions_enable=False
 )
 _PANELS: Mapping[str, Mapping[str, Callable[..., None] | typer.Typer]] = {
-    "Run an agent": {"eval": evaluate, "play": play, "view": view, "serve": serve_app},
+    "Run an agent": {
+        "eval": evaluate,
+        "play": play,
+        "view": view,
+        "replay": replay,
+        "serve": serve_app,
+    },
     "Train a model": {
         "train": train,
         "plan": plan,

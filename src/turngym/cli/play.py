@@ -118,14 +118,23 @@ def play(
         options = {} if task is None else {"task": task}
         observation, info = world.reset(seed=seed, options=options)
         say(f"{env}: task {info['task_id']}, seed {seed}. '?' lists actions, 'quit' stops.")
-        print(info.get("instructions", ""), end="\n\n")
-        _play(world, observation, info)
+        play_from(world, observation, info, info.get("instructions", ""))
     finally:
         world.close()
 
 
-def _play(world: gymnasium.Env[Any, Any], observation: Any, info: dict[str, Any]) -> None:
-    instructions = info.get("instructions", "")
+def play_from(
+    world: gymnasium.Env[Any, Any], observation: Any, info: Mapping[str, Any], instructions: str
+) -> None:
+    """Have the user play an episode to its end.
+
+    Args:
+        world: Where it has begun.
+        observation: What is seen now.
+        info: What came with it.
+        instructions: How to act.
+    """
+    print(instructions, end="\n\n")
     turns, episode_return = 0, 0.0
     over = False
     while not over:

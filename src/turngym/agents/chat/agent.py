@@ -93,6 +93,8 @@ class _ChatSession:
         new = [ChatMessage(message=message) for message in turn.observation]
         if new:
             new[-1] = replace(new[-1], image=observation.get("image"))
+        if self._num_turns == 0 and not any(one.message.role == "system" for one in new):
+            new = [*self._opening(), *new]  # another agent's turn, or it would be there
         self._replayed.append((new, turn))
         if turn.starts_segment:
             self._messages = []

@@ -188,6 +188,14 @@ class EpisodeCore:
         """
         return ""
 
+    def state_files(self) -> Mapping[str, Any]:
+        """Return more of the state than an agent sees, for a person: contents by name of file.
+
+        A value is bytes, or a picture, uint8 [H, W, 3]. May be a coroutine in an ``AsyncTurnEnv``.
+        Must change nothing.
+        """
+        return {}
+
     def expert_action(self) -> str:
         """Return an expert's action for the current state. Never part of an observation.
 

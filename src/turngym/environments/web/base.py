@@ -166,6 +166,14 @@ class WebEnv(ScreenEnv):
         """
         return await self._open_host().run(self._turn(action))
 
+    async def state_files(self) -> dict[str, bytes]:  # type: ignore[override]  # awaited
+        """Return the page as HTML, and a picture of it."""
+        return await self._open_host().run(self._state_files())
+
+    async def _state_files(self) -> dict[str, bytes]:
+        picture = await self.session.screenshot()
+        return {"page.html": (await self.session.tab.page.content()).encode(), "page.png": picture}
+
     def _open_host(self) -> BrowserHost:
         if self._host is None:
             raise EnvironmentFault(f"{self.name}: the environment is closed")

@@ -16,6 +16,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from turngym.environments.core.actions import Action, ActionStyle, InvalidAction, in_style
@@ -138,6 +140,7 @@ _log = logging.getLogger(__name__)
 _MAX_CHANGES = 2_000
 """Changed files that are looked at; of more, only the names count."""
 _MAX_DIGEST_BYTES = 1 << 20
+_MAX_LOOKED_AT = 1 << 28
 _SPENT = "\n[all turns are spent]"
 _AT_A_TIME = 32
 """Files that are read at the same time."""
@@ -342,6 +345,18 @@ class WorkspaceEnv(AsyncTurnEnv):
     def say(self, tool: str, **arguments: Any) -> str:
         """Return the text that calls ``tool`` in the action style of this environment."""
         return self.action_format.render(Action(name=tool, arguments=arguments))
+
+    async def state_files(self) -> dict[str, bytes]:  # type: ignore[override]  # awaited
+        """Return the files of the workspace."""
+        with TemporaryDirectory() as folder:
+            tree = Path(folder) / "files"
+            await self.sandbox.get_tree(
+                ".", tree, max_bytes=_MAX_LOOKED_AT, max_files=10 * _MAX_CHANGES
+            )
+            paths = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
+            return {
+                path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(paths)
+            }
 
     async def close(self) -> None:
         """Close the workspace; the last environment of the process also ends the back end."""

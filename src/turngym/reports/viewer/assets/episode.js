@@ -19,6 +19,7 @@ function episodeHead(episode, jump) {
   if (tokens) rows.splice(3, 0, ['Sampled tokens', plain(tokens)]);
   const metadata = Object.entries(episode.metadata || {}).filter(([, value]) => ['string', 'number'].includes(typeof value));
   for (const [name, value] of metadata) rows.push([name, String(value)]);
+  if (turns.length) rows.push(['Go back to a turn', `turngym replay RUN ${episode.number} --turn N`]);
   return h('div', {},
     verdictNode(episode, jump),
     h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)))),

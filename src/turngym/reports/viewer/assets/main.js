@@ -48,6 +48,7 @@ async function open(id, other) {
   try {
     const [episode, second] = await Promise.all([source.episode(id), list.rows[other] ? source.episode(other) : null]);
     if (list.selected !== id) return; // somebody was faster
+    episode.number = id;
     state.open = { id, row, episode };
     state.other = second ? { id: other, row: list.rows[other], episode: second } : null;
     if (isNew) state.turn = 0;
