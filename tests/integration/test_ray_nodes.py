@@ -52,7 +52,7 @@ SETTINGS: dict[str, Any] = {
     "evaluation": {"every": 100, "validation_tasks": 6, "held_out_tasks": 6},
     "run": {"checkpoint_every": 2, "tensorboard": False},
 }
-pytestmark = [NOT_RUN, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [NOT_RUN, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -260,14 +260,14 @@ def test_a_killed_coordinator_leaves_nothing_and_the_same_command_resumes(
     settings.write_text(to_toml(load_config(TrainConfig, [SETTINGS, "run.steps=6"])))
     try:
         with launch(out, settings, cluster.address) as process:
-            assert until(lambda: len(steps_of(out)) >= 3 or process.poll() is not None, 600)
+            assert until(lambda: len(steps_of(out)) >= 3 or process.poll() is not None, 1500)
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL, said.read_text()[-3000:]
         assert audit(out).problems == []
         connect("a test")
-        assert until(lambda: ray.available_resources().get("environments") == 2)
+        assert until(lambda: ray.available_resources().get("environments") == 2, 300)
         with launch(out, settings, cluster.address) as process:
-            assert process.wait(900) == 0, said.read_text()[-3000:]
+            assert process.wait(1500) == 0, said.read_text()[-3000:]
     finally:
         cluster.remove(node)
     assert said.read_text().count("environments 1") == 2  # in the plan, each time
