@@ -283,3 +283,28 @@ def test_new_says_what_it_wants(
     folder: Path, kind: str, name: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in _error(["new", kind, name], capsys)
+
+
+def test_questions_that_stand_in_a_corpus_are_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"q": f"Which of the {n} rivers in the valley runs to the north at noon?", "a": str(n)}
+            for n in range(8)]  # fmt: skip
+    (folder / "rivers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "set.toml").write_text(
+        'questions = "rivers.jsonl"\nquestion = "q"\nanswer = "a"\nscorer.type = "exact"\n'
+    )
+    words = ["check", "task", "set.toml", "--deep", "0", "--against"]
+    (folder / "clean.jsonl").write_text('{"text": "Rivers run.", "more": ["to the sea"]}\n')
+    assert main([*words, "clean.jsonl"]) == 0
+    (folder / "read.jsonl").write_text(
+        '{"text": ["so", {"is": ' + json.dumps(rows[3]["q"]) + "}]}\n"
+    )
+    capsys.readouterr()
+    assert main([*words, "read.jsonl"]) == 1
+    assert re.search(
+        r"set.contamination +fail .*stands in read.jsonl, row 1", capsys.readouterr().out
+    )
+    assert main([*words, "none.jsonl"]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    assert main(["check", "task", "set.toml/test/0", "--against", "clean.jsonl"]) == 2

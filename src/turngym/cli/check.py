@@ -110,6 +110,12 @@ def check_a_task(
     all_cheats: Annotated[
         bool, typer.Option("--all-cheats", help="Every cheat on a Python project, not a sample.")
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Texts that no task of a set may stand in: .jsonl, .csv, .parquet."
+        ),
+    ] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 2,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as HTML.")
@@ -137,7 +143,9 @@ def check_a_task(
     subject = EnvSubject(make_env, name, is_named=True)
     settings = Settings(parallel=parallel, cheats=None if all_cheats else Settings().cheats)
     try:
-        reports += _of_tasks(subject, wanted, settings, episodes=episodes, deep=deep)
+        reports += _of_tasks(
+            subject, wanted, settings, episodes=episodes, deep=deep, against=against
+        )
     finally:
         subject.close()
     seconds = time.perf_counter() - started
@@ -161,15 +169,20 @@ def _of_tasks(
     *,
     episodes: int | None,
     deep: int,
+    against: Path | None,
 ) -> Iterator[CheckReport]:
     """Yield the reports of a set: its tasks among each other, each in short, a few in depth."""
     from turngym.environments.checks.task import check_tasks
     from turngym.tasks.check.check import check_set
+    from turngym.tasks.questions import read_texts
 
+    corpus = None if against is None else read_texts(against)
+    if wanted is not None and corpus is not None:
+        raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
     if wanted is not None:
         yield _deeply(subject, subject.task(*wanted), settings)
         return
-    yield check_set(subject, limit=episodes)
+    yield check_set(subject, limit=episodes, corpus=corpus)
     tasks = [task for split in SPLITS for task in subject.tasks(split, episodes)]
     with progress(f"checking {subject.name}", len(tasks)) as advance:
         yield check_tasks(

@@ -15,6 +15,7 @@ import re
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,21 @@ def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not isinstance(row, dict):
             raise ConfigError(f"{file}, row {number}: wanted an object, got {row!r:.40}")
         yield f"{file}, row {number}", row
+
+
+def read_texts(file: Path) -> Iterator[tuple[str, str]]:
+    """Return where it stands and all text of each row of a file, as ``read_rows``."""
+    rows = read_rows(file)
+    first = list(islice(rows, 1))  # a file that cannot be read is refused now
+    return ((where, " ".join(_texts(row))) for where, row in chain(first, rows))
+
+
+def _texts(value: Any) -> Iterator[str]:  # of a row
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
 
 
 def _rows(file: Path) -> Iterator[Any]:  # objects, or lines of JSON

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from turngym.check_report import Broken, CheckReport
 from turngym.tasks.base import SPLITS, Task
@@ -46,12 +46,18 @@ def check_task(
     return report
 
 
-def check_set(subject: Subject, *, limit: int | None = None) -> CheckReport:
+def check_set(
+    subject: Subject,
+    *,
+    limit: int | None = None,
+    corpus: Iterable[tuple[str, str]] | None = None,
+) -> CheckReport:
     """Return what the tasks of a set are to each other; none of them is played.
 
     Args:
         subject: What has the tasks.
         limit: Most tasks of each split; None for all, of an endless split ``SAMPLE``.
+        corpus: Texts in which none of them may stand, and where each is; None to compare nothing.
     """
     report, is_endless = CheckReport(f"set {subject.name}"), subject.is_endless("train")
     most = SAMPLE if limit is None and is_endless else limit
@@ -69,6 +75,8 @@ def check_set(subject: Subject, *, limit: int | None = None) -> CheckReport:
         report.run("set.distinct",
                    lambda: sets.problems_are_distinct(found, is_endless=is_endless))  # fmt: skip
         report.run("set.constant_answer", lambda: sets.answers_vary(found), required=False)
+        if corpus is not None:
+            report.run("set.contamination", lambda: sets.not_in_corpus(found, corpus))
     return report
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from turngym.check_report import Broken, Doubtful, Evidence, NotRun
 from turngym.tasks.base import SPLITS, Split
@@ -17,6 +18,8 @@ _FEWEST = 3
 _ALIKE = 0.8
 """Share of equal triples of words from which two prompts with one answer count as one."""
 _MIN_WORDS = 8
+_RUN, _MOST_SHARED = 8, 0.5
+"""Words that stand in a row, and the share of them that shows that a text holds a task."""
 _Z = 1.96
 
 
@@ -130,6 +133,50 @@ def answers_vary(openings: Sequence[Opening]) -> Evidence:
     return found
 
 
+def not_in_corpus(
+    openings: Sequence[Opening], corpus: Iterable[tuple[str, str]]
+) -> dict[str, object]:
+    """Refuse tasks that stand in a corpus, for example in what a model was trained on.
+
+    Compared are runs of eight words. What means nothing is left out: how all prompts begin, and
+    runs that more than half of the tasks have.
+
+    Args:
+        openings: How tasks begin.
+        corpus: Where each text stands, and the text; read once, and not kept.
+
+    Raises:
+        Broken: Half of what a task alone says is in one text.
+        NotRun: No task says eight words of its own.
+
+    Source:
+        Brown et al. 2020, arXiv:2005.14165, appendix C; Chowdhery et al. 2022, arXiv:2204.02311,
+        section 8.
+    """
+    columns = zip(*(_words(one.prompt) for one in openings), strict=False)
+    alike = takewhile(lambda column: len(openings) > 1 == len(set(column)), columns)
+    begin = sum(1 for _ in alike)
+    runs = {one.id: set(_runs(one.prompt, _RUN, begin)) for one in openings}
+    times = Counter(run for own in runs.values() for run in own)
+    most = max(1, len(runs) // 2)
+    own = {id: {run for run in found if times[run] <= most} for id, found in runs.items()}
+    own = {id: found for id, found in own.items() if found}
+    if not own:
+        raise NotRun(f"no task says {_RUN} words of its own, so nothing can be compared")
+    wanted, worst, texts = set().union(*own.values()), ("", "", 0.0), 0
+    for where, text in corpus:
+        texts += 1
+        met = wanted.intersection(_runs(text, _RUN))
+        for id, found in own.items() if met else ():
+            share = len(found & met) / len(found)
+            if share > worst[2]:
+                worst = (id, where, share)
+    evidence: dict[str, object] = {"tasks": len(own), "texts": texts, "most": round(worst[2], 3)}
+    if worst[2] >= _MOST_SHARED:
+        raise Broken(f"{worst[2]:.0%} of what {worst[0]} says stands in {worst[1]}", **evidence)
+    return evidence
+
+
 def by_problem(openings: Iterable[Opening]) -> Mapping[str, list[Opening]]:
     """Return the openings by problem: by what makes it, letter case and punctuation aside."""
     found: dict[str, list[Opening]] = {}
@@ -149,8 +196,13 @@ def are_alike(one: Opening, other: Opening) -> bool:
 
 
 def _triples(text: str) -> set[tuple[str, ...]]:
-    words = _words(text)
-    return set(zip(words, words[1:], words[2:], strict=False))
+    return set(_runs(text, 3))
+
+
+def _runs(text: str, size: int, begin: int = 0) -> Iterable[tuple[str, ...]]:
+    """Return every run of so many words, from word ``begin`` on."""
+    words = _words(text)[begin:]
+    return zip(*(words[start:] for start in range(size)), strict=False)
 
 
 def _words(text: str) -> list[str]:

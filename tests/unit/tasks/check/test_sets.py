@@ -10,6 +10,7 @@ from turngym.tasks.check.sets import (
     answers_vary,
     ids_differ,
     interval,
+    not_in_corpus,
     problems_are_distinct,
     splits_are_disjoint,
 )
@@ -89,3 +90,32 @@ def test_a_constant_answer_is_found_and_half_of_them_is_doubtful():
         answers_vary(half)
     with pytest.raises(NotRun):
         answers_vary(TRAIN[:4])
+
+
+ALIKE = "You are in a small town and shall find out one thing, in one sentence:"
+
+
+def towns() -> list[Opening]:
+    """Return tasks that begin alike and then say something of their own."""
+    names = ("amber", "birch", "cedar", "delta", "ember", "fjord")
+    return [
+        opening(n, prompt=f"{ALIKE} which {name} house has {n} red doors and no green windows?")
+        for n, name in enumerate(names)
+    ]
+
+
+def test_a_task_that_stands_in_a_corpus_is_found_with_its_place():
+    page = f"Which CEDAR house has 2 red doors, and no green windows? The third one. {ALIKE}"
+    with pytest.raises(Broken, match=r"\d+% of what s/train/2 says stands in row 2") as found:
+        not_in_corpus(towns(), [("row 1", "nothing of it"), ("row 2", page)])
+    assert found.value.evidence["texts"] == 2
+
+
+def test_what_all_tasks_say_is_no_contamination():
+    evidence = not_in_corpus(towns(), [("row 1", ALIKE * 9), ("row 2", "which amber house has 0")])
+    assert evidence == {"tasks": 6, "texts": 2, "most": 0.0}
+
+
+def test_tasks_without_words_of_their_own_cannot_be_compared():
+    with pytest.raises(NotRun, match="no task says 8 words of its own"):
+        not_in_corpus([opening(n, prompt="Go.") for n in range(3)], [])
