@@ -14,8 +14,8 @@ from turngym.trainers.credit.base import (
     Credit,
     RewardComponent,
     TurnBatch,
-    build_credit,
 )
+from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.group.group_relative import turn_advantages
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, per_token

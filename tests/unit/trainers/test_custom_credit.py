@@ -13,7 +13,8 @@ from helpers.trajectories import group
 from turngym.config import load_config
 from turngym.errors import ConfigError, TrainingError
 from turngym.reports.runs import learning_curve
-from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod, build_credit
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
+from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.loop import train
 from turngym.trainers.metrics import read_metrics
 from turngym.trainers.runs.needs import check_needs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
-    from turngym.trainers.settings.algo import AlgoConfig
     from turngym.trainers.update.compute import Scorer
 
 ConfigT = TypeVar("ConfigT")
@@ -322,21 +320,6 @@ class CreditMethod(Protocol):
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned; the next ``assign`` goes on to the bit."""
-
-
-def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:
-    """Return the credit method that the settings of the advantage name as their ``builder``.
-
-    Args:
-        algo: The settings.
-        context: What the method and its reward sources may use; None where none asks a model.
-    """
-    method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
-    if algo.control == "none":
-        return method
-    from turngym.trainers.credit.controls import ControlledCredit  # stands on this module
-
-    return ControlledCredit(method, algo.control, across=algo.advantage.replays)
 
 
 def joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Controls: the turn credit of any method without what it says about single turns.
+"""How a method is built, and controls: its turn credit without what it says about single turns.
 
 A method that is no better than its own control has not learned from its signal, whatever else it
 brought with it: a critic's wait, a scale, a loss.
@@ -9,17 +9,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from turngym.seeding import generator
-from turngym.trainers.credit.base import Credit, CreditMethod
+from turngym.trainers.credit.base import Credit, CreditContext, CreditMethod
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.types import TrajectoryGroup
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from turngym.trainers.settings.algo import AlgoConfig
+
+
+def build_credit(algo: AlgoConfig, context: CreditContext | None) -> CreditMethod:
+    """Return the credit method that the settings of the advantage name as their ``builder``.
+
+    Args:
+        algo: The settings.
+        context: What the method and its reward sources may use; None where none asks a model.
+    """
+    method: CreditMethod = resolve_name(algo.advantage.builder)(algo.advantage, algo, context)
+    if algo.control == "none":
+        return method
+    return ControlledCredit(method, algo.control, across=algo.advantage.replays)
 
 
 class ControlledCredit:

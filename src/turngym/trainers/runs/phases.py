@@ -13,7 +13,8 @@ from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
 from turngym.errors import CheckpointError
 from turngym.seeding import derive_seed
-from turngym.trainers.credit.base import CreditContext, CreditMethod, build_credit
+from turngym.trainers.credit.base import CreditContext, CreditMethod
+from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.runs.checkpoints import Checkpoint, RunState
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer

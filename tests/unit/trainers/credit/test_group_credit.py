@@ -12,7 +12,7 @@ from helpers.credit import algo, credit_of
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import TrainingError
-from turngym.trainers.credit.base import build_credit
+from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.credit.group.group_relative import GroupRelativeCredit
 from turngym.trainers.settings.algo import AlgoConfig
 from turngym.trainers.settings.rewards import InfoGain
