@@ -107,7 +107,7 @@ class TurngymSide:
 
     def run(self) -> list[tuple[float, float]]:
         """Return seconds of each update, with and without its rollout."""
-        from turngym.trainers.credit.base import build_credit
+        from turngym.trainers.credit.controls import build_credit
         from turngym.trainers.settings.algo import AlgoConfig
         from turngym.types import TrajectoryGroup
 
