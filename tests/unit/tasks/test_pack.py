@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -50,7 +50,8 @@ def test_the_same_content_is_the_same_file_and_comes_back(tmp_path: Path) -> Non
     assert pack.sha256 == hashlib.sha256(first.partition(b"\n")[2]).hexdigest()
 
 
-WHOLE = write(Path(os.environ.get("TMPDIR", "/tmp")) / f"turngym-test-{os.getpid()}.tasks")
+with TemporaryDirectory() as place:
+    WHOLE = write(Path(place) / "whole.tasks")
 
 
 @settings(max_examples=60)
