@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -155,6 +155,11 @@ class Turn:
     def num_sampled_tokens(self) -> int:
         """Number of tokens the policy drew in this turn."""
         return sum(len(span.token_ids) for span in self.spans if span.sampled)
+
+    def as_context(self) -> Turn:
+        """Return the turn as it was, but with tokens that were given, so that none is trained."""
+        spans = (replace(s, sampled=False, logprobs=(), policy_version=None) for s in self.spans)
+        return replace(self, spans=tuple(spans))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -461,11 +460,8 @@ def prefix_of(group: OpenGroup) -> list[ReplayedTurn]:
     """Return the prefix of a group's request, with its sampled tokens turned into context."""
     found = []
     for turn in group.request.prefix:
-        spans = tuple(
-            replace(span, sampled=False, logprobs=(), policy_version=None) for span in turn.spans
-        )
         seen = digest_of({"text": turn.observation[-1].content}) if turn.observation else None
-        found.append(ReplayedTurn(replace(turn, spans=spans), seen))
+        found.append(ReplayedTurn(turn.as_context(), seen))
     return found
 
 

@@ -317,16 +317,7 @@ class Prefixer:
 
 def as_context(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """Return turns as they were, but with tokens that are not trained on."""
-    return tuple(
-        replace(
-            turn,
-            spans=tuple(
-                replace(span, sampled=False, logprobs=(), policy_version=None)
-                for span in turn.spans
-            ),
-        )
-        for turn in turns
-    )
+    return tuple(turn.as_context() for turn in turns)
 
 
 def condition_of(prefix: Sequence[Turn]) -> str:

@@ -1,0 +1,122 @@
+"""What turns were truly worth: episodes are played on, many times, from where others have been.
+
+Axis letters: T turn of an episode, S state of an episode (one more than turns), H half.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.agents.policy import Policy
+from turngym.errors import EpisodeError
+from turngym.rollouts.episode import AnyEnv, EpisodeSpec, ReplayedTurn, rollout
+from turngym.seeding import derive_seed
+from turngym.tasks.base import Task
+from turngym.types import Trajectory
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TurnValues:
+    """Monte-Carlo values of the states of some episodes under one policy."""
+
+    values: tuple[FloatArray, ...]
+    """One array [H, S] for each episode: the mean return from each state on, twice, from two
+    halves of the continuations. What follows the last turn is 0."""
+    episodes: int
+    """Episodes played for it."""
+
+    def advantages(self, trajectories: Sequence[Trajectory]) -> list[FloatArray]:
+        """Return ``r_t + V(s_t+1) - V(s_t)`` of every turn, one array [H, T] for each episode.
+
+        Args:
+            trajectories: The episodes, in the order of ``values``.
+        """
+        rewards = [np.array([turn.reward for turn in t.turns]) for t in trajectories]
+        pairs = zip(rewards, self.values, strict=True)
+        return [reward_T + np.diff(values_HS, axis=1) for reward_T, values_HS in pairs]
+
+
+async def turn_values(
+    make_env: Callable[[], AnyEnv],
+    policy: Policy,
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    *,
+    attempts: int,
+    seed: int,
+    concurrency: int = 64,
+) -> TurnValues:
+    """Return what the states of ``trajectories`` are worth under ``policy``.
+
+    From each state the episode is played to its end ``attempts`` times; its actions so far are
+    carried out again, and where episodes of one task began alike they share the continuations. The
+    game has to lead to the same state by the same actions, which is not checked here, and its steps
+    run in the event loop: one that blocks holds up the others.
+
+    Args:
+        make_env: Makes one environment.
+        policy: Who plays on. Its sessions must be able to resume an episode.
+        trajectories: The episodes.
+        tasks: The task of each.
+        attempts: Continuations of each state, an even number, 2 or more.
+        seed: Root of their place in the seed tree.
+        concurrency: Episodes alive at once. No result depends on it.
+
+    Raises:
+        EpisodeError: A continuation broke, or its actions led elsewhere.
+        ValueError: ``attempts`` is odd or too small.
+    """
+    if attempts < 2 or attempts % 2:
+        raise ValueError(f"attempts={attempts}: wanted an even number, 2 or more")
+    wanted: dict[tuple[str, int, tuple[str, ...]], tuple[Trajectory, Task, int]] = {}
+    for trajectory, task in zip(trajectories, tasks, strict=True):
+        for played in range(len(trajectory.turns)):
+            wanted.setdefault(_key(trajectory, played), (trajectory, task, played))
+    seats = asyncio.Semaphore(concurrency)
+
+    async def play_on(trajectory: Trajectory, task: Task, played: int, attempt: int) -> float:
+        place = _key(trajectory, played)
+        spec = EpisodeSpec(
+            env_id=trajectory.env_id,
+            task=task,
+            env_seed=trajectory.env_seed,
+            policy_seed=derive_seed(seed, place[0], place[1], *place[2], attempt),
+            member=attempt,
+        )
+        before = [ReplayedTurn(turn.as_context()) for turn in trajectory.turns[:played]]
+        async with seats:
+            found = await rollout(make_env(), policy, spec, played=before)
+        if found.stop_reason.is_error:
+            raise EpisodeError(f"{task.id}, after {played} turns: {found.error}")
+        return sum(turn.reward for turn in found.turns[played:])
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = {
+                key: [group.create_task(play_on(*place, number)) for number in range(attempts)]
+                for key, place in wanted.items()
+            }
+    except ExceptionGroup as found:  # the first says enough, and the others are cancelled
+        raise found.exceptions[0] from None
+    means = {
+        key: np.array([task.result() for task in found]).reshape(2, -1).mean(axis=1)
+        for key, found in running.items()
+    }
+    values = []
+    for trajectory in trajectories:
+        states = [means[_key(trajectory, played)] for played in range(len(trajectory.turns))]
+        values.append(np.stack([*states, np.zeros(2)], axis=1))
+    return TurnValues(values=tuple(values), episodes=attempts * len(wanted))
+
+
+def _key(trajectory: Trajectory, played: int) -> tuple[str, int, tuple[str, ...]]:
+    """Return what episodes have in common that began alike."""
+    actions = tuple(turn.action.content for turn in trajectory.turns[:played])
+    return trajectory.task_id, trajectory.env_seed, actions
