@@ -146,6 +146,7 @@ async def test_a_lost_worker_is_a_fault_and_its_environments_go_elsewhere(
     kept = [env for env in envs if env not in lost]
     assert len(lost) == len(kept) == 2
     ray.kill(workers.handles[0].actor, no_restart=False)
+    await asyncio.sleep(1)  # Ray does not wait for its end
     answers = await asyncio.gather(*(env.step("go") for env in envs), return_exceptions=True)
     for env, answer in zip(envs, answers, strict=True):
         assert isinstance(answer, EnvironmentFault) == (env in lost), answer
