@@ -148,7 +148,9 @@ def test_a_touch_on_a_slow_machine_is_the_same_touch(phone):
 
     quick = scrolled()
     assert quick > 300
-    phone.scroll(200, 400, up=True)
+    while phone._in_tab(lambda tab: tab.main("scrollY")):
+        phone.scroll(200, 400, up=True)
+        phone.look()
     session = phone._session.tab._session
     send = session.send
 

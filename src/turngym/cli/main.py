@@ -131,6 +131,8 @@ def _end(code: int) -> NoReturn:
 
     A thread of torch that comes back to Python while it is taken apart aborts the process.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends already
+        signal.signal(number, signal.SIG_IGN)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
