@@ -163,7 +163,8 @@ def test_a_touch_on_a_slow_machine_is_the_same_touch(phone):
     phone.click(*place(phone, "Touch"))
     phone.look()
     assert phone.state("storage touched") == "tap"
-    assert scrolled() == quick  # thirteen answers, which together take longer than one may
+    # Thirteen answers, which together take longer than one may. Up to 15 pixels begin a move.
+    assert abs(scrolled() - quick) <= 16
 
 
 def test_ten_thousand_characters_and_any_letter_arrive_as_they_were_typed(phone):

@@ -99,7 +99,7 @@ def test_a_run_without_any_server_left_is_saved_and_resumed(
     register_for_a_while(monkeypatch)
     settings = [SETTINGS, "run.steps=3", "engine.restarts=0"]
     with pytest.raises(EnginesLost, match=LOST) as caught:
-        train(load_config(TrainConfig, settings), tmp_path, progress=Killer(1))
+        train(load_config(TrainConfig, settings), tmp_path, progress=Killer(3))  # one is enough
     assert exit_code(caught.value) == 4
     assert "\n" not in str(caught.value)
     result = train(load_config(TrainConfig, settings), tmp_path)
