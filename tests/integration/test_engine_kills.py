@@ -25,8 +25,8 @@ from turngym.trainers.runs.progress import Silent
 from turngym.trainers.settings.train import TrainConfig
 
 KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
-LOST = r"no engine is left: .*(ended with code -9|connection attempts failed)"
-"""The watch of the process may see it first, or a request."""
+LOST = r"no engine is left: .*(ended with code -9|connection attempts failed|ReadError|Protocol)"
+"""The watch of the process may see it first, or a request that is on its way."""
 SETTINGS: dict[str, Any] = {
     "env": {"id": SIGNALS, "num_train_tasks": 24},
     "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},

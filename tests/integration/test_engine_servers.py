@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 from helpers import models, servers
+from helpers.fake_server import fake_server, send_json
 from turngym.agents.engine.config import VllmEngineConfig
 from turngym.agents.engine.local import LocalEngine
 from turngym.agents.engine.models import add_lora
@@ -22,6 +25,7 @@ from turngym.agents.engine.vllm import weights as handover
 from turngym.agents.engine.vllm.children import command
 from turngym.agents.engine.vllm.engine import VllmEngine
 from turngym.agents.engine.vllm.preflight import check
+from turngym.agents.engine.vllm.replica import ConnectionLost, Replica
 from turngym.agents.serving.weights import WeightRoutes
 from turngym.config import load_config
 from turngym.errors import ConfigError, EnginesLost, PolicyFault
@@ -190,6 +194,24 @@ async def test_a_connection_that_closes_under_a_request_takes_no_server_out(
     broken += [httpx.ReadError(""), httpx.ReadError("")]
     assert (await engine.open(0).generate(PROMPTS[0], LONG)).token_ids
     assert engine.metrics()["engine/retried_requests"] == 3
+
+
+def test_requests_that_run_when_a_client_is_closed_leave_no_connection_open() -> None:
+    async def close_in_the_middle(after_s: float) -> list[BaseException | Any]:
+        async with fake_server(send_json({})) as server:
+            replica = Replica(server.url, config())
+            waiting = [asyncio.create_task(replica.get("/")) for _ in range(16)]
+            await asyncio.sleep(after_s)
+            await replica.close()
+            return await asyncio.gather(*waiting, replica.get("/"), return_exceptions=True)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for tick in range(20):
+            *_, last = asyncio.run(close_in_the_middle(tick / 1000))
+            assert isinstance(last, ConnectionLost)
+        gc.collect()
+    assert not [str(one.message) for one in warned]
 
 
 async def test_weights_of_another_run_are_not_taken_for_ones_own(

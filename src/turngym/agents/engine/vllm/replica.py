@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _KEEP_ALIVE_S = 4.0
 """uvicorn closes idle connections after five seconds; a request must not meet that."""
 _CONTROL_S = 120.0
+_NOW = 0.0
+"""A moment that has passed."""
 _VERSION = re.compile(r"(\d+)\.(\d+)\.")
 _LEAST = (0, 32)
 """The first vLLM that says which weights sampled each token."""
@@ -84,6 +86,8 @@ class Replica:
         self._timeout_s = config.request_timeout_s
         self._slots = asyncio.Semaphore(config.max_requests)
         self._adapters: list[str] = []
+        self._running, self._idle = set[asyncio.Timeout](), asyncio.Event()
+        self._idle.set()
         self._connect(url)
 
     def _connect(self, url: str) -> None:
@@ -243,7 +247,12 @@ class Replica:
         return await self._send("POST", path, body, _CONTROL_S)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """End the requests that run, and close the connections."""
+        for limit in self._running:
+            if not limit.expired():
+                limit.reschedule(_NOW)
+        # A connection that is made after the pool closed stays open for ever.
+        await self._idle.wait()
         await self._client.aclose()
 
     async def _generate(
@@ -259,8 +268,13 @@ class Replica:
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> dict[str, Any]:
+        if self._client.is_closed:
+            raise ConnectionLost(f"{self.url}{path}: its client was closed")
+        limit = asyncio.timeout(timeout_s)
+        self._running.add(limit)
+        self._idle.clear()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit:
                 response = await self._client.request(method, path, json=body)
                 while response.status_code in _BUSY:  # it has more requests than it takes
                     asked = response.headers.get("retry-after", "")
@@ -269,11 +283,17 @@ class Replica:
             is_json = "json" in response.headers.get("content-type", "")  # of adapters it is text
             answer = response.json() if is_json else {"message": response.text}
         except TimeoutError as error:
+            if limit.when() == _NOW:
+                raise ConnectionLost(f"{self.url}{path}: its client was closed") from error
             raise ReplicaError(f"{self.url}{path}: no answer in {timeout_s:g} s") from error
         except (self._httpx.HTTPError, self._httpx.InvalidURL, ValueError) as error:
             what = f"{self.url}{path}: {str(error) or type(error).__name__}"
             broke = isinstance(error, (self._httpx.ReadError, self._httpx.RemoteProtocolError))
             raise (ConnectionLost if broke else ReplicaError)(what) from error
+        finally:
+            self._running.discard(limit)
+            if not self._running:
+                self._idle.set()
         if response.status_code == 200 and isinstance(answer, dict):
             return answer
         text = f"{self.url}{path}: {response.status_code}: {_message(answer)}"
