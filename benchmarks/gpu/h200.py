@@ -123,8 +123,8 @@ def model_of(shape: str, *, device: str, dtype: torch.dtype = torch.float32) -> 
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    torch.manual_seed(0)
-    with torch.device(device):
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 

@@ -18,6 +18,23 @@ from turngym.tasks.base import Task
 
 MEANING = {"red": "stop", "amber": "wait", "green": "go"}
 SIGNALS = "lab/signals"
+OVERLAPPED: dict[str, Any] = {
+    "env": {"id": SIGNALS, "num_train_tasks": 24},
+    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    "warm_start": {"episodes": 64, "max_steps": 40, "evaluate_every": 40, "lr": 3e-3},
+    "algo": "decoupled_ppo",
+    "rollout": {
+        "mode": "overlap",
+        "staleness": 2,
+        "groups_per_step": 4,
+        "group_size": 4,
+        "concurrency": 16,
+        "max_new_tokens": 6,
+    },
+    "evaluation": {"every": 100, "validation_tasks": 6, "held_out_tasks": 6},
+    "run": {"checkpoint_every": 2, "tensorboard": False},
+}
+"""A run that samples while it learns; each test adds what it is about."""
 
 
 @dataclass

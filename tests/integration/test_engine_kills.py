@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.servers import servers_of_ours
-from helpers.signals import SIGNALS, register_for_a_while
+from helpers.signals import OVERLAPPED, register_for_a_while
 from turngym.cli.output import exit_code
 from turngym.config import load_config
 from turngym.errors import EnginesLost
@@ -28,21 +28,8 @@ KILLS = 20 if os.environ.get("TURNGYM_ENGINES") == "full" else 3
 LOST = r"no engine is left: .*(ended with code -9|connection attempts failed|ReadError|Protocol)"
 """The watch of the process may see it first, or a request that is on its way."""
 SETTINGS: dict[str, Any] = {
-    "env": {"id": SIGNALS, "num_train_tasks": 24},
-    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    **OVERLAPPED,
     "engine": {"type": "vllm", "server": "turngym", "restarts": 1000},
-    "warm_start": {"episodes": 64, "max_steps": 40, "evaluate_every": 40, "lr": 3e-3},
-    "algo": "decoupled_ppo",
-    "rollout": {
-        "mode": "overlap",
-        "staleness": 2,
-        "groups_per_step": 4,
-        "group_size": 4,
-        "concurrency": 16,
-        "max_new_tokens": 6,
-    },
-    "evaluation": {"every": 100, "validation_tasks": 6, "held_out_tasks": 6},
-    "run": {"checkpoint_every": 2, "tensorboard": False},
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.signals import SIGNALS, register_for_a_while
+from helpers.signals import OVERLAPPED, register_for_a_while
 from helpers.train_process import stop_at
 from turngym.agents.engine.local import LocalEngine
 from turngym.config import load_config, to_toml
@@ -32,28 +32,17 @@ from turngym.trainers.update.optimizer import full_state
 from turngym.types import TrajectoryGroup
 
 SETTINGS: dict[str, Any] = {
-    "env": {"id": SIGNALS, "num_train_tasks": 24},
-    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
+    **OVERLAPPED,
     "warm_start": {
-        "episodes": 64,
+        **OVERLAPPED["warm_start"],
         "max_steps": 120,
         "evaluate_every": 120,
-        "lr": 3e-3,
         "lr_warmup_steps": 10,
         "target_success": 1.0,
     },
-    "algo": "decoupled_ppo",
     "learner": {"lr": 2e-3, "num_minibatches": 2},
-    "rollout": {
-        "mode": "overlap",
-        "staleness": 2,
-        "groups_per_step": 4,
-        "group_size": 4,
-        "concurrency": 16,
-        "max_new_tokens": 6,
-    },
-    "evaluation": {"every": 3, "validation_tasks": 6, "held_out_tasks": 6},
-    "run": {"steps": 6, "checkpoint_every": 2, "tensorboard": False},
+    "evaluation": {**OVERLAPPED["evaluation"], "every": 3},
+    "run": {**OVERLAPPED["run"], "steps": 6},
 }
 
 

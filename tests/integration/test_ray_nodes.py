@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from helpers.ray_nodes import NOT_RUN, Nodes, launch, nodes, until
+from helpers.signals import OVERLAPPED
 from turngym.agents.scripted import ExpertPolicy
 from turngym.config import load_config, to_toml
 from turngym.environments.gym.ray_workers import RayHost, RayWorkers
@@ -35,22 +36,9 @@ from turngym.trainers.settings.train import TrainConfig
 
 SIGNALS = "helpers.signals:SignalsEnv"
 SETTINGS: dict[str, Any] = {
-    "env": {"id": SIGNALS, "num_train_tasks": 24},
-    "model": {"hidden": 32, "layers": 1, "heads": 2, "context": 64, "vocab_size": 280},
-    "warm_start": {"episodes": 64, "max_steps": 40, "evaluate_every": 40, "lr": 3e-3},
-    "algo": "decoupled_ppo",
-    "rollout": {
-        "mode": "overlap",
-        "staleness": 2,
-        "groups_per_step": 4,
-        "group_size": 4,
-        "concurrency": 16,
-        "max_new_tokens": 6,
-        "isolation": "ray",
-        "retry": {"max_tries": 6},
-    },
-    "evaluation": {"every": 100, "validation_tasks": 6, "held_out_tasks": 6},
-    "run": {"checkpoint_every": 2, "tensorboard": False},
+    **OVERLAPPED,
+    "env": {**OVERLAPPED["env"], "id": SIGNALS},
+    "rollout": {**OVERLAPPED["rollout"], "isolation": "ray", "retry": {"max_tries": 6}},
 }
 pytestmark = [NOT_RUN, pytest.mark.slow, pytest.mark.timeout(3600)]
 
