@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -105,6 +106,34 @@ def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -
     assert process.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
+
+
+def test_an_interrupt_at_any_moment_ends_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Raised inside of asyncio it may lose a wake-up, and the task that waits for it never ends."""
+    (tmp_path / "first.py").write_text("def act(seen, info): return info['legal_actions'][0]")
+    monkeypatch.syspath_prepend(tmp_path)
+    run, left = asyncio.Handle._run, 0
+
+    def interrupted(handle: asyncio.Handle) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+        run(handle)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", interrupted)
+
+    def interrupted_at(moment: int) -> int:
+        nonlocal left
+        left = moment
+        return main(["eval", "text/maze", "--agent", "first:act", "--episodes", "4"])
+
+    codes = [interrupted_at(moment) for moment in range(1, 60)]
+    assert set(codes) <= {0, 130}
+    assert codes.count(130) >= 40
+    capsys.readouterr()
 
 
 def test_more_episodes_and_attempts_are_played_beside_those_that_are_there(

@@ -26,6 +26,7 @@ from turngym.cli.output import (
     writable_folder,
 )
 from turngym.cli.play import interruptible, person
+from turngym.coroutines import cancelled_by_signals
 from turngym.errors import ConfigError, EnvironmentFault, Interrupted, TurnGymError, unknown_name
 from turngym.faults import describe
 from turngym.registry import EnvEntry
@@ -126,7 +127,7 @@ def evaluate(
     policy = person() if agent == HUMAN else make_policy(agent)
     with _folder(out, plan.identity(entries), retry_faults=retry_faults) as folder:
         evaluation = _Evaluation(plan, policy, folder, chosen)
-        with interruptible(), _saved(folder):
+        with _saved(folder):
             results = asyncio.run(evaluation.run(entries))
         if left := getattr(policy, "abandoned", 0):
             say(f"{left} calls of the agent never came back; their threads end with this program")
@@ -198,9 +199,9 @@ def _saved(folder: EvalFolder | None) -> Iterator[None]:
     """Say where an evaluation that was interrupted goes on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         if folder is None:
-            raise
+            raise KeyboardInterrupt from None
         raise Interrupted(
             f"{folder.path}: interrupted; {len(folder.rows)} episodes are kept and the same "
             "command goes on from there"
@@ -220,8 +221,19 @@ class _Evaluation:
         self._chosen = chosen
 
     async def run(self, entries: Sequence[EnvEntry]) -> Results:
-        """Return the table; what of a family could not run is in it as ``not_run``."""
+        """Return the table; what of a family could not run is in it as ``not_run``.
+
+        Raises:
+            CancelledError: SIGINT or SIGTERM arrived.
+            KeyboardInterrupt: The same, from a player, or for the second time.
+        """
         asyncio.get_running_loop().set_exception_handler(_forget_interrupts)
+        # A player's line is waited for inside the event loop. Elsewhere an interrupt is never
+        # raised there: in the middle of asyncio it may lose a wake-up, and then nothing ends.
+        with interruptible() if self._plan.agent == HUMAN else cancelled_by_signals():
+            return await self._run(entries)
+
+    async def _run(self, entries: Sequence[EnvEntry]) -> Results:
         results: Results = {}
         for number, entry in enumerate(entries, start=1):
             place = f" {number}/{len(entries)}" if len(entries) > 1 else ""
