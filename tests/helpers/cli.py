@@ -63,7 +63,7 @@ def turngym(
     stdin: str = "",
     hide: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = 900,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``turngym`` and return what it said and its exit code.
 

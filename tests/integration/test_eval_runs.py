@@ -58,7 +58,7 @@ def test_killed_at_half_and_resumed_it_gives_the_same_table(tmp_path: Path) -> N
     (tmp_path / "slow.py").write_text(AGENT)
     variables = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONHASHSEED": "0"}
     process = subprocess.Popen([*COMMAND, *command()], cwd=tmp_path, env=variables)
-    until = time.monotonic() + 240
+    until = time.monotonic() + 900
     while not (tmp_path / "half").exists():
         assert process.poll() is None
         assert time.monotonic() < until
@@ -97,7 +97,7 @@ def test_ctrl_c_keeps_what_was_played_and_says_so(tmp_path: Path, number: int) -
     process = subprocess.Popen(
         [*COMMAND, *command()], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 240
+    until = time.monotonic() + 900
     while not (tmp_path / "half").exists():
         assert time.monotonic() < until
         time.sleep(0.01)

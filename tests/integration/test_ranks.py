@@ -244,7 +244,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes_it(tmp_path: Pa
     )
     wait_for_checkpoint(out, "train-2", process)
     os.kill(rank_one_of(process.pid), signal.SIGKILL)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 1
     assert "rank 1 of the learner was ended by SIGKILL; the same command resumes" in errors
     assert "Traceback" not in errors

@@ -158,7 +158,7 @@ async def test_exceptions_cross_unchanged(env):
 
 async def test_a_stop_iteration_does_not_wait_for_ever(env):
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(env.step("break stop"), 240)
+        await asyncio.wait_for(env.step("break stop"), 900)
 
 
 async def test_calls_of_two_tasks_follow_each_other(env):
