@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from gymnasium.wrappers import TimeLimit
@@ -291,3 +291,37 @@ async def test_an_environment_that_blocks_the_event_loop_is_named_once(
     named = [text for text in caplog.messages if f"{kind.__name__} blocks the event loop" in text]
     assert len(named) == (kind is not Thinking)
     assert len(caplog.messages) == len(named)
+
+
+class Patient(AsyncLadderEnv):
+    """Waits as it should, and lets what it is told through."""
+
+    told: ClassVar[list[str]]
+
+    async def turn(self, action: Any) -> Any:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            self.told.append("cancelled")
+            raise
+        return await super().turn(action)
+
+
+async def test_a_watched_call_waits_raises_and_is_cancelled_as_it_would_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Patient.told = []
+    pool = EnvPool(lambda: Patient(top=99), size=1)
+    lease = await pool.lease()
+    await lease.reset(seed=0)
+    assert pool.watch is not None
+    for _ in range(10):
+        await lease.step("up")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await lease.step("up")
+    assert Patient.told == ["cancelled"]
+    assert pool.watch.inside == ""
+    lease.release(broken=True)
+    await pool.close()
+    assert caplog.messages == []

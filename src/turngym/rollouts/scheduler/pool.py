@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
-
-import gymnasium
+from typing import Any, Generic, TypeVar
 
 from turngym.environments.core.env import Observation, Step
-from turngym.environments.core.episode import EpisodeCore
 from turngym.environments.core.spaces import Info
 from turngym.environments.gym.hosts import (
     ISOLATIONS,
@@ -125,7 +120,7 @@ class EnvPool:
         self._background: set[asyncio.Task[None]] = set()
         self._making = 0
         self._closed = False
-        self._watch: BlockWatch | None = None
+        self.watch: BlockWatch | None = None
 
     async def open(self) -> None:
         """Make one environment and the spares, so that what is wrong with them is said at once.
@@ -170,8 +165,8 @@ class EnvPool:
             await asyncio.wait(self._background)
         idle, self._idle = self._idle, deque()
         await asyncio.gather(*(self._close_env(env) for env in idle))
-        if self._watch is not None:
-            self._watch.close()
+        if self.watch is not None:
+            self.watch.close()
 
     def give_back(self, env: AsyncEnv, *, broken: bool) -> None:
         """Take back what was lent, ``broken`` or not; ``Lease.release`` calls it."""
@@ -225,7 +220,7 @@ class EnvPool:
             else:
                 if isinstance(env, InlineEnv):
                     self._check_deadlines()
-                self._watch = self._watch or BlockWatch()
+                self.watch = self.watch or BlockWatch()
         self.stats.made += 1
         return env
 
@@ -283,17 +278,25 @@ class BlockWatch:
     """Names each kind of environment, once, that blocks the event loop in which it is played.
 
     Its thread looks at the thread of the loop again and again: one that stands in an environment,
-    and neither ran nor could have run since the last look, waits there for something outside.
+    and neither ran nor could have run since the last look, waits there for something outside. It
+    goes by what calls say of themselves: the frames of a thread that runs may end while another
+    one reads them, which has crashed Python 3.11.
     """
 
     def __init__(self) -> None:
-        self._thread_id = threading.get_ident()
+        self.inside = ""
+        """Class of the environment in which the loop's thread is just now; "" for none."""
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._blocked_s: defaultdict[str, float] = defaultdict(float)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="turngym-block-watch", daemon=True)
         if self._schedule.exists():  # Linux
             self._thread.start()
+
+    def watched(self, env: AsyncEnv, work: Awaitable[T]) -> Awaitable[T]:
+        """Return ``work`` of an environment, watched."""
+        owner = env.env.unwrapped if isinstance(env, InlineEnv) else env
+        return _Marked(self, type(owner).__qualname__, work)
 
     def close(self) -> None:
         """Stop watching."""
@@ -318,8 +321,8 @@ class BlockWatch:
         return (int(running) + int(ready)) / 1e9
 
     def _note(self, seconds: float) -> None:
-        kind = _environment_in(sys._current_frames().get(self._thread_id))
-        if kind is None:
+        kind = self.inside
+        if not kind:
             return
         before = self._blocked_s[kind]
         self._blocked_s[kind] += seconds
@@ -331,14 +334,29 @@ class BlockWatch:
             )
 
 
-def _environment_in(frame: FrameType | None) -> str | None:
-    """Return the class of the environment whose method runs in ``frame`` or called it."""
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, EpisodeCore | gymnasium.Env):
-            return type(owner).__qualname__
-        frame = frame.f_back
-    return None
+class _Marked(Generic[T]):
+    """Awaits ``work``; while it computes, and not while it waits, ``watch.inside`` is ``kind``."""
+
+    def __init__(self, watch: BlockWatch, kind: str, work: Awaitable[T]) -> None:
+        self._watch, self._kind, self._work = watch, kind, work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._work.__await__()
+        resume: Callable[[Any], Any] = steps.send
+        answer: Any = None
+        while True:
+            self._watch.inside = self._kind
+            try:
+                awaited = resume(answer)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            finally:
+                self._watch.inside = ""
+            try:
+                resume, answer = steps.send, (yield awaited)
+            except BaseException as error:  # noqa: BLE001 - it is for the work
+                resume, answer = steps.throw, error
 
 
 class Lease:
@@ -364,14 +382,19 @@ class Lease:
     ) -> tuple[Observation, Info]:
         """Start an episode with ``options``, within the deadline for it."""
         async with self._turn:
-            answer, limit = self._env.reset(seed=seed, options=options), self._reset_s
+            answer = self._watched(self._env.reset(seed=seed, options=options))
+            limit = self._reset_s
             return await (answer if limit is None else self._pool.within("reset", answer, limit))
 
     async def step(self, action: str) -> Step:
         """Carry out one action, within the deadline for it."""
         async with self._turn:
-            answer, limit = self._env.step(action), self._step_s
+            answer, limit = self._watched(self._env.step(action)), self._step_s
             return await (answer if limit is None else self._pool.within("step", answer, limit))
+
+    def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
+        watch = self._pool.watch
+        return work if watch is None else watch.watched(self._env, work)
 
     def release(self, *, broken: bool = False) -> None:
         """Give the environment back. Safe to call twice."""
