@@ -79,9 +79,38 @@ def test_a_problem_that_is_made_otherwise_by_now_is_refused(folder: Path) -> Non
     env.close()
 
 
+def test_a_pack_says_how_hard_its_tasks_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tasks", "pack", "text/maze", "--count", "2", "--out", "m.tasks"]) == 0
+    for agent, target in (("expert", "text/maze"), ("random", "m.tasks")):
+        words = ["eval", target, "--agent", agent, "--episodes", "2", "--seeds", "3"]
+        assert main([*words, "--out", agent]) == 0
+    line = ["tasks", "pack", "text/maze", "--count", "2", "--results", "expert"]
+    assert main([*line, "--out", "expert.tasks"]) == 0
+    capsys.readouterr()
+    packed = said(capsys, "tasks", "show", "expert.tasks")["tasks"]
+    assert [task["scores"].get("expert") for task in packed] == [None, None, [1.0] * 3, [1.0] * 3]
+    assert main(["tasks", "pack", "m.tasks", "--results", "random", "--out", "both.tasks"]) == 0
+    capsys.readouterr()
+    packed = said(capsys, "tasks", "show", "both.tasks")["tasks"]
+    rows = (folder / "random/episodes.jsonl").read_text().splitlines()[1:]
+    played = [row["score"] for row in map(json.loads, rows) if row["task_id"].endswith("test/1")]
+    assert packed[-1]["scores"] == {"random": played}
+    assert len(played) == 3
+    assert main(["tasks", "show", "expert.tasks"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-2:] == ["0.1.0", "1.00"]
+    assert main(["tasks", "pack", "m.tasks", "--results", "expert", "--out", "x.tasks"]) == 2
+    assert "is an evaluation of text/maze with options {}" in capsys.readouterr().err
+    env = turngym.make("both.tasks")
+    env.reset(options={"task": "maze-easy/test/1"})
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["text/maze", "--results", "none"], "none: holds no score of a task that is packed"),
         (["text/maze", "text/wordle"], "tasks of one environment, not of text/maze, text/wordle"),
         (["text/maze", "folder"], "and not both"),
         (["mine.py"], "is a place on this machine"),
@@ -103,14 +132,17 @@ def test_what_cannot_be_packed_is_one_line(
 
 @pytest.mark.extra("torch")
 @pytest.mark.slow
-def test_a_policy_is_trained_on_a_pack(folder: Path) -> None:
-    assert main(["tasks", "pack", "text/maze", "--count", "6", "--out", "m.tasks"]) == 0
-    (folder / "run.toml").write_text(TINY_RUN)
-    words = ["env.id=m.tasks", "env.num_train_tasks=6", "evaluation.validation_tasks=2"]
+def test_a_policy_is_trained_on_a_mixture_of_packs(folder: Path) -> None:
+    for name, tasks in (("m", "text/maze"), ("g", "text/guessnumber")):
+        assert main(["tasks", "pack", tasks, "--count", "6", "--out", f"{name}.tasks"]) == 0
+    (folder / "run.toml").write_text(TINY_RUN.replace('id = "text/maze"', ""))
+    mix = [{"id": f"{name}.tasks", "num_train_tasks": 6} for name in "mg"]
+    words = [f"env.mix={json.dumps(mix)}", "evaluation.validation_tasks=2"]
     words += ["evaluation.held_out_tasks=2"]
     assert main(["train", "run.toml", *words, "--out", "run"]) == 0
-    rows = (folder / "run/metrics.jsonl").read_text().splitlines()
-    assert rows
+    rows = [json.loads(row) for row in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    names = {name for row in rows for name in row if name.startswith("rollout/success/")}
+    assert len(names) == 2
 
 
 @pytest.mark.extra("bwrap")
@@ -131,9 +163,14 @@ def test_folders_are_packed_played_and_checked(
         count = env.unwrapped.count(split)
         env.close()
         words = ("eval", "both.tasks", "--agent", "expert", "--split", split)
+        words += ("--out", f"results/{split}")
         if count:
             assert next(iter(said(capsys, *words).values()))["solved"] == count
     assert main(["check", "task", "both.tasks", "--deep", "0"]) == 0
+    line = ["tasks", "pack", "both.tasks", "--results", "results", "--out", "rated.tasks"]
+    assert main(line) == 0
+    scored = [task.scores for task in read_pack(folder / "rated.tasks").manifest.tasks]
+    assert scored == [{"expert": (1.0,)}] * 2
     (folder / "both.tasks").write_bytes((folder / "both.tasks").read_bytes() + b"x")
     assert main(["eval", "both.tasks", "--agent", "expert"]) == 2
     assert "was damaged or altered: its SHA-256 is" in capsys.readouterr().err

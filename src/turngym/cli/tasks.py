@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,9 +16,10 @@ from turngym.cli.check import check_a_task
 from turngym.cli.output import print_json, progress, say, table
 from turngym.errors import ConfigError, Interrupted, unknown_name
 from turngym.tasks.base import SPLITS, Split
-from turngym.tasks.pack import SUFFIX, read_pack, report_of, write_pack
+from turngym.tasks.pack import SUFFIX, PackManifest, read_pack, report_of, write_pack
 
 if TYPE_CHECKING:
+    from turngym.environments.packed import Packing
     from turngym.environments.swe.factory import Yield
     from turngym.environments.swe.project import Project
 
@@ -149,10 +151,13 @@ def _show_pack(path: Path, *, as_json: bool) -> None:
     checked = "not checked" if report is None else "sound" if report["ok"] else "not sound"
     print(f"{path}: {len(found['tasks'])} tasks of {found['env'] or 'folders'}, {checked}")
     print(f"SHA-256 {pack.sha256}")
-    keys = ("id", "sha256", "licence", "source")
-    rows = [[task[key][:16] if key == "sha256" else task[key] for key in keys]
-            for task in found["tasks"]]  # fmt: skip
-    print(table([key.upper() for key in keys], rows))
+    agents = list(dict.fromkeys(agent for task in found["tasks"] for agent in task["scores"]))
+    rows = [
+        [task["id"], task["sha256"][:16], task["licence"], task["source"]]
+        + [f"{fmean(task['scores'][one]):.2f}" if one in task["scores"] else "-" for one in agents]
+        for task in found["tasks"]
+    ]
+    print(table(["ID", "SHA-256", "LICENCE", "SOURCE", *agents], rows))
 
 
 def _show_projects(place: str, *, as_json: bool) -> None:
@@ -183,7 +188,8 @@ def pack(
         list[str],
         typer.Argument(
             metavar="TASKS...",
-            help="An environment, tasks of it (text/maze/test/0), or folders in Harbor's format.",
+            help="An environment, tasks of it (text/maze/test/0), folders in Harbor's format, or a "
+            "pack that gets a report or scores.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar=f"FILE{SUFFIX}", help="The file that is written.")],
@@ -200,6 +206,14 @@ def pack(
         Path | None,
         typer.Option(metavar="FILE", help="What 'turngym check task --json' printed of them."),
     ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="What 'turngym eval --out' kept of an agent that played "
+            "the same target: its scores tell how hard each task is; again for more.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make one file of a set of tasks, with digests; it is played wherever a folder of tasks is."""
@@ -212,11 +226,46 @@ def pack(
     manifest, folders = packing.made()
     if report is not None:
         manifest = manifest.model_copy(update={"report": report_of(report)})
+    if results:
+        manifest = _with_scores(packing, manifest, results)
     sha256 = write_pack(out, manifest, folders)
     if as_json:
         print_json({"pack": str(out), "sha256": sha256, "tasks": len(manifest.tasks)})
         return
     print(f"{out}: {len(manifest.tasks)} tasks, SHA-256 {sha256}")
+
+
+def _with_scores(packing: Packing, manifest: PackManifest, folders: list[Path]) -> PackManifest:
+    """Return the manifest with what agents scored.
+
+    Raises:
+        ConfigError: An evaluation is of something else.
+    """
+    from turngym.reports.evaluations import find_evaluations
+
+    known = packing.task_ids()
+    scores: dict[str, dict[str, tuple[float, ...]]] = {}
+    for run in find_evaluations(folders):
+        for env, rows in run.rows.items():
+            ids = known.get(run.plan["envs"][env])
+            if ids is None or run.plan["env_options"] != packing.options:
+                raise ConfigError(
+                    f"{run.folder}: is an evaluation of {env} with options "
+                    f"{run.plan['env_options']}; evaluate {' '.join(packing.targets)} as it is "
+                    "packed"
+                )
+            for row in rows:
+                if row.score is not None and row.task_id in ids:
+                    own = scores.setdefault(ids[row.task_id], {})
+                    agent = run.plan["agent"]
+                    own[agent] = (*own.get(agent, ()), row.score)
+    if not scores:
+        raise ConfigError(f"{folders[0]}: holds no score of a task that is packed")
+    tasks = tuple(
+        task.model_copy(update={"scores": task.scores | scores.get(task.id, {})})
+        for task in manifest.tasks
+    )
+    return manifest.model_copy(update={"tasks": tasks})
 
 
 @app.command("export")

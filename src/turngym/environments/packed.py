@@ -25,8 +25,16 @@ from turngym.environments.gym.registration import make
 from turngym.errors import ConfigError
 from turngym.provenance import VERSION
 from turngym.tasks.base import SPLITS, Split, Task
-from turngym.tasks.harbor.problem import HarborProblem
-from turngym.tasks.pack import Files, PackedTask, PackManifest, digest, read_folder, read_pack
+from turngym.tasks.harbor.problem import HarborProblem, harbor_tasks
+from turngym.tasks.pack import (
+    SUFFIX,
+    Files,
+    PackedTask,
+    PackManifest,
+    digest,
+    read_folder,
+    read_pack,
+)
 
 if TYPE_CHECKING:
     _Base = EpisodeCore
@@ -118,7 +126,7 @@ class Packing:
     """What becomes a pack.
 
     Args:
-        targets: An environment, tasks of it, or folders in Harbor's format.
+        targets: An environment, tasks of it, folders in Harbor's format, or a pack.
         count: Most tasks of each split of an environment.
         options: Of the environment.
         licence: Of all tasks, where a folder does not say its own.
@@ -141,7 +149,7 @@ class Packing:
         found: dict[str, Path] = {}
         for target in map(Path, self.targets):
             for file in sorted(target.rglob("task.toml")) if target.is_dir() else ():
-                name = re.sub(r"[^\w.-]+", "-", file.parent.resolve().name)
+                name = _folder_name(file.parent)
                 if found.setdefault(name, file.parent) != file.parent:
                     raise ConfigError(f"{file.parent}: {found[name]} has the same name")
         return found
@@ -152,6 +160,8 @@ class Packing:
         Raises:
             ConfigError: The targets are of more than one kind, or of one that cannot be packed.
         """
+        if any(one.endswith(SUFFIX) for one in self.targets):
+            return self._of_pack()
         if self.folders and any(not Path(one).is_dir() for one in self.targets):
             raise ConfigError(
                 "a pack holds task folders, or tasks of one environment, and not both"
@@ -161,6 +171,36 @@ class Packing:
         files = {name: read_folder(folder) for name, folder in self.folders.items()}
         tasks = [self._of_folder(name, files[name]) for name in sorted(files)]
         return PackManifest(tasks=tuple(tasks)), files
+
+    def task_ids(self) -> dict[str, dict[str, str]]:
+        """Return the packed id of every task, by the environment that plays it and its id there."""
+        manifest, _ = self.made()
+        found: dict[str, dict[str, str]] = {}
+        for target in self.targets:
+            if manifest.env:
+                found[registry.find(_named_task(target)[0]).id] = {
+                    t.id: t.id for t in manifest.tasks
+                }
+                continue
+            place = read_pack(Path(target)).unpacked() if target.endswith(SUFFIX) else Path(target)
+            tasks = harbor_tasks(place, without_network=True)
+            found[registry.find(target).id] = {
+                f"{tasks.name}/{split}/{index}": _folder_name(tasks.problems[id].folder)
+                for split, ids in tasks.ids.items()
+                for index, id in enumerate(ids)
+            }
+        return found
+
+    def _of_pack(self) -> tuple[PackManifest, dict[str, Files]]:
+        if len(self.targets) > 1 or self.options:
+            raise ConfigError(f"{self.targets[0]}: a pack is packed anew alone, and as it is")
+        pack = read_pack(Path(self.targets[0]))
+        tasks = tuple(
+            task.model_copy(update={"licence": task.licence or self.licence,
+                                    "source": task.source or self.source})
+            for task in pack.manifest.tasks
+        )  # fmt: skip
+        return pack.manifest.model_copy(update={"tasks": tasks}), pack.folders
 
     def _of_folder(self, name: str, files: Files) -> PackedTask:
         config = HarborProblem(folder=self.folders[name], without_network=True).config
@@ -198,6 +238,10 @@ class Packing:
             for row in rows
         )  # fmt: skip
         return PackManifest(env=entry.id, options=dict(self.options), tasks=tasks)
+
+
+def _folder_name(folder: Path) -> str:
+    return re.sub(r"[^\w.-]+", "-", folder.resolve().name)
 
 
 def first_tasks(env: AnyEnv, count: int, splits: Sequence[Split] = SPLITS) -> list[Task]:

@@ -47,6 +47,8 @@ class PackedTask(StrictModel):
     licence: str = ""
     source: str = ""
     """Where it comes from, in words."""
+    scores: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """Of each agent that played it, the score of every attempt that was judged."""
 
 
 class PackManifest(StrictModel):
@@ -72,6 +74,15 @@ class Pack:
     manifest: PackManifest
     files: Files
     """Of folders, below the name of each."""
+
+    @property
+    def folders(self) -> dict[str, Files]:
+        """Files of each task folder; empty where the tasks are of an environment."""
+        found: dict[str, dict[str, tuple[bytes, bool]]] = {}
+        for name, one in self.files.items():
+            id, _, rest = name.partition("/")
+            found.setdefault(id, {})[rest] = one
+        return dict(found)
 
     def unpacked(self) -> Path:
         """Return a folder of the task folders, made in the cache when need be.
