@@ -6,6 +6,7 @@
 #   benchmarks/setup.sh trl      benchmarks/.venv/trl: TRL, datasets and what turngym[train] needs
 #   benchmarks/setup.sh swe-rex  benchmarks/.venv/swe-rex: SWE-ReX
 #   benchmarks/setup.sh agent-lightning  benchmarks/.venv/agent-lightning: Agent Lightning
+#   benchmarks/setup.sh rliable  benchmarks/.venv/rliable: rliable, for benchmarks/credit/rliable_same.py
 #
 # They are apart from .venv, so that no peer can change what turngym is tested with. turngym itself
 # is read from src/. What the peers share with turngym has the tested version of constraints.txt,
@@ -41,7 +42,7 @@ install() { # install NAME REQUIREMENT...
 }
 
 if [[ $# -eq 0 ]]; then
-    set -- gem trl swe-rex agent-lightning
+    set -- gem trl swe-rex agent-lightning rliable
 fi
 for part in "$@"; do
     case $part in
@@ -49,8 +50,9 @@ for part in "$@"; do
         trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
         swe-rex) install swe-rex swe-rex==1.4.0 ;;
         agent-lightning) install agent-lightning "${core[@]}" agentlightning==0.3.0 ;;
+        rliable) install rliable "${core[@]}" rliable==1.2.0 ;;
         *)
-            echo "setup: unknown part '$part'; choose from: gem trl swe-rex agent-lightning" >&2
+            echo "setup: unknown part '$part'; choose from: gem trl swe-rex agent-lightning rliable" >&2
             exit 2
             ;;
     esac

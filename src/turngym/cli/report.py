@@ -157,12 +157,14 @@ def print_report(
         as_json: Print JSON instead of a table.
     """
     from turngym.reports.comparison import rank
-    from turngym.reports.tables import episodes, percent, write_report
+    from turngym.reports.overall import overall
+    from turngym.reports.tables import episodes, overall_rows, percent, report_json, write_report
 
     rankings = rank(runs, reference=reference, protocol=protocol)
-    page = write_report(rankings, writable_folder(out), notes=notes)
+    together = overall(runs, rankings[0].reference)
+    page = write_report(rankings, writable_folder(out), notes=notes, overall=together)
     if as_json:
-        print_json({"notes": list(notes), "envs": [ranking.to_json() for ranking in rankings]})
+        print_json(report_json(rankings, notes=notes, overall=together))
     else:
         for ranking in rankings:
             headers = ["ALGORITHM", "SEEDS", "HELD-OUT [95 %]", "AREA [95 %]"]
@@ -181,6 +183,9 @@ def print_report(
             print(
                 f"{ranking.env}, {ranking.budget:.0f} episodes\n{table(headers, rows)}\n{remarks}"
             )
+        if together is not None:
+            headers, rows = overall_rows(together)
+            print(f"all environments\n{table([h.upper() for h in headers], rows)}")
     say(f"report: {page}")
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
-from turngym.reports.texts import csv_text, markdown_table
+from turngym.reports.overall import LEVELS, Overall
+from turngym.reports.texts import csv_text, figure, markdown_table
 from turngym.reports.texts import percent as percent_of
 from turngym.rollouts.evaluation.statistics import Estimate, Measure
 
@@ -41,24 +42,41 @@ with its share of the budget. *Tokens* were sampled for training. *Credit* is it
 for playing, credit and update."""
 
 
-def write_report(rankings: Sequence[Ranking], out: Path, *, notes: Sequence[str] = ()) -> Path:
+OVERALL_NOTES = """\
+Of held-out success after training, each run once. *Middle half* is the interquartile mean of all
+runs, *rank* the mean place by mean success, *better* the chance that a run is better than one of
+{reference} in the same environment. Intervals are 95 %, seeds resampled inside each environment
+(Agarwal et al. 2021, arXiv:2108.13264)."""
+
+
+def write_report(
+    rankings: Sequence[Ranking],
+    out: Path,
+    *,
+    notes: Sequence[str] = (),
+    overall: Overall | None = None,
+) -> Path:
     """Write ``report.md``, ``report.csv``, ``report.json`` and one plot for each environment.
 
     Args:
-        rankings: At least one.
+        rankings: Each a section.
         out: A folder that is there.
+        overall: All environments together, the first section.
         notes: Lines that a reader must see first, for example which runs failed.
 
     Returns:
         The Markdown file.
     """
     sections = []
+    if overall is not None:
+        image = draw_profiles(overall, out / "overall")[0]
+        sections.append(overall_markdown(overall, image=image.name))
     for ranking in rankings:
         image = draw(ranking, out / ranking.env.replace("/", "-"))[0]
         sections.append(markdown(ranking, image=image.name))
     warnings = [f"- {note}" for note in notes]
     parts = [TITLE, *(["\n".join(warnings)] if warnings else []), *sections]
-    content = {"notes": list(notes), "envs": [ranking.to_json() for ranking in rankings]}
+    content = report_json(rankings, notes=notes, overall=overall)
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (out / "report.json").write_text(text, encoding="utf-8")
     (out / "report.csv").write_text(
@@ -67,6 +85,44 @@ def write_report(rankings: Sequence[Ranking], out: Path, *, notes: Sequence[str]
     page = out / "report.md"
     page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
     return page
+
+
+def report_json(
+    rankings: Sequence[Ranking], *, notes: Sequence[str], overall: Overall | None
+) -> dict[str, Any]:
+    """Return a report as JSON values; ``overall`` is there with several environments."""
+    found: dict[str, Any] = {"notes": list(notes)}
+    if overall is not None:
+        found["overall"] = overall.to_json()
+    return found | {"envs": [ranking.to_json() for ranking in rankings]}
+
+
+def overall_rows(overall: Overall) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of the table of all environments."""
+    headers = ["algorithm", "runs", "middle half", "rank", f"better than {overall.reference}"]
+    return headers, [
+        [
+            entry.algo,
+            str(entry.runs),
+            percent(entry.iqm),
+            figure(entry.rank.mean, (entry.rank.low, entry.rank.high)),
+            "–" if entry.better is None else percent(entry.better),
+        ]
+        for entry in overall.entries
+    ]
+
+
+def overall_markdown(overall: Overall, *, image: str) -> str:
+    """Return the section of all environments, with the link of its plot."""
+    lines = ["## All environments", "", f"{', '.join(overall.envs)}.", ""]
+    lines += markdown_table(*overall_rows(overall))
+    if overall.left_out:
+        lines += [
+            "",
+            f"Left out, without runs in every environment: {', '.join(overall.left_out)}.",
+        ]
+    lines += ["", f"![Share of runs above each success]({image})", ""]
+    return "\n".join([*lines, OVERALL_NOTES.format(reference=overall.reference)]) + "\n"
 
 
 def markdown(ranking: Ranking, *, image: str | None = None) -> str:
@@ -201,6 +257,22 @@ def draw(ranking: Ranking, path: Path) -> list[Path]:
     return written(path)
 
 
+def draw_profiles(overall: Overall, path: Path) -> list[Path]:
+    """Draw the profiles of all algorithms as PNG and SVG; ``path`` is without suffix."""
+    with saved(path, (6.6, 4.2)) as figure:
+        axes = figure.subplots()
+        for number, entry in enumerate(sorted(overall.entries, key=lambda e: e.algo)):
+            style = {"color": COLOURS[number % len(COLOURS)]}
+            axes.fill_between(LEVELS, entry.profile_low_L, entry.profile_high_L, alpha=0.12, lw=0,
+                              **style)  # fmt: skip
+            axes.plot(LEVELS, entry.profile_L, _dashes(number), label=entry.algo, lw=1.8, **style)
+        axes.set(xlabel="held-out success", ylabel="share of runs above it", ylim=(-0.02, 1.02))
+        axes.legend(fontsize=8, frameon=False)
+        tidy(axes)
+        figure.suptitle(f"{len(overall.envs)} environments, 95 % intervals")
+    return written(path)
+
+
 @contextmanager
 def saved(path: Path, size: tuple[float, float]) -> Iterator[Any]:
     """Yield a matplotlib figure, which is written as PNG and SVG after the block.
@@ -258,6 +330,10 @@ def label_heights(ends: Sequence[float], gap: float = _LEAST_GAP) -> list[float]
     return [heights[index] for index in range(len(ends))]
 
 
+def _dashes(number: int) -> str:
+    return DASHES[(number // len(COLOURS) + number) % len(DASHES)]
+
+
 def _panel(
     axes: Any, entries: Sequence[RankingEntry], curves: Sequence[Curve], label: str
 ) -> None:  # a matplotlib Axes, which has no types
@@ -265,7 +341,7 @@ def _panel(
     right = max(float(curve.x_P[-1]) for curve in curves)
     for number, (entry, curve) in enumerate(zip(entries, curves, strict=True)):
         colour = COLOURS[number % len(COLOURS)]
-        dashes = DASHES[(number // len(COLOURS) + number) % len(DASHES)]
+        dashes = _dashes(number)
         axes.fill_between(curve.x_P, curve.low_P, curve.high_P, color=colour, alpha=0.12, lw=0)
         axes.plot(curve.x_P, curve.mean_P, color=colour, linestyle=dashes, lw=1.8)
         axes.annotate(
