@@ -50,7 +50,7 @@ for part in "$@"; do
         trl) install trl "${core[@]}" "${train[@]}" trl==1.16.0 'datasets>=4.7' ;;
         swe-rex) install swe-rex swe-rex==1.4.0 ;;
         agent-lightning) install agent-lightning "${core[@]}" agentlightning==0.3.0 ;;
-        rliable) install rliable "${core[@]}" rliable==1.2.0 ;;
+        rliable) install rliable "${core[@]}" rliable==1.2.0 'pandas<3' ;;
         *)
             echo "setup: unknown part '$part'; choose from: gem trl swe-rex agent-lightning rliable" >&2
             exit 2
