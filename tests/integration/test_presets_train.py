@@ -26,6 +26,8 @@ FEW = [
 """Makes a run of the demo short; the method and its optimizer steps stay as they are."""
 WARM_UP = ("archer", "archer_demos", "digi_q", "offline_archer")
 """Their critics learn for updates of fifty steps before the first one: here for one of five."""
+PLAYS_ON = "vineppo"
+"""Its values come from eight episodes for each state: here from two."""
 SHOWN = {"archer_demos": "advantage.critic", "spa_offline": "rewards.0"}
 """They learn from 64 episodes of the expert: here from four."""
 
@@ -45,6 +47,7 @@ def shorter(name: str) -> list[str]:
     critic = "algo.advantage.critic"
     short = [f"algo.{SHOWN[name]}.demonstrations=4"] if name in SHOWN else []
     short += [f"{critic}.pretrain_steps=5"] if name == "archer_demos" else []
+    short += ["algo.advantage.continuations=2"] if name == PLAYS_ON else []
     return short + (
         [f"{critic}.warmup_updates=1", f"{critic}.steps_per_update=5"] if name in WARM_UP else []
     )

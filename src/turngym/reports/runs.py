@@ -138,7 +138,7 @@ def read_run(folder: Path) -> FinishedRun:
             faults=summary["faults"],
             seconds=summary["seconds"],
             credit_share=credit_share(timings),
-            episodes=sum(row.get("rollout/episodes", 0.0) for row in rows),
+            episodes=sum(map(_episodes, rows)),
             settings=flat(
                 json.loads((folder / "config.json").read_text(encoding="utf-8")).get("config", {})
             ),
@@ -162,7 +162,7 @@ def learning_curve(rows: Iterable[Mapping[str, Any]]) -> tuple[FloatArray, Float
     points: list[tuple[float, float, float]] = []
     for row in rows:
         if "rollout/episodes" in row:
-            episodes += row["rollout/episodes"]
+            episodes += _episodes(row)
             tokens += row["rollout/tokens"] + row.get("credit/sampled_tokens", 0.0)
         if "validation/success" in row:
             points.append((episodes, tokens, row["validation/success"]))
@@ -170,6 +170,11 @@ def learning_curve(rows: Iterable[Mapping[str, Any]]) -> tuple[FloatArray, Float
         raise ValueError("no evaluation on the validation tasks")
     episodes_P, tokens_P, success_P = np.array(points, dtype=np.float64).T
     return episodes_P, tokens_P, success_P
+
+
+def _episodes(row: Mapping[str, Any]) -> float:
+    """Return the episodes of an update, those that a credit method played included."""
+    return float(row.get("rollout/episodes", 0.0) + row.get("credit/episodes", 0.0))
 
 
 def credit_share(timings: Iterable[Mapping[str, Any]]) -> float:

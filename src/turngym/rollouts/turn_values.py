@@ -6,20 +6,26 @@ Axis letters: T turn of an episode, S state of an episode (one more than turns),
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turngym.agents.policy import Policy
+from turngym.environments.gym.hosts import Isolation
+from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import EpisodeError
-from turngym.rollouts.episode import AnyEnv, EpisodeSpec, ReplayedTurn, rollout
+from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, rollout
+from turngym.rollouts.scheduler.pool import EnvPool, MakeAnyEnv
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
 from turngym.types import Trajectory
 
 FloatArray = NDArray[np.float64]
+
+_TRIES = 3
+"""Of a continuation that breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,8 +49,12 @@ class TurnValues:
         return [reward_T + np.diff(values_HS, axis=1) for reward_T, values_HS in pairs]
 
 
+PlayOn = Callable[[Sequence[Trajectory], int, int], Coroutine[None, None, TurnValues]]
+"""``turn_values`` of episodes, with so many continuations of each state and this seed."""
+
+
 async def turn_values(
-    make_env: Callable[[], AnyEnv],
+    make_env: MakeAnyEnv,
     policy: Policy,
     trajectories: Sequence[Trajectory],
     tasks: Sequence[Task],
@@ -52,13 +62,14 @@ async def turn_values(
     attempts: int,
     seed: int,
     concurrency: int = 64,
+    isolation: Isolation | RayWorkers = "inline",
+    calls: asyncio.Semaphore | None = None,
 ) -> TurnValues:
     """Return what the states of ``trajectories`` are worth under ``policy``.
 
     From each state the episode is played to its end ``attempts`` times; its actions so far are
     carried out again, and where episodes of one task began alike they share the continuations. The
-    game has to lead to the same state by the same actions, which is not checked here, and its steps
-    run in the event loop: one that blocks holds up the others.
+    game has to lead to the same state by the same actions, which is not checked here.
 
     Args:
         make_env: Makes one environment.
@@ -68,9 +79,11 @@ async def turn_values(
         attempts: Continuations of each state, an even number, 2 or more.
         seed: Root of their place in the seed tree.
         concurrency: Episodes alive at once. No result depends on it.
+        isolation: Where environments run, as for ``EnvPool``.
+        calls: Holds back calls that block, as for ``EnvPool``.
 
     Raises:
-        EpisodeError: A continuation broke, or its actions led elsewhere.
+        EpisodeError: A continuation broke three times, or its actions led elsewhere.
         ValueError: ``attempts`` is odd or too small.
     """
     if attempts < 2 or attempts % 2:
@@ -79,7 +92,7 @@ async def turn_values(
     for trajectory, task in zip(trajectories, tasks, strict=True):
         for played in range(len(trajectory.turns)):
             wanted.setdefault(_key(trajectory, played), (trajectory, task, played))
-    seats = asyncio.Semaphore(concurrency)
+    pool = EnvPool(make_env, size=concurrency, isolation=isolation, calls=calls)
 
     async def play_on(trajectory: Trajectory, task: Task, played: int, attempt: int) -> float:
         place = _key(trajectory, played)
@@ -91,11 +104,17 @@ async def turn_values(
             member=attempt,
         )
         before = [ReplayedTurn(turn.as_context()) for turn in trajectory.turns[:played]]
-        async with seats:
-            found = await rollout(make_env(), policy, spec, played=before)
-        if found.stop_reason.is_error:
-            raise EpisodeError(f"{task.id}, after {played} turns: {found.error}")
-        return sum(turn.reward for turn in found.turns[played:])
+        for _ in range(_TRIES):
+            lease = await pool.lease()
+            is_whole = False
+            try:
+                found = await rollout(lease, policy, spec, played=before)
+                is_whole = not found.stop_reason.is_error
+            finally:
+                lease.release(broken=not is_whole)
+            if is_whole:
+                return sum(turn.reward for turn in found.turns[played:])
+        raise EpisodeError(f"{task.id}, after {played} turns: {found.error}")
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -105,6 +124,8 @@ async def turn_values(
             }
     except ExceptionGroup as found:  # the first says enough, and the others are cancelled
         raise found.exceptions[0] from None
+    finally:
+        await pool.close()
     means = {
         key: np.array([task.result() for task in found]).reshape(2, -1).mean(axis=1)
         for key, found in running.items()

@@ -25,16 +25,19 @@ class TwoTurns:
     def __init__(self, *, breaks_after: str = "") -> None:
         self._breaks_after = breaks_after
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self._said: list[str] = []
         return {"text": "begin"}, {}
 
-    def step(self, action: str) -> Any:
+    async def step(self, action: str) -> Any:
         if self._said and self._said[0] == self._breaks_after:
             raise RuntimeError("the board fell")
         self._said.append(action)
         is_over, won = len(self._said) == 2, self._said == ["up", "up"]
         return {"text": "go on"}, float(won), is_over, False, {"score": float(won)}
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
 
 class Coin:

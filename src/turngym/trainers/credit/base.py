@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from turngym.agents.engine.protocol import Sampling, TrainableEngine
     from turngym.agents.rendering import Renderer
+    from turngym.rollouts.turn_values import PlayOn
     from turngym.trainers.update.compute import Scorer
 
 ConfigT = TypeVar("ConfigT")
@@ -58,6 +59,9 @@ class CreditContext:
     demonstrations: tuple[Trajectory, ...] = ()
     """Episodes of the expert, as many as the settings ask for, with tokens as if the policy had
     sampled them; their log-probs are 0 and mean nothing."""
+    play_on: PlayOn | None = None
+    """Plays the newest policy on from every state of episodes; to be awaited by ``at_home``. None
+    where there are no environments."""
     scorer: Scorer | None = None
     """Reaches the policy where it is spread over several ranks; None where ``model`` is it."""
 

@@ -28,6 +28,8 @@ from turngym.errors import ConfigError
 from turngym.registry import find
 from turngym.rollouts.evaluation.evaluate import evaluate
 from turngym.rollouts.scheduler.config import FailureConfig
+from turngym.rollouts.scheduler.pool import calls_at_once
+from turngym.rollouts.turn_values import FloatArray, TurnValues, turn_values
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Split, Task
 from turngym.trainers.selection.policy import TaskPool
@@ -45,6 +47,7 @@ class Playground:
         self._reserved = reserved
         self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
+        self._find = self._catalogue.get_wrapper_attr("find_task")
         counted = self._catalogue.has_wrapper_attr("count")
         count = self._catalogue.get_wrapper_attr("count") if counted else lambda split: None
         for split, taken, setting in (
@@ -69,6 +72,11 @@ class Playground:
             index = reserved + (index - reserved) % (size - reserved)
         task: Task = self._task(split, index)
         return replace(task, env_id=self.env_id)
+
+    def find(self, task_id: str) -> Task:
+        """Return the task that an id names."""
+        found: Task = self._find(task_id)
+        return replace(found, env_id=self.env_id)
 
     def instructions(self) -> str:
         """Return what the environment says of itself."""
@@ -189,6 +197,41 @@ class EpisodeRunner:
         """Play the held-out tasks once each, sampled in the same way at every call."""
         tasks = self._tasks("test", self._config.evaluation.held_out_tasks)
         return await self._play(policy, tasks, seed=self._seed("held_out"))
+
+    async def play_on(
+        self,
+        policy: Policy,
+        trajectories: Sequence[Trajectory],
+        attempts: int,
+        seed: int,
+        *,
+        concurrency: int,
+    ) -> TurnValues:
+        """Return ``turn_values`` of episodes of the run.
+
+        Raises:
+            EpisodeError: A continuation broke.
+        """
+        calls = calls_at_once(self._config.rollout.calls_at_once)
+        values: dict[int, FloatArray] = {}
+        episodes = 0
+        for ground in self._grounds:
+            own = [n for n, t in enumerate(trajectories) if t.env_id == ground.env_id]
+            found = await turn_values(
+                ground.make_env,
+                policy,
+                [trajectories[n] for n in own],
+                [ground.find(trajectories[n].task_id) for n in own],
+                attempts=attempts,
+                seed=seed,
+                concurrency=concurrency,
+                isolation=self.place,
+                calls=calls,
+            )
+            values |= dict(zip(own, found.values, strict=True))
+            episodes += found.episodes
+        ordered = tuple(values[n] for n in range(len(trajectories)))
+        return TurnValues(values=ordered, episodes=episodes)
 
     async def _play(
         self,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from turngym.rollouts.turn_values import PlayOn
     from turngym.trainers.distributed.group import Group
     from turngym.trainers.distributed.learner import ImitatorGroup
 
@@ -188,6 +189,7 @@ def begin_learning(
     renderer: Renderer,
     sampling: Sampling,
     demonstrations: Sequence[Trajectory] = (),
+    play_on: PlayOn | None = None,
     group: Group | None = None,
 ) -> Learning:
     """Return what reinforcement trains with; the policy as it is now becomes the reference.
@@ -199,6 +201,7 @@ def begin_learning(
         renderer: Encodes conversations.
         sampling: How the episodes are sampled.
         demonstrations: From ``with_tokens``, for credit methods that want some.
+        play_on: For credit methods that play on.
         group: The ranks that train; None for this process alone.
     """
     reference = None
@@ -225,6 +228,7 @@ def begin_learning(
         max_tokens=config.learner.microbatch_tokens,
         total_updates=config.run.steps,
         demonstrations=tuple(demonstrations),
+        play_on=play_on,
         scorer=scorer,
     )
     credit = build_credit(config.algo, context)

@@ -13,6 +13,7 @@ from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import EngineModel, Renderer
 from turngym.coroutines import beside
 from turngym.rollouts.evaluation.statistics import Evaluation, summarize
+from turngym.rollouts.turn_values import TurnValues
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.runs.checkpointer import Checkpointer
@@ -173,6 +174,7 @@ class Run:
         self.log.write(state.step, {**metrics, **self._engine.metrics()})
         state.step += 1
         state.episodes += sum(len(group.trajectories) for group in groups) + faults
+        state.episodes += int(metrics.get("credit/episodes", 0))
         state.faults += faults
 
     def save_if_due(self) -> bool:
@@ -256,9 +258,18 @@ class Run:
             renderer=self.renderer,
             sampling=self.sampling,
             demonstrations=[*demonstrations],
+            play_on=self._play_on,
             group=self._group,
         )
         return self.learning
+
+    async def _play_on(
+        self, trajectories: Sequence[Trajectory], attempts: int, seed: int
+    ) -> TurnValues:
+        seats = min(self._engine.free_sessions, self.config.rollout.concurrency)
+        return await self.runner.play_on(
+            self.sampled, trajectories, attempts, seed, concurrency=max(1, seats)
+        )
 
     def begin(self, phase: Phase) -> None:
         """Enter a phase and save the run."""

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
-from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative
+from turngym.trainers.settings.group import Archer, BestOfN, Gae, GroupRelative, MonteCarlo
 from turngym.trainers.settings.loss import LossConfig
 from turngym.trainers.settings.rewards import (
     CustomAdvantage,
@@ -21,7 +21,8 @@ from turngym.trainers.settings.rewards import (
 )
 
 AdvantageConfig = Annotated[
-    GroupRelative | Gae | Archer | BestOfN | CustomAdvantage, Field(discriminator="type")
+    GroupRelative | Gae | MonteCarlo | Archer | BestOfN | CustomAdvantage,
+    Field(discriminator="type"),
 ]
 
 

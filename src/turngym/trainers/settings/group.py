@@ -290,6 +290,25 @@ class Gae(AdvantageSettings):
         return frozenset(self.rewards)
 
 
+class MonteCarlo(AdvantageSettings):
+    """``r_t + V(s_t+1) - V(s_t)``, with values that playing on from every state measures.
+
+    What is played for it counts as episodes of the run (``credit/episodes``). The environment has
+    to lead to the same state by the same actions.
+
+    Source:
+        VinePPO: Kazemnejad et al. 2024, arXiv:2410.01679.
+    """
+
+    builder: ClassVar[str] = "turngym.trainers.credit.critics.monte_carlo:MonteCarloCredit"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    type: Literal["monte_carlo"]
+    continuations: int = Field(default=8, ge=2, multiple_of=2)
+    """Episodes played on from each state."""
+    batch: BatchScale | None = BatchScale(unit="turn")
+
+
 class UtteranceCritic(StrictModel):
     """Twin Q and twin V over (text so far, action), on an encoder that is trained with them."""
 
