@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BOOTSTRAP := $(PYTHON) scripts/bootstrap.py
 GAMES := textworld alfworld babyai scienceworld textarena
-SANDBOXES := sandboxes docker
+SANDBOXES := sandboxes docker remote
 WEB := web miniwob
 EVERYTHING := train lora search smollm2 minilm openai serve mcp $(GAMES) $(SANDBOXES) $(WEB) desktop android
 # For one-off choices: make test PYTEST_ARGS="-k wordle", make demo ARGS="algo=archer".

@@ -55,6 +55,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
         "/usr/share/icons/Adwaita/index.theme",
     ),
     "docker": (),
+    "remote": (),
     "sandboxes": ("bwrap", "setpriv", "unshare"),
     "scienceworld": ("java",),
     "textarena": (),

@@ -40,10 +40,13 @@ conformance)
   sites
   TURNGYM_CONFORMANCE=full tests -n auto tests/conformance ;;
 sandboxes)
-  need sandboxes docker
+  need sandboxes docker remote
+  benchmarks/setup.sh swe-rex
+  TURNGYM_SWE_REX=$PWD/benchmarks/.venv/swe-rex/bin/python \
   TURNGYM_ENGINES_RUN="$(scripts/sandbox_engines.sh start | $bin/python -c \
     'import json, sys; print(json.dumps(dict(line.strip().split("=", 1) for line in sys.stdin)))')" \
-    tests tests/conformance/test_sandboxes.py tests/conformance/test_swe_instances.py ;;
+    tests tests/conformance/test_sandboxes.py tests/conformance/test_remote_sandboxes.py \
+    tests/conformance/test_swe_instances.py ;;
 chaos) need sandboxes; TURNGYM_CHAOS=full tests tests/integration/test_sandbox_chaos.py ;;
 web) need web miniwob; TURNGYM_SOAK=full tests tests/integration/test_web_soak.py ;;
 sites)

@@ -186,6 +186,8 @@ class Capabilities:
     isolation: Isolation
     limits: Mapping[str, Enforcement]
     """For each of `LIMIT_NAMES` how it is held."""
+    mounts: bool = True
+    """Folders of this machine can be seen inside."""
     snapshot: bool = True
     """Files only: processes are never part of a snapshot."""
     pause: Literal["exact", "signals", "none"] = "exact"

@@ -116,9 +116,24 @@ def _host_entries(root: bytes) -> Iterator[tuple[bytes, bytes, int, bytes]]:
 
 
 async def get_tree(
-    channel: Channel, source: bytes, target: Path, *, max_bytes: int, max_files: int
+    channel: Channel,
+    source: bytes,
+    target: Path,
+    *,
+    max_bytes: int,
+    max_files: int,
+    is_layer: bool = False,
 ) -> TreeReport:
     """Copy a folder of the sandbox into the new folder ``target`` of the host.
+
+    Args:
+        channel: To the guest.
+        source: Path in the sandbox.
+        target: Must not exist.
+        max_bytes: What all files together may hold.
+        max_files: How many entries there may be.
+        is_layer: Keep permission bits and every link; the copy is for another sandbox, and no one
+            on the host follows them. Otherwise files are the owner's alone and no link leads out.
 
     Raises:
         SandboxFileError: ``source`` is no folder, or ``target`` exists.
@@ -135,7 +150,7 @@ async def get_tree(
             error.errno, f"get_tree: cannot make {str(target)!r}: {error.strerror}"
         ) from None
     try:
-        return await _copy_out(channel, source, target, entries, max_bytes)
+        return await _copy_out(channel, source, target, entries, max_bytes, is_layer=is_layer)
     except BaseExceptionGroup as group:
         shutil.rmtree(target, ignore_errors=True)
         raise group.exceptions[0] from None
@@ -236,7 +251,13 @@ class _Walk:
 
 
 async def _copy_out(
-    channel: Channel, source: bytes, target: Path, entries: list[_Entry], max_bytes: int
+    channel: Channel,
+    source: bytes,
+    target: Path,
+    entries: list[_Entry],
+    max_bytes: int,
+    *,
+    is_layer: bool,
 ) -> TreeReport:
     root = os.fsencode(target)
     skipped: list[str] = []
@@ -251,6 +272,7 @@ async def _copy_out(
                 os.mkdir(os.path.join(root, name), 0o700)
             elif kind == b"file":
                 await gate.acquire()
+                mode = 0o400 | (mode & 0o777) if is_layer else 0o600 | (mode & 0o111)
                 task = tasks.create_task(
                     _copy_file(channel, source, root, name, mode, budget, skipped)
                 )
@@ -258,8 +280,8 @@ async def _copy_out(
             elif kind == b"link":
                 links[name] = link
             else:
-                skipped.append(f"{printable(name)}: {_REASONS.get(kind, _NO_FILE)}")
-    safe = await asyncio.to_thread(safe_links, links)
+                skipped.append(f"{printable(name)}: {_REASONS.get(kind, NO_FILE)}")
+    safe = links if is_layer else await asyncio.to_thread(safe_links, links)
     for name, link in links.items():  # last, so that nothing is ever written through one
         if name in safe:
             os.symlink(link, os.path.join(root, name))
@@ -271,7 +293,7 @@ async def _copy_out(
 
 
 _REASONS = {b"deep": "folder too deep or not readable", b"gone": "gone while the tree was read"}
-_NO_FILE = "not a file, folder or link"
+NO_FILE = "not a file, folder or link"
 
 
 class _Budget:
@@ -306,9 +328,9 @@ async def _copy_file(
 
 def _write_new(path: bytes, data: bytes, mode: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    fd = os.open(path, flags, 0o600 | (mode & 0o111))
-    with os.fdopen(fd, "wb") as file:
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
+        os.fchmod(file.fileno(), mode)
 
 
 Manifest = dict[str, tuple[int, str]]

@@ -17,6 +17,8 @@ ENTRY_POINT_GROUP = "turngym.sandboxes"
 OWN = {
     "bubblewrap": "turngym.sandbox.backends.bubblewrap:BubblewrapBackend",
     "docker": "turngym.sandbox.backends.docker:DockerBackend",
+    "e2b": "turngym.sandbox.backends.e2b:E2BBackend",
+    "swe-rex": "turngym.sandbox.backends.swe_rex:SweRexBackend",
     "unsafe-local": "turngym.sandbox.backends.unsafe_local:UnsafeLocalBackend",
 }
 DEFAULT = "bubblewrap"

@@ -11,33 +11,29 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import uuid
 from pathlib import Path
-from typing import Literal
 
-from turngym.errors import SandboxClosed, SandboxRefused, SandboxUnavailable, SnapshotError
+from turngym.errors import SandboxRefused, SandboxUnavailable
 from turngym.sandbox.backends.channel import Channel, SocketStream
-from turngym.sandbox.backends.guest_sandbox import GuestSandbox, layer_of
+from turngym.sandbox.backends.folder_backend import ENFORCED, FolderBackend, copy_tree
+from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.backends.runtime import command, runtime_folder
 from turngym.sandbox.base import (
-    LIMIT_NAMES,
     Capabilities,
     Change,
-    Enforcement,
     Isolation,
     LayerRef,
     Quota,
     SandboxSpec,
 )
-from turngym.sandbox.trees import difference, digest, manifest
+from turngym.sandbox.trees import difference, manifest
 
 RISK = "commands can do to this machine whatever I can"
 """What `UnsafeLocalBackend` wants to be given as ``accept_risk``."""
-_ENFORCED: dict[str, Enforcement] = {**dict.fromkeys(LIMIT_NAMES, "none"), "memory": "watched"}
 
 
-class UnsafeLocalBackend:
+class UnsafeLocalBackend(FolderBackend):
     """Runs commands in a temporary folder of the host, and nothing more."""
 
     name = "unsafe-local"
@@ -59,43 +55,21 @@ class UnsafeLocalBackend:
                 f"accept_risk is {accept_risk!r}",
                 f"Use 'bubblewrap' or 'docker', or pass accept_risk={RISK!r}",
             )
-        self.quota = quota or Quota()
-        self._root = Path(tempfile.mkdtemp(prefix="turngym-unsafe-"))
-        self._layers: dict[str, Path] = {}
-        self._open: set[UnsafeLocalSandbox] = set()
-        self._is_closed = False
+        super().__init__(quota)
 
     async def probe(self) -> Capabilities:
         return Capabilities(
-            isolation=self.isolation, limits=_ENFORCED, pause="signals", evidence=["no isolation"]
-        )
+            isolation=self.isolation, limits=ENFORCED, mounts=False, pause="signals",
+            evidence=["no isolation"],
+        )  # fmt: skip
 
-    async def start(self, spec: SandboxSpec) -> UnsafeLocalSandbox:
-        """See `Backend.start`.
-
-        Raises:
-            SandboxClosed: The back end is closed.
-            SandboxRefused: Limits or an image are asked for.
-        """
-        if self._is_closed:
-            raise SandboxClosed("back end 'unsafe-local' is closed")
-        if spec.limits.enforce == "strict":
-            raise SandboxRefused(
-                "'unsafe-local' holds no limit", "", "Set Limits(enforce='best_effort')"
-            )
+    def _refuse(self, spec: SandboxSpec) -> None:
         if spec.image != "host" or spec.mounts or spec.links:
             raise SandboxRefused(
                 "'unsafe-local' has no root of its own", f"image {spec.image!r}", "Use 'bubblewrap'"
             )
-        layer = layer_of(spec, self._layers)
-        return await self.start_on(spec, self._layers[layer] if layer else None)
 
     async def start_on(self, spec: SandboxSpec, base: Path | None) -> UnsafeLocalSandbox:
-        """Start a sandbox on a copy of ``base``.
-
-        Raises:
-            SandboxUnavailable: The guest cannot start.
-        """
         give_back = self.quota.take(spec.limits)
         folder = self._root / uuid.uuid4().hex[:12]
         try:
@@ -108,42 +82,9 @@ class UnsafeLocalBackend:
                 raise SandboxUnavailable(f"'unsafe-local' cannot start: {error}") from None
             raise
         sandbox = UnsafeLocalSandbox(self, spec, folder, process, channel)
-        self._open.add(sandbox)
-        sandbox.when_closed += [give_back, lambda: self._open.discard(sandbox)]
+        sandbox.when_closed.append(give_back)
+        self._opened(sandbox)
         return sandbox
-
-    async def import_folder(self, folder: Path) -> LayerRef:
-        """See `Backend.import_folder`.
-
-        Raises:
-            SnapshotError: There is no such folder.
-        """
-        if not folder.is_dir():
-            raise SnapshotError(f"import_folder: not a folder: {str(folder)!r}")
-        return await self.keep(folder, "folder")
-
-    async def keep(self, folder: Path, kind: Literal["folder", "snapshot"]) -> LayerRef:
-        """Copy a folder and return the handle of the copy, a layer of this ``kind``."""
-        id = f"layer-{uuid.uuid4().hex[:12]}"
-        target = self._root / id
-        await asyncio.to_thread(_copy, folder, target)
-        self._layers[id] = target
-        found = digest(await asyncio.to_thread(manifest, target))
-        return LayerRef(id=id, backend=self.name, kind=kind, digest=found)
-
-    async def drop(self, layer: LayerRef) -> None:
-        if path := self._layers.pop(layer.id, None):
-            await asyncio.to_thread(shutil.rmtree, path, True)
-
-    async def sweep(self) -> int:
-        """See `Backend.sweep`. Leftovers look like the work of others, so nothing goes."""
-        return 0
-
-    async def close(self) -> None:
-        self._is_closed = True
-        for sandbox in list(self._open):
-            await sandbox.close()
-        await asyncio.to_thread(shutil.rmtree, self._root, True)
 
 
 class UnsafeLocalSandbox(GuestSandbox):
@@ -159,7 +100,7 @@ class UnsafeLocalSandbox(GuestSandbox):
         process: subprocess.Popen[bytes],
         channel: Channel,
     ) -> None:
-        super().__init__(channel, spec, workspace=str(folder / "workspace"), enforced=_ENFORCED)
+        super().__init__(channel, spec, workspace=str(folder / "workspace"), enforced=ENFORCED)
         self._backend = backend
         self._folder = folder
         self._process = process
@@ -206,15 +147,7 @@ def _make_folders(folder: Path, base: Path | None) -> None:
     if base is None:
         (folder / "workspace").mkdir()
     else:
-        _copy(base, folder / "workspace")
-
-
-def _copy(source: Path, target: Path) -> None:
-    def special(folder: str, names: list[str]) -> list[str]:
-        paths = [Path(folder, name) for name in names]
-        return [p.name for p in paths if not (p.is_file() or p.is_dir() or p.is_symlink())]
-
-    shutil.copytree(source, target, symlinks=True, ignore=special)
+        copy_tree(base, folder / "workspace")
 
 
 async def _start_guest(folder: Path, spec: SandboxSpec) -> tuple[subprocess.Popen[bytes], Channel]:
