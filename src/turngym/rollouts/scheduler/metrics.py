@@ -438,12 +438,20 @@ def awaited(task: asyncio.Task[object]) -> list[str]:
     """Return where ``task`` waits, from its own function inwards; a stack shows the first only."""
     found: list[str] = []
     here: object = task.get_coro()
-    while here is not None and hasattr(here, "cr_frame"):
-        frame = here.cr_frame
-        if frame is not None:
-            code = frame.f_code
-            found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
-        here = getattr(here, "cr_await", None)
+    while here is not None:
+        if hasattr(here, "cr_frame"):
+            frame = here.cr_frame
+            if frame is not None:
+                code = frame.f_code
+                found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
+            here = getattr(here, "cr_await", None)
+        elif (inside := getattr(here, "gi_frame", None)) is not None:  # of a call that is watched
+            work = getattr(inside.f_locals.get("self"), "work", None)
+            if work is None:
+                break
+            here = work
+        else:
+            break
     if here is not None:
         found.append(repr(here))
     return found

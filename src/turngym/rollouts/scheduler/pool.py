@@ -338,10 +338,10 @@ class _Marked(Generic[T]):
     """Awaits ``work``; while it computes, and not while it waits, ``watch.inside`` is ``kind``."""
 
     def __init__(self, watch: BlockWatch, kind: str, work: Awaitable[T]) -> None:
-        self._watch, self._kind, self._work = watch, kind, work
+        self._watch, self._kind, self.work = watch, kind, work
 
     def __await__(self) -> Generator[Any, Any, T]:
-        steps = self._work.__await__()
+        steps = self.work.__await__()
         resume: Callable[[Any], Any] = steps.send
         answer: Any = None
         while True:
