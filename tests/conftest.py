@@ -62,6 +62,7 @@ def is_there(need: str) -> bool:
 class NotRun:
     """Collects skips of `extra` tests and of whole modules, reports them, and fails them in CI.
 
+    A skip whose reason names a PART= of `make proof` is none of them: that test runs on request.
     Works under pytest-xdist: reports reach the main process, which alone prints and decides.
     """
 
@@ -70,8 +71,10 @@ class NotRun:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a skipped test that carries the marker."""
-        if report.skipped and "extra" in report.keywords and not hasattr(report, "wasxfail"):
-            self.reasons.append(f"{report.nodeid}: {reason_of(report)}")
+        if not report.skipped or "extra" not in report.keywords or hasattr(report, "wasxfail"):
+            return
+        if "PART=" not in (reason := reason_of(report)):
+            self.reasons.append(f"{report.nodeid}: {reason}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a module that skipped itself, where no marker can be seen."""

@@ -33,7 +33,7 @@ def marks(tool: str, *modules: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test that runs a tool, and what it needs of this environment."""
     why = f"PART=interop installs {tool} and runs this"
     found = [pytest.mark.skipif(not PYTHON[tool], reason=why), pytest.mark.timeout(3600)]
-    return [*found, pytest.mark.extra(*modules)] if PYTHON[tool] and modules else found
+    return [*found, pytest.mark.extra(*modules)] if modules else found
 
 
 def needs(tool: str, *modules: str) -> Any:

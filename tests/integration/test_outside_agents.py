@@ -32,7 +32,7 @@ PYTHON = os.environ.get("TURNGYM_OUTSIDE", "")
 
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="PART=outside installs the agents and runs this"),
-    *([pytest.mark.extra("openai", "starlette", "uvicorn")] if PYTHON else []),
+    pytest.mark.extra("openai", "starlette", "uvicorn"),
 ]
 
 OPENAI_AGENTS = """

