@@ -243,7 +243,7 @@ def _with_scores(packing: Packing, manifest: PackManifest, folders: list[Path]) 
     """
     from turngym.reports.evaluations import find_evaluations
 
-    known = packing.task_ids()
+    known = packing.task_ids(manifest)
     scores: dict[str, dict[str, tuple[float, ...]]] = {}
     for run in find_evaluations(folders):
         for env, rows in run.rows.items():

@@ -172,9 +172,8 @@ class Packing:
         tasks = [self._of_folder(name, files[name]) for name in sorted(files)]
         return PackManifest(tasks=tuple(tasks)), files
 
-    def task_ids(self) -> dict[str, dict[str, str]]:
+    def task_ids(self, manifest: PackManifest) -> dict[str, dict[str, str]]:
         """Return the packed id of every task, by the environment that plays it and its id there."""
-        manifest, _ = self.made()
         found: dict[str, dict[str, str]] = {}
         for target in self.targets:
             if manifest.env:

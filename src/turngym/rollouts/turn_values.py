@@ -17,6 +17,7 @@ from turngym.environments.gym.hosts import Isolation
 from turngym.environments.gym.ray_workers import RayWorkers
 from turngym.errors import EpisodeError
 from turngym.rollouts.episode import EpisodeSpec, ReplayedTurn, rollout
+from turngym.rollouts.scheduler.config import DeadlineConfig
 from turngym.rollouts.scheduler.pool import EnvPool, MakeAnyEnv
 from turngym.seeding import derive_seed
 from turngym.tasks.base import Task
@@ -64,6 +65,8 @@ async def turn_values(
     concurrency: int = 64,
     isolation: Isolation | RayWorkers = "inline",
     calls: asyncio.Semaphore | None = None,
+    deadlines: DeadlineConfig | None = None,
+    timeout_s: float | None = None,
 ) -> TurnValues:
     """Return what the states of ``trajectories`` are worth under ``policy``.
 
@@ -81,6 +84,8 @@ async def turn_values(
         concurrency: Episodes alive at once. No result depends on it.
         isolation: Where environments run, as for ``EnvPool``.
         calls: Holds back calls that block, as for ``EnvPool``.
+        deadlines: Seconds that calls may take, as for ``EnvPool``.
+        timeout_s: Seconds after which a continuation is truncated; None for no limit.
 
     Raises:
         EpisodeError: A continuation broke three times, or its actions led elsewhere.
@@ -92,7 +97,9 @@ async def turn_values(
     for trajectory, task in zip(trajectories, tasks, strict=True):
         for played in range(len(trajectory.turns)):
             wanted.setdefault(_key(trajectory, played), (trajectory, task, played))
-    pool = EnvPool(make_env, size=concurrency, isolation=isolation, calls=calls)
+    pool = EnvPool(
+        make_env, size=concurrency, isolation=isolation, deadlines=deadlines, calls=calls
+    )
 
     async def play_on(trajectory: Trajectory, task: Task, played: int, attempt: int) -> float:
         place = _key(trajectory, played)
@@ -108,7 +115,7 @@ async def turn_values(
             lease = await pool.lease()
             is_whole = False
             try:
-                found = await rollout(lease, policy, spec, played=before)
+                found = await rollout(lease, policy, spec, timeout_s=timeout_s, played=before)
                 is_whole = not found.stop_reason.is_error
             finally:
                 lease.release(broken=not is_whole)

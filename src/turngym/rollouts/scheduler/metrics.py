@@ -445,13 +445,12 @@ def awaited(task: asyncio.Task[object]) -> list[str]:
                 code = frame.f_code
                 found.append(f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})")
             here = getattr(here, "cr_await", None)
-        elif (inside := getattr(here, "gi_frame", None)) is not None:  # of a call that is watched
-            work = getattr(inside.f_locals.get("self"), "work", None)
+        else:  # perhaps a call that is watched: what it awaits is in the hands of its generator
+            inside = getattr(here, "gi_frame", None)
+            work = getattr(inside.f_locals.get("self"), "work", None) if inside else None
             if work is None:
                 break
             here = work
-        else:
-            break
     if here is not None:
         found.append(repr(here))
     return found

@@ -47,7 +47,6 @@ class Playground:
         self._reserved = reserved
         self._catalogue = self.make_env()
         self._task = self._catalogue.get_wrapper_attr("task")
-        self._find = self._catalogue.get_wrapper_attr("find_task")
         counted = self._catalogue.has_wrapper_attr("count")
         count = self._catalogue.get_wrapper_attr("count") if counted else lambda split: None
         for split, taken, setting in (
@@ -75,7 +74,7 @@ class Playground:
 
     def find(self, task_id: str) -> Task:
         """Return the task that an id names."""
-        found: Task = self._find(task_id)
+        found: Task = self._catalogue.get_wrapper_attr("find_task")(task_id)
         return replace(found, env_id=self.env_id)
 
     def instructions(self) -> str:
@@ -212,7 +211,8 @@ class EpisodeRunner:
         Raises:
             EpisodeError: A continuation broke.
         """
-        calls = calls_at_once(self._config.rollout.calls_at_once)
+        rollout = self._config.rollout
+        calls = calls_at_once(rollout.calls_at_once)
         values: dict[int, FloatArray] = {}
         episodes = 0
         for ground in self._grounds:
@@ -227,6 +227,8 @@ class EpisodeRunner:
                 concurrency=concurrency,
                 isolation=self.place,
                 calls=calls,
+                deadlines=rollout.deadlines,
+                timeout_s=rollout.timeout_s,
             )
             values |= dict(zip(own, found.values, strict=True))
             episodes += found.episodes
