@@ -510,6 +510,16 @@
       return { moved: box.scrollTop !== before };
     },
 
+    // Scrolls what is at a place by so many pixels; what is at its end hands on to what holds it.
+    scrollAt(x, y, distance) {
+      for (let one = document.elementFromPoint(x, y); ; ) {
+        const box = scrollable(one), before = box.scrollTop;
+        box.scrollBy({ top: distance, behavior: "instant" });
+        if (box.scrollTop !== before || !box.parentElement) return;
+        one = box.parentElement;
+      }
+    },
+
     selected() {
       const field = document.activeElement;
       if (field && /^(INPUT|TEXTAREA)$/.test(field.tagName)) {

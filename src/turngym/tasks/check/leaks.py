@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from turngym.tasks.check.subject import Played
 
 _SAYS = r"(answer|solution|result|expected|correct|key|hint)\b.{0,20}"
-_MIN_LINE = 24
+_MIN_LINE, _SHORT_LINE, _LINES = 24, 8, 12
 _NAMES = (
     "*answer*", "*solution*", "solve.sh", "*expected*", "*golden*", "*orac?e*", "*groundtruth*",
     "*ground_truth*",
 )  # fmt: skip
 """Of files that are no code: projects have modules with such names."""
 _SYSTEM = ("/proc", "/sys", "/usr", "/etc", "/var/lib", "/dev", "/lib", "/lib64", "/bin", "/sbin")
+_EDIT = re.compile(r"^```edit .*\n((?:.*\n)*?)=======$", re.MULTILINE)
+"""An edit up to its new text; what it looks for stands in the file that it changes."""
 _VARIABLE = r"^[A-Z_]*(ANSWER|SOLUTION|EXPECTED|GOLD|FLAG|ORACLE|GROUND_TRUTH|SECRET)[A-Z_]*=."
 LEFT = (
     "find . -type f -cnewer /tmp/.turngym-start -not -path './.git/*' -size -256k -size +2c | "
@@ -44,13 +46,14 @@ def answer_in_prompt(prompt: str, truth: str) -> str:
 
 def in_prompt(prompt: str, script: str) -> str:
     """Return the first long line of an expert's script that a prompt holds, "" for none."""
-    return next((line for line in _long_lines(script) if line in prompt), "")
+    return next((line for line in _lines(script) if line in prompt), "")
 
 
-def _long_lines(script: str) -> list[str]:
+def _lines(script: str, least: int = _MIN_LINE) -> list[str]:
     """Return the long lines of what an expert says to a shell; a command alone is ``bash ...``."""
+    quoted = {line.strip() for old in _EDIT.findall(script) for line in old.splitlines()}
     lines = (line.strip().removeprefix("bash ").strip() for line in script.splitlines())
-    return [line for line in lines if len(line) >= _MIN_LINE and line[0] != "`"]
+    return [line for line in lines if len(line) >= least and line[0] != "`" and line not in quoted]
 
 
 def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
@@ -64,7 +67,7 @@ def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
     system = " -o ".join(f"-path {place}" for place in _SYSTEM)
     files = f"find / \\( {system} \\) -prune -o -type f -readable"
     script = "\n".join(experts[0].actions) if experts else ""
-    patterns = " ".join(f"-e {shlex.quote(line)}" for line in _long_lines(script)[:5])
+    lines = map(shlex.quote, _lines(script, _SHORT_LINE)[:_LINES])
     found = [
         f"{files} \\( {names} \\) -not -name '*.py' -size -256k -printf 'file %p\\n' "
         "2>/dev/null | head -20",
@@ -73,9 +76,10 @@ def hunt(experts: Sequence[Played], left: Sequence[str]) -> str:
         "(env; cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n') | "
         f"grep -E '{_VARIABLE}' | sed 's/=.*//; s/^/variable /' | sort -u",
     ]
-    if patterns:
+    if _lines(script):  # all lines of it: code that mends code has some that stand elsewhere
+        holding = " | ".join(f"xargs -0r grep -lZF -e {line} 2>/dev/null" for line in lines)
         found.append(
-            f"{files} -size -256k -print0 2>/dev/null | xargs -0 grep -lF {patterns} 2>/dev/null | "
+            f"{files} -size -256k -print0 2>/dev/null | {holding} | tr '\\0' '\\n' | "
             "grep -v '^/tmp/' | head -5 | sed 's/^/script /'"
         )
     for size, digest, blob in (line.split() for line in left):
