@@ -80,7 +80,8 @@ def check(name: str, episodes: int) -> dict[str, Any]:
     seconds = round(time.perf_counter() - started, 1)
     row: dict[str, Any] = {"id": name, "episodes": episodes, "seconds": seconds}
     if not done.stdout:
-        return row | {"failed": [done.stderr.strip()[-300:]], "warned": [], "not_run": []}
+        why = f"ended with {done.returncode}: {done.stderr.strip()[-300:]}"
+        return row | {"failed": [why], "warned": [], "not_run": []}
     reports = json.loads(done.stdout)["reports"]
     results = [one | {"of": report["subject"]} for report in reports for one in report["results"]]
 

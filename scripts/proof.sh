@@ -63,13 +63,10 @@ swe)
   $bin/python benchmarks/swe/swe_honest.py
   TURNGYM_SWE=full tests tests/integration/test_swe_cheats.py ;;
 tasks)
-  need sandboxes web miniwob search
+  need ${EVERYTHING:?}
+  sites
   $bin/python benchmarks/soundness.py --out runs/soundness.json
-  for id in $($bin/turngym envs --json | $bin/python -c 'import json, sys
-for one in json.load(sys.stdin):
-    if one["runs_here"] and one["family"] in ("text", "search", "terminal", "swe"): print(one["name"])'); do
-    $bin/turngym check task "$id" --episodes 3 --parallel 2
-  done ;;
+  $bin/python benchmarks/soundness_shipped.py ${ARGS:-} ;;
 outside)
   need train openai serve mcp
   outside=.venv-outside/bin

@@ -183,6 +183,7 @@ async def test_our_own_projects_written_as_folders_are_played_too(tmp_path: Path
         ),
         ({"task_DOT_toml": "[environment\n"}, r"task.toml: "),
         ({"environment__Dockerfile": "FROM node:20\n"}, r"Dockerfile, line 1: the image 'node:20'"),
+        ({"environment__Dockerfile": "FROM debian\nWORKDIR /tmp\n"}, "line 2: to work in /tmp"),
         (
             {"environment__Dockerfile": "FROM debian\nRUN a \\\n && curl x | sh\n"},
             "line 2: 'curl' needs",
@@ -238,6 +239,19 @@ def test_a_folder_of_folders_is_a_set_and_a_folder_is_an_environment(tmp_path: P
     env = turngym.make(str(tmp_path / "a"))
     assert env.get_wrapper_attr("count")("test") == 1
     env.close()
+
+
+async def test_terminal_bench_s_folders_are_played_without_its_image(tmp_path: Path):
+    base = "ghcr.io/laude-institute/t-bench/ubuntu-24-04:20250624"
+    recipe = (
+        f"FROM {base}\nRUN apt-get update && \\\n    ln -s /usr/bin/python3 /usr/bin/python\n"
+        "COPY in.txt /data/given/in.txt\nRUN mkdir -p /data && python --version\n"
+        "WORKDIR /app\nCOPY in.txt ./\n"
+    )
+    write(tmp_path, environment__Dockerfile=recipe, solution__solve_DOT_sh=None)
+    said = "```bash\ncat /data/given/in.txt > seen; echo 42 > out.txt\n```"
+    rewards, _, info = await played(tmp_path, said, "submit")
+    assert rewards == [0.0, 1.0], info  # there is no solution, and the agent does without
 
 
 def test_a_folder_without_a_solution_has_no_expert(tmp_path: Path):

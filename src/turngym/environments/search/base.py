@@ -240,14 +240,16 @@ class SearchEnv(TaskSetEnv, TurnEnv):
     def legal_actions(self) -> list[str]:
         """Return a menu: open the results, search for or answer with the names in view.
 
-        Any other text can be searched for or given as an answer too.
+        That it is unknown is on the menu once something was searched for, else who chooses blindly
+        is often right. Any other text can be searched for or given as an answer too.
         """
         s = self.state
         names = list(dict.fromkeys([*s.names, *s.question.mentions]))[:_MENU_NAMES]
         menu = [self.say("open", doc=self._reference(number)) for number in range(len(s.hits))]
         if s.searches < self.limits.max_searches:
             menu += [self.say("search", query=name) for name in names]
-        return [*menu, *(self.say("answer", text=name) for name in (*names, UNKNOWN))]
+        answers = [*names, UNKNOWN] if s.searches or not names else names
+        return [*menu, *(self.say("answer", text=name) for name in answers)]
 
     def state_key(self) -> str:
         """Return the question, what is in view, what was read and what is spent."""

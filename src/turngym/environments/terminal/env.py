@@ -17,7 +17,7 @@ from turngym.environments.workspace.base import Budget, WorkspaceEnv
 from turngym.environments.workspace.host import closed_on_failure
 from turngym.environments.workspace.tools import Done
 from turngym.environments.workspace.world import EndWorld, StartWorld
-from turngym.errors import ConfigError
+from turngym.errors import ConfigError, TaskFault
 from turngym.sandbox.backends.guest_sandbox import GuestSandbox
 from turngym.sandbox.base import LayerRef
 from turngym.tasks.base import Task
@@ -130,7 +130,11 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
 
     def _is_next(self, action: Action | InvalidAction) -> bool:
         """Return whether a call is the script's next; parsing may take blanks off its ends."""
-        if isinstance(action, InvalidAction) or (command := self._next()) is None:
+        try:
+            command = None if isinstance(action, InvalidAction) else self._next()
+        except TaskFault:  # no solution, or a broken one: an agent can do without
+            command = None
+        if command is None or isinstance(action, InvalidAction):
             return False
         return str(action.arguments.get("command", "")).strip() == str(command).strip()
 

@@ -49,8 +49,8 @@ class ScienceWorldEnv(EngineGame):
 
     Action: ScienceWorld's own, for example ``open door to hallway`` or ``focus on seed``.
     Observation: what the simulator says.
-    Reward: the change of ScienceWorld's score, whose whole is 1; all points are lost at once by
-    focusing on the wrong thing.
+    Reward: the change of ScienceWorld's score, as a share of the points that the start does not
+    give already; all points are lost at once by focusing on the wrong thing.
     Start: a task and a variation sampled from the task's seed. Training and test tasks are
     ScienceWorld's own training and test variations.
     End: terminated when the task is completed or lost; the registered turn limit truncates.
@@ -106,6 +106,8 @@ class ScienceWorldEnv(EngineGame):
 
     _engine: Any = None
     _variation: tuple[str, int]
+    _free: int = 0
+    """ScienceWorld's points for what the start fulfils already, such as being in the right room."""
     _points: float = 0.0
     _seen: str = ""
     _valid: tuple[str, ...] = ()
@@ -165,7 +167,7 @@ class ScienceWorldEnv(EngineGame):
         return {command: command for command in self._valid}
 
     def score(self) -> float:
-        """Return ScienceWorld's score as a share of 100; a lost task has 0."""
+        """Return the share of the points that were to be had; a lost task has 0."""
         return self._points
 
     def state_key(self) -> str:
@@ -197,11 +199,12 @@ class ScienceWorldEnv(EngineGame):
         name, variation = self._variation
         self._engine.load(name, variation, self.settings["simplifications"], with_gold)
         text, _, _, info = self._engine.step("look around")
+        self._free = max(info["score"], 0)
         self._note(info)
         return text, info
 
     def _note(self, info: dict[str, Any]) -> None:
-        self._points = max(info["score"], 0) / 100
+        self._points = max(info["score"] - self._free, 0) / (100 - self._free)
         self._seen = "\n".join([*map(str, self._variation), info["look"], info["inv"]])
         self._seen += f"\n{info['score']}"
         self._valid = tuple(sorted(set(info["valid"])))

@@ -1,8 +1,8 @@
 """A Dockerfile as far as it can be followed without a container engine, on this machine's own /usr.
 
-The base stands for this machine: any Debian, Ubuntu or Python image. Files are copied, commands run
-in the sandbox without a network, and packages to be installed must be here already. The rest is
-refused by name.
+The base stands for this machine: any Debian, Ubuntu or Python image, those of t-bench too. Files
+are copied, commands run in the sandbox without a network, and packages to be installed must be here
+already. The rest is refused by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from pathlib import Path
 
 from turngym.errors import ConfigError
 
-_BASES = re.compile(r"^(docker\.io/)?(library/)?(debian|ubuntu|python|buildpack-deps)(:|@|$)")
+_BASES = re.compile(
+    r"^((docker\.io/)?(library/)?|ghcr\.io/laude-institute/t-bench/)"
+    r"(debian|ubuntu|python|buildpack-deps)([-:@]|$)"
+)
+HERE = frozenset(
+    ["tmp", "home", "run", "dev", "proc", "usr", "etc", "bin", "lib", "sbin", "var", "opt"]
+)
+"""What a sandbox has at its root anyway."""
 _WITHOUT_EFFECT = frozenset(
     [
         "CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "USER",
@@ -28,6 +35,7 @@ _WITHOUT_EFFECT = frozenset(
 _APT = re.compile(r"^(?:sudo )?apt(?:-get)? (?:-\S+ )*(\w+)(.*)$")
 _PIP = re.compile(r"^(?:python3? -m |uv )?pip3? install (.*)$")
 _NETWORK = re.compile(r"\b(curl|wget|npm|npx|yarn|git clone|cargo|go install|gem install|uvx?)\b")
+_PYTHON = re.compile(r"^ln -sf? /usr/bin/python3 /usr/(local/)?bin/python$")
 _NO_MATTER = re.compile(r"^(rm -rf /var/lib/apt/lists|apt(-get)? (clean|update|autoremove))")
 
 
@@ -123,6 +131,8 @@ def _follow(recipe: Recipe, line: str, file: Path, where: str) -> None:
         recipe.is_python = check_base(rest, where)
     elif name == "WORKDIR":
         recipe.workdir = _absolute(recipe.workdir, rest)
+        if recipe.workdir.lstrip("/") in HERE:
+            raise ConfigError(f"{where}: to work in {recipe.workdir} needs a container engine")
     elif name == "ENV":
         recipe.env |= _variables(rest)
     elif name in ("COPY", "ADD"):
@@ -192,6 +202,9 @@ def _commands(recipe: Recipe, text: str, where: str) -> list[str]:
 def _is_here(recipe: Recipe, command: str, where: str) -> bool:
     """Return whether ``command`` only installs what is here already, or tidies up after that."""
     if _NO_MATTER.match(command):
+        return True
+    if _PYTHON.match(command):
+        recipe.is_python = True
         return True
     if (apt := _APT.match(command)) and apt[1] == "install":
         _need_debian([word for word in apt[2].split() if not word.startswith("-")], where)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from turngym.errors import ConfigError
 from turngym.tasks.base import SPLITS, Split
-from turngym.tasks.harbor.dockerfile import Copy, Recipe, check_base, read_recipe
+from turngym.tasks.harbor.dockerfile import HERE, Copy, Recipe, check_base, read_recipe
 from turngym.tasks.harbor.schema import (
     Artifact,
     Artifacts,
@@ -46,10 +46,6 @@ _ROOT = "/run/harbor"
 _BIN = f"{_ROOT}/bin"
 _LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
-_HERE = frozenset(
-    ["tmp", "home", "run", "dev", "proc", "usr", "etc", "bin", "lib", "sbin", "var", "opt"]
-)
-"""What a sandbox has at its root anyway."""
 _PYTHON = 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/opt/tools" exec /usr/bin/python3'
 """Where packages are that this machine's own Python has not got."""
 _PROGRAMS = {
@@ -258,7 +254,9 @@ class HarborProblem(FileProblem):
                 _must_work(await world.run(command, env=step.env, timeout_s=limit), step.where)
 
     async def _make_places(self, world: FileWorld, recipe: Recipe) -> None:
-        places = {*map(self.real, (*_LOGS, "/tests", "/solution", recipe.workdir)), _BIN}
+        tops = {"/" + path.split("/")[1] for path in recipe.places if path.count("/") > 1}
+        wanted = {*_LOGS, "/tests", "/solution", recipe.workdir, *(tops - {f"/{x}" for x in HERE})}
+        places = {*map(self.real, wanted), _BIN}
         _must_work(await world.run(f"mkdir -p {' '.join(sorted(places))}"), "making folders")
         await world.run("true", files=self._programs(recipe))
 
@@ -412,7 +410,7 @@ def _links(recipes: Sequence[Recipe]) -> dict[str, str]:
     found["/root"] = "/home/agent"
     for recipe in recipes:
         tops = {"/" + path.split("/")[1] for path in recipe.places}
-        found |= {top: f"{_ROOT}{top}" for top in tops if top[1:] not in {*_HERE, "", "workspace"}}
+        found |= {top: f"{_ROOT}{top}" for top in tops if top[1:] not in {*HERE, "", "workspace"}}
     workdir = recipes[0].workdir
     if workdir not in ("/", WORKSPACE):
         found.pop("/" + workdir.split("/")[1], None)

@@ -234,6 +234,13 @@ def test_every_entry_of_the_menu_is_carried_out():
         assert "invalid_action" not in env.step(action)[4], action
 
 
+def test_that_it_is_unknown_is_on_the_menu_once_something_was_searched_for():
+    env = started()
+    assert "answer unknown" not in env.legal_actions()
+    env.step("search Lorn")
+    assert "answer unknown" in env.legal_actions()
+
+
 def test_the_menu_offers_no_search_when_all_are_spent():
     env = started()
     texts(env, "search Ada", "search Bela")

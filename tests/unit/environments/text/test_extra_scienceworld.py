@@ -144,3 +144,16 @@ def test_what_the_simulator_does_not_know_is_an_invalid_action(env: ScienceWorld
         assert observation["text"]
         assert (reward, terminated) == (0.0, False)
     assert "invalid_action" not in env.step("look around")[4]
+
+
+def test_what_the_start_fulfils_already_is_worth_nothing() -> None:
+    env = ScienceWorldEnv(difficulty="medium")
+    try:
+        free = []
+        for number in range(6):
+            env.reset(options={"task": env.task("test", number)})
+            free.append(env._free)
+            assert env.score() == 0
+        assert any(free)
+    finally:
+        env.close()
