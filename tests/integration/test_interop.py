@@ -180,7 +180,7 @@ CHEAT = "#!/bin/bash\nmkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.tx
 
 
 @needs("harbor", "bwrap")
-@pytest.mark.parametrize("kind", [kinds[0] for kinds in GROUPS.values()])
+@pytest.mark.parametrize("kind", [kind for kinds in GROUPS.values() for kind in kinds[:4]])
 def test_harbor_run_gives_the_solution_1_and_idling_and_a_cheat_0(
     kind: str, tmp_path: Path
 ) -> None:

@@ -155,3 +155,10 @@ def test_what_a_folder_cannot_say_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is there already"):
         exported("sum_column", tmp_path)
     assert GENERATORS["sum_column"](Random(0)).prompt
+
+
+def test_a_folder_that_does_not_exist_is_named_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"folder '.*nowhere': does not exist; give one with a"):
+        harbor_tasks(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="holds no task; add one"):
+        harbor_tasks(tmp_path)

@@ -390,9 +390,12 @@ def harbor_tasks(folder: Path, *, without_network: bool = False) -> ListedSet[Ha
         without_network: Play also those that want a network, which they do not get.
 
     Raises:
-        ConfigError: One cannot be played here as it asks; the message says by name what it asks.
+        ConfigError: There is no such folder, or one cannot be played here as it asks; the message
+            says by name what it asks.
     """
     root = folder.expanduser().resolve()
+    if not root.is_dir():
+        raise ConfigError(f"folder {str(folder)!r}: does not exist; give one with a task.toml")
     places = sorted(file.parent for file in root.rglob("task.toml"))
     problems = [
         (str(one.relative_to(root)), HarborProblem(folder=one, without_network=without_network))
