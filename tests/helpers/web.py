@@ -34,6 +34,7 @@ PAGES = {
     "/never-quiet": """<p id=n>0</p><button>Still here</button>
         <script>setInterval(() => { n.textContent = +n.textContent + 1 }, 5)</script>""",
     "/hanging-fetch": "<button>Still here</button><script>fetch('/never')</script>",
+    "/saving": """<button onclick="fetch('/save')">Save</button>""",
     "/fetching": """<title>Empty</title><script>fetch('/late').then((r) => r.text())
         .then((text) => { document.title = text })</script>""",
     "/late": "Filled",
@@ -71,6 +72,8 @@ async def site(path: str) -> Response:
     if name == "/fifty-megabytes":
         body = b"<p>" + b"long " * (10 << 20) + b"</p><button>End</button>"
         return Response(body=body)
+    if name == "/save":
+        return Response(body=b"true", headers=(("Cache-Control", "no-store"),))
     if name in ("/file.bin", "/huge.bin"):
         size = 1_000 if name == "/file.bin" else 21 << 20
         header = (("Content-Disposition", f"attachment; filename=../..{name}"),)

@@ -273,6 +273,13 @@ async def test_a_request_that_is_never_answered_is_not_waited_for(open_page):
     assert '"Still here"' in text
 
 
+async def test_an_answer_that_no_page_reads_is_not_waited_for(open_page):
+    env, _ = await open_page("/saving")
+    for _ in range(2):
+        text, _ = await say(env, f"click {mark(env, 'Save')}")
+        assert "busy" not in text
+
+
 async def test_a_page_that_hangs_is_closed_and_the_episode_goes_on(open_page):
     env, _ = await open_page("/busy")
     text, _ = await say(env, "click 1")

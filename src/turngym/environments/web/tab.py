@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,8 +36,11 @@ class Requests:
     def __init__(self, session: CDPSession) -> None:
         self._open: dict[str, tuple[str, str]] = {}
         """By id: the frame and the document that made it."""
+        self._answered: set[str] = set()
+        """Ids of which the head of an answer has come."""
         self._changed = asyncio.Event()
         session.on("Network.requestWillBeSent", self._began)
+        session.on("Network.responseReceived", self._heard)
         session.on("Network.loadingFinished", self._ended)
         session.on("Network.loadingFailed", self._ended)
         session.on("Page.frameNavigated", self._navigated)
@@ -57,14 +60,29 @@ class Requests:
                     await self._changed.wait()
         return self.is_idle
 
+    @property
+    def answered(self) -> frozenset[str]:
+        """Ids of open requests whose answer has begun to come."""
+        return frozenset(self._answered & self._open.keys())
+
+    def forget(self, ids: Collection[str]) -> None:
+        """Wait no longer for requests: the page does not read their answers."""
+        for one in ids:
+            self._open.pop(one, None)
+        self._changed.set()
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        self._answered.add(event["requestId"])
+
     def _began(self, event: dict[str, Any]) -> None:
         # A redirect comes under the id of its request and takes its place.
+        self._answered.discard(event["requestId"])
         if event.get("type") not in _UNANSWERED:
             self._open[event["requestId"]] = event.get("frameId", ""), event["loaderId"]
 
     def _ended(self, event: dict[str, Any]) -> None:
-        self._open.pop(event["requestId"], None)
-        self._changed.set()
+        self._answered.discard(event["requestId"])
+        self.forget([event["requestId"]])
 
     def _navigated(self, event: dict[str, Any]) -> None:
         """Forget what the frame's last document asked for: nothing waits for it any more."""
@@ -94,6 +112,8 @@ _ANSWER_S = 15.0
 On a machine with ten jobs for a core a page that is well needs more than a few seconds."""
 _LOAD_MS = 4_000
 """How long a document may take to arrive before it is shown as it is."""
+_UNREAD_S = 0.5
+"""How long a page may leave an answer unread that was sent to its end."""
 _LEAVE_S = 0.25
 """How long to wait for a request when a page said that it is about to be left."""
 _FENCE = "Input.synthesizeScrollGesture"
@@ -262,9 +282,16 @@ class Tab:
         return self._requests.is_idle and self._proxy.is_idle
 
     async def _wait_idle(self, deadline: float) -> None:
+        """Wait until nothing is under way; not for an answer that a page never reads.
+
+        The browser calls a request finished once its page has read the whole answer.
+        """
         assert self._requests is not None
-        for one in (self._requests, self._proxy):
-            await one.wait_idle(deadline - asyncio.get_running_loop().time())
+        clock = asyncio.get_running_loop().time
+        await self._proxy.wait_idle(deadline - clock())
+        sent = self._requests.answered if self._proxy.is_idle else frozenset()
+        if not await self._requests.wait_idle(min(deadline - clock(), _UNREAD_S)):
+            self._requests.forget(sent)
 
     async def call(self, name: str, *arguments: Any, seconds: float = _ANSWER_S) -> Any:
         """Return what the function ``name`` of ``page.js`` gives.

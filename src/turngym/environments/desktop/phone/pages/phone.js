@@ -3,7 +3,9 @@
 (async () => {
   const app = location.pathname.slice(1) || "home";
   const state = await (await fetch("/state")).json();
-  const save = () => fetch(`/save?app=${app}&value=${encodeURIComponent(JSON.stringify(state[app]))}`);
+  const saved = (value) => `/save?app=${app}&value=${encodeURIComponent(JSON.stringify(value))}`;
+  // Read to its end: only then does a browser call a request finished.
+  const save = async () => (await fetch(saved(state[app]))).text();
 
   const make = (tag, text = "", about = {}) => {
     const element = Object.assign(document.createElement(tag), about);
