@@ -117,7 +117,8 @@ def _search(data: Data, rng: Random) -> Made:
     _put(data, product, count)
     goal = f"Put {count} of the one thing that is {colour} and made in {place} into the cart."
     do = [enter("Search", f"{colour} {place}"), press("Search", "button")]
-    return goal, [*do, press("Add to cart", after=product), *_number(product, count, last)]
+    do.append(press("Add to cart", after=product))
+    return goal, do if count == 1 else [*do, *_number(product, count, last)]
 
 
 def _cheapest(data: Data, rng: Random) -> Made:
