@@ -6,6 +6,9 @@
     for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 16777619);
     return (h ^ (h >>> 15)) >>> 0;
   };
+  // Dialogs are put beside the task's own part of the page; those of earlier seeds are gone.
+  const problem = () => [document.getElementById("wrap"), ...document.querySelectorAll(".ui-dialog")]
+    .map((one) => one.innerHTML).join("");
   const go = () => {
     if (!window.core || !core.cover_div) return setTimeout(go, 3);
     if (limit) core.EPISODE_MAX_TIME = limit;
@@ -13,7 +16,7 @@
     for (const seed of seeds) {
       Math.seedrandom(seed);
       core.startEpisodeReal();
-      key = digest(core.getUtterance() + document.getElementById("wrap").innerHTML);
+      key = digest(core.getUtterance() + problem());
       if ((key & 1) === parity) break;
     }
     const end = () => WOB_TASK_READY ? resolve([key, core.getUtterance()]) : setTimeout(end, 3);
