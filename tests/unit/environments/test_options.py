@@ -13,7 +13,6 @@ from helpers.envs import registered
 from turngym import registry
 from turngym.environments.core.env import clone, fork
 from turngym.environments.gym.registration import options_of
-from turngym.environments.swe.install import main as install_projects
 from turngym.errors import ConfigError, UnknownNameError
 
 READY = [entry for entry in registry.entries() if not entry.missing()]
@@ -78,7 +77,7 @@ def test_an_unknown_option_names_the_nearest() -> None:
     [
         "text/maze",
         "search/world-2hop",
-        "swe/bugs",
+        "swe/bugs-sample",
         "swe/bugs-mini",
         "terminal/shell-text",
         "web/miniwob-click-button",
@@ -90,8 +89,6 @@ def test_an_unknown_option_names_the_nearest() -> None:
 def test_max_turns_can_be_set_in_every_family(name: str) -> None:
     if registry.find(name).missing():
         pytest.skip("needs what is not installed")
-    if name == "swe/bugs":
-        install_projects([])  # no other test need have been first
     for env in (turngym.make(name, max_turns=2), turngym.make_async(name, max_turns=2)):
         limits: Any = env.get_wrapper_attr("episode_limits")  # type: ignore[union-attr]
         assert [limit.max_turns for limit in limits] == [2]
