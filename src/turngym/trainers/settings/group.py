@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
 from turngym.trainers.settings.rewards import AdvantageSettings, Need
+from turngym.trainers.settings.warm_up import WarmUpSettings
 
 
 class Term(StrictModel):
@@ -309,13 +310,18 @@ class MonteCarlo(AdvantageSettings):
     batch: BatchScale | None = BatchScale(unit="turn")
 
 
-class UtteranceCritic(StrictModel):
-    """Twin Q and twin V over (text so far, action), on an encoder that is trained with them."""
+class UtteranceCritic(WarmUpSettings):
+    """Twin Q and twin V over (text so far, action), on an encoder that is trained with them.
+
+    ``warmup_until`` is a correlation of Q and return, of ``warmup_window`` turns.
+    """
 
     encoder: str | None = None
     """``policy`` for a copy of the policy's body as it is when training begins, which like the
     paper's encoder has seen the language; else a ``transformers`` encoder by name or path; None for
     a small one of our own, from scratch."""
+    freeze_encoder: bool = False
+    """Only the heads learn, on what a pretrained encoder says (Digi-Q, arXiv:2502.15760)."""
     hidden: int = Field(default=64, ge=8)
     """Width of our own encoder; a multiple of ``heads``."""
     layers: int = Field(default=1, ge=1)
@@ -346,7 +352,7 @@ class UtteranceCritic(StrictModel):
     buffer_turns: int = Field(default=100_000, ge=1)
     """Newest turns that are kept for replay."""
     warmup_updates: int = Field(default=5, ge=0)
-    """Updates in which only the critic learns."""
+    """Updates in which only the critic learns. With ``warmup_until`` the fewest."""
     demonstrations: int = Field(default=0, ge=0)
     """Episodes of the expert that are in the buffer before the first update: the first of those
     that a warm start imitates (``warm_start.expert_noise`` says how good the expert is)."""
@@ -364,6 +370,15 @@ class UtteranceCritic(StrictModel):
             raise ValueError(
                 f"pretrain_steps={self.pretrain_steps} needs something to learn from: wanted "
                 "demonstrations, the number of the expert's episodes"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _freezes_what_was_trained(self) -> Self:
+        if self.freeze_encoder and self.encoder is None:
+            raise ValueError(
+                "freeze_encoder=true needs an encoder that was trained before: wanted "
+                "encoder='policy' or the name of one"
             )
         return self
 

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from turngym.config import StrictModel
+from turngym.trainers.settings.warm_up import WarmUpSettings
 
 Need = Literal["state_key", "ground_truth", "potential", "expert_match"]
 """What an environment can give beyond rewards; see ``EnvEntry.provides``."""
@@ -224,8 +225,10 @@ class FeedbackGain(RewardSettings):
     """Cut to the length of the feedback in tokens, or filled up with its last token."""
 
 
-class Progress(RewardSettings):
+class Progress(RewardSettings, WarmUpSettings):
     """Contributions of a learned estimator that sum to its prediction of the outcome.
+
+    ``warmup_until`` is a correlation of predictions and outcomes, of ``warmup_window`` episodes.
 
     Source:
         SPA-RL, arXiv:2505.20732.
@@ -251,28 +254,15 @@ class Progress(RewardSettings):
     """Episodes per optimizer step, sampled from the buffer."""
     buffer_episodes: int = Field(default=1024, ge=1)
     """Newest finished episodes that it learns from."""
-    warmup_updates: int = Field(default=1, ge=0)
-    """Updates in which only the estimator learns; with 0 the first contributions are all 0. With
-    ``warmup_until`` the fewest."""
-    warmup_until: float | None = Field(default=None, gt=0, lt=1)
-    """The policy waits until predictions and outcomes of explored episodes correlate by this, each
-    judged before the estimator learned from it. The episodes count as any others."""
-    warmup_window: int = Field(default=64, ge=2)
-    """Newest explored episodes that ``warmup_until`` is about."""
-    most_warmup_updates: int = Field(default=64, ge=1)
-    """With ``warmup_until``: the policy waits no longer, and a warning says what was reached."""
-    warmup_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps per batch while the policy waits; None for ``steps_per_update``."""
-    after_warmup: Literal["learn", "freeze"] = "learn"
-    """``freeze``: the estimator stays as it is once the policy learns, as the authors' does."""
     demonstrations: int = Field(default=0, ge=0)
     """Episodes of the expert that the estimator learns from besides, from the first update on."""
 
 
-class Privileged(RewardSettings):
+class Privileged(RewardSettings, WarmUpSettings):
     """Advantages of a model that sees the true answer, learned from better and worse attempts.
 
-    Needs an environment that gives ``info["ground_truth"]``.
+    Needs an environment that gives ``info["ground_truth"]``. ``warmup_until`` is the share of pairs
+    that are ranked right, of ``warmup_window`` pairs.
 
     Source:
         SWEET-RL, arXiv:2503.15478: the critic of its first stage.
@@ -294,8 +284,6 @@ class Privileged(RewardSettings):
     """Pairs per optimizer step, sampled from the buffer."""
     buffer_pairs: int = Field(default=512, ge=1)
     """Newest pairs of a better and a worse attempt that it learns from."""
-    warmup_updates: int = Field(default=1, ge=0)
-    """Updates in which only the critic learns; with 0 the first advantages are all 0."""
 
 
 class OutcomeGate(StrictModel):

@@ -20,6 +20,7 @@ from turngym.trainers.credit.critics.replay import ReplayBuffer, Transition, tra
 from turngym.trainers.credit.critics.utterance_encoder import Encoder, new_encoder, seeded
 from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
+from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray, TokenIds, TrainingSample
 from turngym.trainers.settings.group import UtteranceCritic
 from turngym.trainers.settings.optimizer import OptimizerConfig
@@ -118,8 +119,10 @@ class CriticLearner:
         expectile: float | None = None,
     ) -> None:
         with seeded(seed):
-            self.online = _Net(make_encoder(), interaction=config.interaction).to(device).eval()
+            self.online = _Net(make_encoder(), config).to(device).eval()
         self.target = copy.deepcopy(self.online).requires_grad_(False)
+        if config.freeze_encoder:
+            self.target.encoder = self.online.encoder
         self._config = config
         self._expectile = expectile
         settings = OptimizerConfig(lr=config.lr, grad_clip=config.grad_clip)
@@ -243,8 +246,7 @@ class ReplayedCritic:
         expectile: float | None = None,
         replay: bool = True,
     ) -> None:
-        self.updates = 0
-        """Batches that were learned from."""
+        self._warm_up = WarmUp(config, "critic", ("correlation", correlation))
         self.buffer = ReplayBuffer(config.buffer_turns)
         self._config = config
         self._context = context
@@ -265,7 +267,12 @@ class ReplayedCritic:
     @property
     def is_warm(self) -> bool:
         """True when the policy may learn in the update that has begun."""
-        return self.updates >= self._config.warmup_updates
+        return self._warm_up.is_over
+
+    @property
+    def updates(self) -> int:
+        """Batches that were read."""
+        return self._warm_up.updates
 
     def add(self, groups: Sequence[TrajectoryGroup]) -> TurnBatch:
         """Keep a batch, and return its turns.
@@ -313,7 +320,11 @@ class ReplayedCritic:
             TrainingError: The loss is not finite.
         """
         config, losses = self._config, []
-        for step in range(config.steps_per_update if len(self.buffer) else 0):
+        q_K = np.zeros(0)
+        if self._warm_up.judges:  # before it learns from them
+            q_K = self.replayed_values(self._newest).q_2K.mean(axis=0)
+        steps = self._warm_up.steps(config.steps_per_update)
+        for step in range(steps if len(self.buffer) else 0):
             rng = generator(self._context.seed, "critic_step", self.updates, step)
             rows = self.buffer.sample(config.batch_turns, rng)
             if config.value_actions == "replayed":
@@ -322,11 +333,12 @@ class ReplayedCritic:
             chosen = rng.integers(0, len(states), config.batch_turns)
             at, fresh = [states[k] for k in chosen], [actions[k] for k in chosen]
             losses.append(self._learner.step(rows, at, fresh))
+        returns_K = np.array([row.mc_return for row in self._newest])[: q_K.size]
         self._metrics = {
             "credit/critic_loss": float(np.mean(losses)) if losses else 0.0,
             "credit/buffer_turns": float(len(self.buffer)),
+            **self._warm_up.end_update(q_K, returns_K),
         }
-        self.updates += 1
 
     def sample(self, purpose: str, count: int) -> list[Transition]:
         """Return replayed turns; which ones depends on the seed, ``purpose`` and the update.
@@ -373,31 +385,24 @@ class ReplayedCritic:
     def state(self) -> dict[str, Tensor]:
         """Return the buffer, the critic and the number of updates."""
         tensors = joined({"buffer": self.buffer.state(), "critic": self._learner.state()})
-        return tensors | {"updates": torch.tensor([self.updates])}
+        return tensors | self._warm_up.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         self.buffer.load_state(below(tensors, "buffer"))
         self._learner.load_state(below(tensors, "critic"))
-        self.updates = int(tensors["updates"].item())
-
-
-def correlation(a: FloatArray, b: FloatArray) -> float:
-    """Return Pearson's correlation of ``a`` and ``b``, 0 where one of them does not vary."""
-    if a.size < 2 or a.std() < 1e-9 or b.std() < 1e-9:
-        return 0.0
-    return float(np.corrcoef(a, b)[0, 1])
+        self._warm_up.load_state(tensors)
 
 
 class _Net(nn.Module):
     """An encoder, and four heads on it."""
 
-    def __init__(self, encoder: Encoder[Any], *, interaction: bool) -> None:
+    def __init__(self, encoder: Encoder[Any], config: UtteranceCritic) -> None:
         super().__init__()
-        self.encoder = encoder
-        self._interaction = interaction
+        self.encoder = encoder.requires_grad_(not config.freeze_encoder)
+        self._interaction = config.interaction
         width = encoder.width
-        q_width = (3 if interaction else 2) * width
+        q_width = (3 if config.interaction else 2) * width
         self.q_heads = nn.ModuleList([_head(q_width, width) for _ in range(2)])
         self.v_heads = nn.ModuleList([_head(width, width) for _ in range(2)])
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turngym.trainers.credit.base import below, joined
+from turngym.trainers.credit.warm_up import WarmUp
 from turngym.trainers.samples import IntArray, to_samples
 from turngym.trainers.update.forward import MicroBatch, micro_batches
 from turngym.types import Trajectory
@@ -183,14 +184,13 @@ class LearnedSource(ABC, Generic[L]):
 
     Args:
         capacity: Most examples.
-        warmup_updates: Batches that it only learns from.
+        warm_up: Says when the policy may learn.
     """
 
-    def __init__(self, capacity: int, *, warmup_updates: int) -> None:
+    def __init__(self, capacity: int, warm_up: WarmUp) -> None:
         self._buffer = ExampleBuffer(capacity)
-        self._warmup_updates = warmup_updates
+        self._warm_up = warm_up
         self._made: L | None = None
-        self._reads = 0
         self._metrics: Mapping[str, float] = {}
 
     @abstractmethod
@@ -204,26 +204,26 @@ class LearnedSource(ABC, Generic[L]):
 
     @property
     def is_ready(self) -> bool:
-        """False in the first ``warmup_updates``."""
-        return self._reads >= self._warmup_updates
+        """False while the policy waits."""
+        return self._warm_up.is_over
 
     def metrics(self) -> Mapping[str, float]:
         """Return what the last batch said of the learner."""
         return self._metrics
 
     def state(self) -> dict[str, Tensor]:
-        """Return the learner, its optimizer, and the examples that it learns from."""
+        """Return the learner, its optimizer, the examples, and how far the warm-up is."""
         parts = {"buffer": self._buffer.state()}
         if self._made is not None:
             parts["learner"] = self._made.state()
-        return joined(parts) | {"reads": torch.tensor(self._reads)}
+        return joined(parts) | self._warm_up.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
         if not tensors:
             return
         self._buffer.load_state(below(tensors, "buffer"))
-        self._reads = int(tensors["reads"].item())
+        self._warm_up.load_state(tensors)
         if learned := below(tensors, "learner"):
             self._made = self._new_learner()
             self._made.load_state(learned)

@@ -41,6 +41,7 @@ from turngym.trainers.credit.sources.learned import (
     packed,
     rectangle,
 )
+from turngym.trainers.credit.warm_up import WarmUp, ranked_right
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Privileged
@@ -87,13 +88,14 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
     """
 
     def __init__(self, config: Privileged, context: CreditContext) -> None:
-        super().__init__(config.buffer_pairs, warmup_updates=config.warmup_updates)
+        super().__init__(
+            config.buffer_pairs, WarmUp(config, "privileged", ("ranked_right", ranked_right))
+        )
         self._config = config
         self._context = context
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the advantages of a batch, then let the critic learn from it."""
-        self._reads += 1
         # Before it learns from the batch: afterwards it would know which attempt was better.
         judged = self._judge(turns, self._learner)
         values_N = np.zeros(turns.turn_N.shape)
@@ -150,19 +152,20 @@ class PrivilegedSource(LearnedSource["PrivilegedCritic"]):
         self, turns: TurnBatch, judged: Sequence[_Judged], critic: PrivilegedCritic
     ) -> dict[str, float]:
         pairs = best_and_worse(turns, judged)
-        self._buffer.add([pair_example(better.rows, worse.rows) for better, worse in pairs])
-        steps = self._config.steps_per_update if len(self._buffer) else 0
+        if self._warm_up.learns:
+            self._buffer.add([pair_example(better.rows, worse.rows) for better, worse in pairs])
+        steps = self._warm_up.steps(self._config.steps_per_update) if len(self._buffer) else 0
         losses = [critic.step(self._buffer) for _ in range(steps)]
         metrics = {
             "credit/privileged_fallbacks": float(len(turns.episodes) - len(judged)),
             "credit/privileged_pairs": float(len(pairs)),
         }
+        totals_P2 = np.array([(a.total, b.total) for a, b in pairs]).reshape(-1, 2)
         if pairs:
-            right = [(np.sign(a.total - b.total) + 1) / 2 for a, b in pairs]
-            metrics["credit/privileged_ranked_right"] = float(np.mean(right))
+            metrics["credit/privileged_ranked_right"] = ranked_right(*totals_P2.T)
         if losses:
             metrics["credit/privileged_loss"] = float(np.mean(losses))
-        return metrics
+        return metrics | self._warm_up.end_update(*totals_P2.T)
 
 
 class PrivilegedCritic:

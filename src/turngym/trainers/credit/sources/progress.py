@@ -8,7 +8,6 @@ Axis letters: N turn of any episode or action of a rectangle, B episode, L token
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,7 @@ from turngym.trainers.credit.sources.learned import (
     packed,
     rectangle,
 )
+from turngym.trainers.credit.warm_up import WarmUp, correlation
 from turngym.trainers.samples import FloatArray
 from turngym.trainers.settings.optimizer import OptimizerConfig
 from turngym.trainers.settings.rewards import Progress
@@ -46,8 +46,6 @@ from turngym.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-logger = logging.getLogger(__name__)
 
 
 class ProgressSource(LearnedSource["ProgressEstimator"]):
@@ -67,33 +65,25 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
     """
 
     def __init__(self, config: Progress, context: CreditContext) -> None:
-        # The constant ablation has nothing to learn.
-        warmup = 0 if config.constant else config.warmup_updates
-        super().__init__(config.buffer_episodes, warmup_updates=warmup)
+        waits = config
+        if config.constant:  # the ablation has nothing to learn
+            waits = config.model_copy(update={"warmup_updates": 0, "warmup_until": None})
+        super().__init__(
+            config.buffer_episodes, WarmUp(waits, "progress", ("correlation", correlation))
+        )
         self._config = config
         self._context = context
-        self._judged = np.zeros((0, 2))
-        """Prediction and outcome of the newest episodes that were explored, shape [B, 2]."""
-        self._num_explored = 0
-        self._waits = config.warmup_until is not None and not config.constant
-        """The warm-up goes on until predictions are good enough."""
-
-    @property
-    def is_ready(self) -> bool:
-        """False while the policy waits for the estimator."""
-        return not self._waits and super().is_ready
 
     def read(self, turns: TurnBatch) -> Components:
         """Return the rewards of a batch, then let the estimator learn from it."""
-        is_ready = self.is_ready
-        if self._reads == 0:
+        if self._warm_up.updates == 0:
             shown = self._context.demonstrations[: self._config.demonstrations]
             self._buffer.add([_example(episode) for episode in shown])
-        self._reads += 1
         if self._config.constant:
             values_N = (turns.outcome_B / turns.length_B)[turns.episode_N]
+            self._warm_up.end_update(turns.outcome_B, turns.outcome_B)
         else:
-            values_N = self._judge_and_learn(turns, is_ready=is_ready)
+            values_N = self._judge_and_learn(turns)
         rewards_N = progress_rewards(values_N, turns, self._config)
         has_value_N = np.ones(rewards_N.shape, dtype=np.bool_)
         return {"progress": RewardComponent(values_N=rewards_N, has_value_N=has_value_N)}
@@ -108,62 +98,20 @@ class ProgressSource(LearnedSource["ProgressEstimator"]):
             model = context.model
         return ProgressEstimator(model, config, seed=seed, max_tokens=context.max_tokens)
 
-    def _judge_and_learn(self, turns: TurnBatch, *, is_ready: bool) -> FloatArray:
+    def _judge_and_learn(self, turns: TurnBatch) -> FloatArray:
         """Return contributions [N] of an estimator that has not seen the batch, then train it."""
-        config = self._config
         examples = [_example(episode) for episode in turns.episodes]
         # Judged before it learns: predictions of what it has seen would be the outcomes themselves.
         contributions = self._learner.contributions(examples)
-        self._metrics = _metrics(contributions, turns.outcome_B)
-        if not is_ready:
-            self._explore(contributions, turns.outcome_B)
-        if not is_ready or config.after_warmup == "learn":
+        metrics = _metrics(contributions, turns.outcome_B)
+        if self._warm_up.learns:
             self._buffer.add(examples)
-            steps = config.steps_per_update if is_ready else config.warmup_steps
-            steps = steps or config.steps_per_update
+            steps = self._warm_up.steps(self._config.steps_per_update)
             losses = [self._learner.step(self._buffer) for _ in range(steps)]
-            self._metrics = {**self._metrics, "credit/progress_loss": float(np.mean(losses))}
-        return np.concatenate([np.zeros(0), *contributions])
-
-    def _explore(self, contributions: Sequence[FloatArray], outcome_B: FloatArray) -> None:
-        """Note how well outcomes were predicted; where that is good enough the warm-up is over."""
-        config = self._config
+            metrics["credit/progress_loss"] = float(np.mean(losses))
         predicted_B = np.array([values_T.sum() for values_T in contributions])
-        judged = np.concatenate([self._judged, np.stack([predicted_B, outcome_B], axis=1)])
-        self._judged = judged[-config.warmup_window :]
-        self._num_explored += len(outcome_B)
-        found = _correlation(*self._judged.T) or 0.0
-        self._metrics = {
-            **self._metrics,
-            "credit/progress_explored": float(self._num_explored),
-            "credit/progress_explored_correlation": found,
-        }
-        if not self._waits or config.warmup_until is None:
-            return
-        is_good = len(self._judged) == config.warmup_window and found >= config.warmup_until
-        is_late = self._reads >= config.most_warmup_updates
-        if is_late and not is_good:
-            logger.warning(
-                "algo.rewards progress: predictions correlate with outcomes by %.2f after %d "
-                "updates, wanted %.2f; the policy learns from them all the same",
-                *(found, self._reads, config.warmup_until),
-            )
-        self._waits = not (is_good or is_late)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return also how far the warm-up is."""
-        return super().state() | {
-            "judged": torch.from_numpy(self._judged.copy()),
-            "explored": torch.tensor([self._num_explored, self._waits]),
-        }
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        super().load_state(tensors)
-        if "judged" in tensors:
-            self._judged = tensors["judged"].numpy()
-            explored, waits = tensors["explored"].tolist()
-            self._num_explored, self._waits = explored, bool(waits)
+        self._metrics = metrics | self._warm_up.end_update(predicted_B, turns.outcome_B)
+        return np.concatenate([np.zeros(0), *contributions])
 
 
 def _example(episode: Trajectory) -> TrainingExample:
@@ -282,11 +230,6 @@ def _metrics(contributions: Sequence[FloatArray], outcome_B: FloatArray) -> dict
         return {}
     predicted_B = np.array([values_T.sum() for values_T in contributions])
     metrics = {"credit/progress_spread": float(np.mean([c.std() for c in contributions]))}
-    found = _correlation(predicted_B, outcome_B)
-    return metrics if found is None else metrics | {"credit/progress_correlation": found}
-
-
-def _correlation(predicted_B: FloatArray, outcome_B: FloatArray) -> float | None:
-    if predicted_B.size == 0 or min(predicted_B.std(), outcome_B.std()) <= 1e-9:
-        return None
-    return float(np.corrcoef(predicted_B, outcome_B)[0, 1])
+    if found := correlation(predicted_B, outcome_B):
+        metrics["credit/progress_correlation"] = found
+    return metrics
