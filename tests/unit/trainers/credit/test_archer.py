@@ -119,6 +119,33 @@ async def test_the_policy_waits_for_the_critic() -> None:
     assert {"credit/critic_loss", "credit/q_return_correlation"} <= set(found[-1].metrics)
 
 
+EXPLORES = {
+    "warmup_until": 0.6,
+    "warmup_window": 48,
+    "warmup_steps": 20,
+    "steps_per_update": 1,
+    "most_warmup_updates": 12,
+    "lr": 3e-3,
+    "gamma": 0.0,
+}
+
+
+@pytest.mark.parametrize("after", ["learn", "freeze"])
+async def test_the_policy_waits_until_the_critic_judges_new_turns_well(after: str) -> None:
+    made, seed = method(critic=EXPLORES | {"after_warmup": after}), 0
+    explored = []
+    while not (credit := await made.assign(matching_game(seed))).samples:
+        explored.append(credit.metrics["credit/critic_explored_correlation"])
+        assert credit.metrics["credit/critic_explored"] == 24 * (seed + 1)
+        seed += 1
+    assert all(found < 0.6 for found in explored[:-1])
+    assert explored[-1] >= 0.6
+    assert 2 <= len(explored) < 12
+    assert "credit/critic_explored" not in credit.metrics
+    learned = {"learn": 1, "freeze": 0}[after]
+    assert made.state()["critic/steps"].item() == 20 * len(explored) + learned
+
+
 SHOWN = matching_game(7)[0].trajectories
 
 
@@ -263,6 +290,7 @@ async def test_an_empty_batch_teaches_nothing() -> None:
     [
         pytest.param({}, id="online"),
         pytest.param({"mode": "offline"}, id="offline"),
+        pytest.param({"critic": {"warmup_until": 0.9, "most_warmup_updates": 2}}, id="explored"),
         pytest.param({"token_baseline": {"warmup_updates": 0}}, id="token baseline"),
     ],
 )
@@ -273,15 +301,15 @@ async def test_a_resumed_method_goes_on_to_the_bit(settings: Any, tmp_path: Path
     again = method(**settings)
     again.load_state(load_file(tmp_path / "credit.safetensors"))
     for seed in (1, 2):
-        assert_equal(
-            await made.assign(matching_game(seed)), await again.assign(matching_game(seed))
-        )
+        wanted = await made.assign(matching_game(seed))
+        assert_equal(wanted, await again.assign(matching_game(seed)))
+    assert wanted.samples
     assert all(torch.equal(t, again.state()[name]) for name, t in made.state().items())
 
 
 def assert_equal(a: Credit, b: Credit) -> None:
     """Compare what two methods gave, to the bit."""
-    assert len(a.samples) == len(b.samples) > 0
+    assert len(a.samples) == len(b.samples)
     for one, other in zip(a.samples, b.samples, strict=True):
         assert np.array_equal(one.token_ids, other.token_ids)
         assert np.array_equal(one.behaviour_logprobs, other.behaviour_logprobs)

@@ -103,6 +103,40 @@ def test_the_critic_learns_which_turn_served_the_truth() -> None:
     assert metrics["credit/privileged_pairs"] == 12
 
 
+EXPLORES = {
+    "lr": 3e-3,
+    "beta": 1.0,
+    "steps_per_update": 1,
+    "batch_pairs": 12,
+    "buffer_pairs": 256,
+    "warmup_updates": 1,
+    "warmup_until": 0.9,
+    "warmup_window": 24,
+    "warmup_steps": 10,
+    "after_warmup": "freeze",
+}
+
+
+def test_the_policy_waits_until_new_pairs_are_ranked_right() -> None:
+    source = PrivilegedSource(CONFIG.model_copy(update=EXPLORES), context(sharpened()))
+    rng, explored = np.random.default_rng(0), []
+    while not source.is_ready:
+        source.read(games(rng))
+        explored.append(source.metrics()["credit/privileged_explored_ranked_right"])
+    assert all(found < 0.9 for found in explored[1:-1])  # the first is half a window
+    assert explored[-1] >= 0.9
+    assert 2 <= len(explored) < 12
+    assert source.metrics()["credit/privileged_explored"] == 12 * len(explored)
+    before = {name: tensor.clone() for name, tensor in source.state().items()}
+    source.read(games(rng))
+    assert "credit/privileged_loss" not in source.metrics()
+    assert source.metrics()["credit/privileged_ranked_right"] > 0.8
+    after = source.state()
+    learned = [name for name in after if name.startswith(("learner", "buffer"))]
+    assert learned
+    assert all(torch.equal(before[name], after[name]) for name in learned)
+
+
 def test_advantages_are_mean_log_ratios_behind_the_truth() -> None:
     model = models.model()
     critic = PrivilegedCritic(model, CONFIG, seed=1, max_tokens=500)
@@ -180,20 +214,23 @@ def test_only_strictly_worse_attempts_make_pairs() -> None:
     assert [(a.number, b.number) for a, b in pairs] == [(1, 0), (1, 3)]
 
 
-def test_a_resumed_run_goes_on_to_the_bit() -> None:
+@pytest.mark.parametrize("settings", [{}, {"warmup_until": 0.95, "most_warmup_updates": 3}])
+def test_a_resumed_run_goes_on_to_the_bit(settings: dict[str, Any]) -> None:
     rng = np.random.default_rng(1)
     batches = [games(rng, tasks=2) for _ in range(4)]
-    straight, first = PrivilegedSource(CONFIG, context()), PrivilegedSource(CONFIG, context())
+    config = CONFIG.model_copy(update=settings)
+    straight, first = PrivilegedSource(config, context()), PrivilegedSource(config, context())
     for turns in batches[:2]:
         straight.read(turns)
         first.read(turns)
     kept = {name: tensor.clone() for name, tensor in first.state().items()}
-    resumed = PrivilegedSource(CONFIG, context(sharpened()))  # the policy has moved on since
+    resumed = PrivilegedSource(config, context(sharpened()))  # the policy has moved on since
     resumed.load_state(kept)
     for turns in batches[2:]:
         wanted, found = straight.read(turns)["privileged"], resumed.read(turns)["privileged"]
         np.testing.assert_array_equal(found.values_N, wanted.values_N)
         assert resumed.metrics() == straight.metrics()
+        assert resumed.is_ready == straight.is_ready
     a, b = straight.state(), resumed.state()
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)

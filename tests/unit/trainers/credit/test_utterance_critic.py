@@ -223,6 +223,25 @@ def test_a_pretrained_encoder_reads_text_and_is_trained(tmp_path: Path) -> None:
     assert judged.q_2K.std() > 0
 
 
+def test_of_a_frozen_encoder_only_the_heads_learn() -> None:
+    made = learner(encoder="policy", freeze_encoder=True, lr=1e-2)
+    assert made.target.encoder is made.online.encoder
+    before = {name: t.clone() for name, t in made.online.state_dict().items()}
+    played = rows(0, episodes=8)
+    for _ in range(3):
+        made.step(played)
+    changed = {n for n, t in made.online.state_dict().items() if not torch.equal(t, before[n])}
+    assert {name.split(".")[0] for name in changed} == {"q_heads", "v_heads"}
+    again = learner(encoder="policy", freeze_encoder=True, lr=1e-2)
+    again.load_state({name: tensor.clone() for name, tensor in made.state().items()})
+    assert again.step(played) == made.step(played)
+
+
+def test_an_encoder_that_learned_nothing_is_not_frozen() -> None:
+    with pytest.raises(ValueError, match="wanted encoder='policy' or the name of one"):
+        UtteranceCritic(freeze_encoder=True)
+
+
 def test_an_encoder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"critic\.encoder '.*nowhere' cannot be loaded"):
         learner(encoder=str(tmp_path / "nowhere"))
