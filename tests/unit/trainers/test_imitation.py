@@ -10,9 +10,13 @@ import pytest
 import torch
 
 from helpers import models
+from helpers.samples import random_samples
 from turngym.agents.rendering import RenderedEpisode
-from turngym.trainers.settings.optimizer import WarmStartConfig
-from turngym.trainers.update.imitation import Imitator, imitation_weights
+from turngym.trainers.settings.loss import ImitationTerm, LossConfig
+from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
+from turngym.trainers.update.compute import ALONE
+from turngym.trainers.update.imitation import Demonstrations, Imitator, imitation_weights
+from turngym.trainers.update.learner import TorchLearner
 
 
 def rendered(action: int, *, prompt: tuple[int, ...] = (5, 6)) -> RenderedEpisode:
@@ -98,3 +102,42 @@ def test_the_learning_rate_rises_then_follows_a_half_cosine_to_zero() -> None:
         rates.append(made.optimizer.lr)
         made.optimizer.steps += 1
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447, 0.0], abs=1e-6)
+
+
+PLAYED = random_samples(models.model(), count=4)
+SHOWN = random_samples(models.model(), count=3)
+
+
+def gradient_beside(demonstrations: Demonstrations | None, **config: object) -> torch.Tensor:
+    settings = LearnerConfig(**{"lr": 1e-3, "grad_clip": 1e9, **config})  # type: ignore[arg-type]
+    model = copy.deepcopy(models.model())
+    made = TorchLearner(model, settings, LossConfig(), demonstrations=demonstrations)
+    made.update(PLAYED)
+    return torch.cat([p.grad.flatten() for p in made.model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("size", [{}, {"microbatch_tokens": 8}])
+def test_imitation_beside_adds_its_gradient_to_that_of_the_policy(size: dict[str, int]) -> None:
+    term = ImitationTerm(weight=0.3, episodes_per_step=8)
+    found = gradient_beside(Demonstrations(SHOWN, term, seed=1), **size) - gradient_beside(None)
+    model, total, count = copy.deepcopy(models.model()), torch.zeros(()), 0
+    for sample in SHOWN:
+        ids = torch.from_numpy(sample.token_ids)
+        logprobs = model(ids[None]).logits[0, :-1].log_softmax(-1)
+        of_actions = torch.from_numpy(sample.loss_mask[1:])
+        total = total - logprobs.gather(1, ids[1:, None])[:, 0][of_actions].sum()
+        count += int(of_actions.sum())
+    (0.3 * total / count).backward()  # type: ignore[no-untyped-call]
+    wanted = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_imitation_beside_takes_other_episodes_at_every_step_and_the_same_again() -> None:
+    made = [Demonstrations(SHOWN, ImitationTerm(weight=1, episodes_per_step=1), seed=1)] * 2
+    model = copy.deepcopy(models.model())
+    losses = [
+        [one.backpropagate(model, step=step, max_tokens=999, ranks=ALONE) for step in range(12)]
+        for one in made
+    ]
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == len(SHOWN)

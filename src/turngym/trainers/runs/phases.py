@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from turngym.agents.build import prompting_of
 from turngym.agents.engine.protocol import Sampling, TrainableEngine
 from turngym.agents.rendering import Renderer
-from turngym.errors import CheckpointError
+from turngym.errors import CheckpointError, ConfigError
 from turngym.seeding import derive_seed
 from turngym.trainers.credit.base import CreditContext, CreditMethod
 from turngym.trainers.credit.controls import build_credit
 from turngym.trainers.runs.checkpoints import Checkpoint, RunState
+from turngym.trainers.samples import to_samples
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update.compute import Scorer
-from turngym.trainers.update.imitation import Imitator
+from turngym.trainers.update.imitation import Demonstrations, Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.optimizer import load_own_state, own_state
 from turngym.trainers.update.protocol import Learner
@@ -216,6 +219,7 @@ def begin_learning(
         temperature=config.rollout.temperature,
         seed=derive_seed(config.run.seed, "learner"),
         total_updates=config.run.steps,
+        demonstrations=_imitated(config, demonstrations),
     )
     learner, scorer = _learner(make, model, reference, group)
     context = CreditContext(
@@ -233,6 +237,24 @@ def begin_learning(
     )
     credit = build_credit(config.algo, context)
     return Learning(learner=learner, credit=credit, reference=reference)
+
+
+def _imitated(config: TrainConfig, episodes: Sequence[Trajectory]) -> Demonstrations | None:
+    """Return what a learner imitates beside what its policy plays, if anything."""
+    term = config.algo.loss.imitation
+    if not term.weight:
+        return None
+    samples = [
+        sample
+        for index, episode in enumerate(episodes[: term.demonstrations])
+        for sample in to_samples(episode, np.zeros(episode.num_sampled_tokens), index=index)
+    ]
+    if not samples:
+        raise ConfigError(
+            f"algo.loss.imitation: of {len(episodes)} episodes of the expert none fits into "
+            f"model.context={config.model.context}: raise it, or set warm_start.expert_noise lower"
+        )
+    return Demonstrations(samples, term, seed=derive_seed(config.run.seed, "learner"))
 
 
 def _learner(

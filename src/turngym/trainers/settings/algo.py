@@ -70,8 +70,12 @@ class AlgoConfig(StrictModel):
 
     @property
     def demonstrations(self) -> int:
-        """Episodes of the expert that rewards or advantage learn from."""
-        return max(getattr(part, "demonstrations", 0) for part in (*self.rewards, self.advantage))
+        """Episodes of the expert that rewards, advantage or loss learn from."""
+        imitation = self.loss.imitation
+        return max(
+            imitation.demonstrations if imitation.weight else 0,
+            *(getattr(part, "demonstrations", 0) for part in (*self.rewards, self.advantage)),
+        )
 
     @model_validator(mode="after")
     def _loss_fits_the_credit(self) -> Self:

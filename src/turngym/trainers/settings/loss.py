@@ -247,6 +247,21 @@ _MEASURED = ("behaviour", "estimated")
 """Old policies that are not the policy at the start of the update."""
 
 
+class ImitationTerm(StrictModel):
+    """An auxiliary loss: the negative log-likelihood of an expert's actions, in every step.
+
+    Its demonstrations are those of the warm start, so a method that reads them as well can be
+    compared with one that only imitates them for longer.
+    """
+
+    weight: float = Field(default=0.0, ge=0)
+    """Multiplies the mean over the tokens of the demonstrated actions."""
+    demonstrations: int = Field(default=64, ge=1)
+    """Episodes of the expert."""
+    episodes_per_step: int = Field(default=8, ge=1)
+    """How many of them one optimizer step imitates, picked at random."""
+
+
 class LossConfig(StrictModel):
     """What is minimised."""
 
@@ -275,6 +290,8 @@ class LossConfig(StrictModel):
     """alpha: an advantage below 0 is multiplied by ``1 + alpha * softplus(c)``, with c how much
     more likely the attempt is than under the policy that reinforcement started from: the mean
     log-ratio of its tokens as the update begins (ACE)."""
+    imitation: ImitationTerm = ImitationTerm()
+    """Whether steps imitate demonstrations as well; a batch without a signal takes no step."""
 
     @model_validator(mode="after")
     def _length_belongs_to_const(self) -> Self:

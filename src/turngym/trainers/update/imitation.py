@@ -16,6 +16,8 @@ from torch import Tensor
 
 from turngym.agents.rendering import RenderedEpisode
 from turngym.seeding import generator
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.loss import ImitationTerm
 from turngym.trainers.settings.optimizer import WarmStartConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import micro_batches, token_logprobs
@@ -26,6 +28,55 @@ if TYPE_CHECKING:
 
 FAILED_START = 0.15
 """Below this sampled success reinforcement hardly moves: the warm start counts as failed."""
+
+
+class Demonstrations:
+    """The auxiliary loss of a learner that imitates an expert as well.
+
+    Args:
+        samples: The expert's episodes.
+        config: How much they weigh.
+        seed: Root of which episodes a step takes.
+    """
+
+    def __init__(
+        self, samples: Sequence[TrainingSample], config: ImitationTerm, *, seed: int
+    ) -> None:
+        self._token_ids = [sample.token_ids for sample in samples]
+        self._action_masks = [sample.loss_mask for sample in samples]
+        self._config = config
+        self._seed = seed
+
+    def backpropagate(
+        self, model: PreTrainedModel, *, step: int, max_tokens: int, ranks: Ranks
+    ) -> float:
+        """Add the gradient of the loss to the model's, and return this rank's part of the loss.
+
+        Args:
+            model: The policy.
+            step: Number of the optimizer step.
+            max_tokens: In a micro-batch.
+            ranks: Who else has a share of the model and of the batch.
+        """
+        order = generator(self._seed, "imitation", step).permutation(len(self._token_ids))
+        chosen = order[: self._config.episodes_per_step].tolist()
+        weights = imitation_weights([self._action_masks[i] for i in chosen], observation_weight=0)
+        compute, loss = compute_of(model), 0.0
+        for micro in micro_batches(
+            [self._token_ids[i] for i in chosen],
+            [array > 0 for array in weights],
+            max_tokens=max_tokens,
+            device=compute.device,
+            packed=compute.packed,
+            ranks=ranks,
+        ):
+            losses_N = -token_logprobs(model, micro)[0]
+            with ranks.agreed():
+                total = self._config.weight * (micro.gather(weights) * losses_N).sum()
+            backpropagate(total, micro)
+            if not micro.is_filler:
+                loss += total.item()
+        return loss
 
 
 class Imitator:

@@ -46,6 +46,7 @@ from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfi
 from turngym.trainers.settings.optimizer import LearnerConfig
 from turngym.trainers.update.compute import ALONE, Ranks, backpropagate, compute_of
 from turngym.trainers.update.forward import MicroBatch, micro_batches, score, token_logprobs
+from turngym.trainers.update.imitation import Demonstrations
 from turngym.trainers.update.optimizer import Optimizer, full_state
 
 if TYPE_CHECKING:
@@ -83,12 +84,14 @@ class _Totals:
     loss: float = 0.0
     policy: float = 0.0
     kl: float = 0.0
+    imitation: float = 0.0
     episodes: EpisodeWeights = field(default_factory=EpisodeWeights)
 
     def add(self, other: _Totals) -> None:
         self.loss += other.loss
         self.policy += other.policy
         self.kl += other.kl
+        self.imitation += other.imitation
         self.episodes.add_all(other.episodes)
 
 
@@ -106,6 +109,7 @@ class TorchLearner:
         seed: Root of this learner's place in the seed tree; deals episodes to mini-batches.
         reference: Frozen policy; needed exactly when ``needs_reference`` says so.
         total_updates: Planned number of updates, for the learning-rate schedule.
+        demonstrations: What is imitated beside; needed where ``loss.imitation`` has a weight.
         ranks: Who else has a share of the model and of each batch.
     """
 
@@ -120,6 +124,7 @@ class TorchLearner:
         seed: int = 0,
         reference: PreTrainedModel | None = None,
         total_updates: int = 1,
+        demonstrations: Demonstrations | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.ranks = ranks
@@ -141,6 +146,7 @@ class TorchLearner:
         self._temperature = temperature
         self._seed = seed
         self._reference = reference
+        self._demonstrations = demonstrations
 
     def update(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
         """Change the weights once for a batch of episodes; see ``Learner``."""
@@ -336,6 +342,11 @@ class TorchLearner:
             totals.episodes.add(batch, samples, terms.policy_logprobs)
             sums.add_mean("train/clip_fraction", parts.clipped.item(), len(batch.targets_N))
             self._measure(terms, batch, samples, sums, is_first=is_first)
+        if self._demonstrations is not None:
+            totals.imitation = self._demonstrations.backpropagate(
+                self.model, step=self.steps, max_tokens=self.config.microbatch_tokens, ranks=ranks
+            )
+            totals.loss += totals.imitation
         totals, *others = ranks.exchanged(totals)
         for other in others:
             totals.add(other)
@@ -346,6 +357,8 @@ class TorchLearner:
         sums.add_mean("train/policy_loss", totals.policy, 1)
         if self._regularizer.kl_coefficient > 0:
             sums.add_mean("train/kl_ref", totals.kl, 1)
+        if self._demonstrations is not None:
+            sums.add_mean("train/imitation_loss", totals.imitation, 1)
         sums.add_mean("train/grad_norm", norm, 1)
         sums.add_mean("train/grad_clipped", float(norm > self.config.grad_clip), 1)
 
