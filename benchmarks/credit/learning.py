@@ -2,6 +2,7 @@
 
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--tasks maze --seeds 2"
+    make learning ARGS="--stored"     # trains nothing: the page from benchmarks/results/credit
 
 Every comparison is one ``turngym compare credit_<task>`` with the settings that its
 report lists, and has a section of its own on the page. What stands between the sections is written
@@ -11,21 +12,32 @@ by hand and kept.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
 from harness import put_section
 from results import PAGE
+from turngym.reports.comparison import rank
+from turngym.reports.overall import overall
+from turngym.reports.runs import FinishedRun, Protocol, find_runs, read_protocol
+from turngym.reports.tables import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "benchmarks" / "results" / "credit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +49,26 @@ class Comparison:
     algos: tuple[str, ...]
     settings: tuple[str, ...] = ()
     """``NAME:key=value``, as ``turngym compare --set`` takes it."""
+    shared: tuple[str, ...] = ()
+    """``key=value`` of all runs."""
+    tries: tuple[str, ...] = ()
+    """What every algorithm is tried with on seeds 0 and 1, as ``--try`` takes it."""
+    controls: tuple[str, ...] = ()
+    """Whose turn credit also runs shuffled and constant."""
+    seeds: int | None = None
+    """Seeds that are reported, where it is not the number that was asked for."""
 
     def arguments(self, seeds: int, out: str, *, jobs: int = 2) -> list[str]:
         """Return what stands behind ``turngym``."""
-        words = ["compare", self.config, "--algos", ",".join(self.algos)]
-        for setting in self.settings:
-            words += ["--set", setting]
-        words += f"--seeds {seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
+        words = ["compare", self.config, *self.shared, "--algos", ",".join(self.algos)]
+        for option, values in (("--set", self.settings), ("--try", self.tries)):
+            for value in values:
+                words += [option, value]
+        if self.controls:
+            words += ["--controls", ",".join(self.controls)]
+        words += (
+            f"--seeds {self.seeds or seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
+        )
         return [*words, "--out", out]
 
 
@@ -113,6 +138,8 @@ IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normaliza
 # In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
 # to nothing at the higher one.
 FAST = ("learner.lr=7e-4",)
+# The same tries for every algorithm, on seeds that are not reported.
+TRIES = ("*:learner.lr=3e-4", "*:learner.lr=1.5e-3")
 # While most attempts fail, the penalty for invalid actions is all that its pools see.
 GIGPO = ("algo.rewards.1.penalty=0",)
 
@@ -124,6 +151,33 @@ def _for(name: str, *settings: str) -> tuple[str, ...]:
 
 
 COMPARISONS = {
+    # Who learns from the demonstrations of the warm start, and how.
+    "demonstrations": Comparison(
+        config="credit_ablations",
+        shared=("evaluation.held_out_tasks=256",),
+        episodes=640,
+        algos=("grpo", "grpo_demos", "archer_demos"),
+        settings=_for("archer_demos", "learner.lr=5e-4", "rollout.groups_per_step=1"),
+        tries=(*TRIES, "*:rollout.groups_per_step=2"),
+        seeds=10,
+    ),
+    # Four turns for what takes three at best: those that all begin with read answers well, ask at
+    # random and win one game in ten.
+    "questions": Comparison(
+        config="credit_city",
+        shared=(
+            "env.options.max_turns=4",
+            "warm_start.target_success=0.99",
+            "warm_start.evaluate_from=400",
+            "warm_start.max_steps=400",
+        ),
+        episodes=1920,
+        algos=("grpo", "igpo", "igpo-paper=igpo"),
+        settings=_for("igpo-paper", *IGPO_PAPER),
+        tries=(*TRIES, "*:rollout.groups_per_step=8"),
+        controls=("igpo-paper",),
+        seeds=10,
+    ),
     "maze": Comparison(
         config="credit_maze",
         episodes=384,
@@ -191,11 +245,19 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=COMPARISONS, default=list(COMPARISONS))
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "learning")
     parser.add_argument("--no-page", action="store_true", help="train, write no page")
+    parser.add_argument(
+        "--stored", action="store_true", help="train nothing, write the page from stored numbers"
+    )
     arguments = parser.parse_args()
     if not arguments.no_page:
         put_section(PAGE, "credit", OPENING)
     for task in arguments.tasks:
         comparison, out = COMPARISONS[task], arguments.out / task
+        if arguments.stored:
+            with TemporaryDirectory() as folder:
+                if restored(task, Path(folder)):
+                    put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
+            continue
         command = comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs)
         code = subprocess.run(
             [sys.executable, "-m", "turngym", *command],
@@ -205,9 +267,61 @@ def main() -> int:
         ).returncode
         if code:
             return code
+        store(task, out)
         if not arguments.no_page:
             put_section(PAGE, f"credit-{task}", section(task, out))
     return 0
+
+
+def store(task: str, out: Path) -> None:
+    """Keep what the report reads: curves and ends of every run, and what was asked for."""
+    runs, _ = find_runs([out])
+    shared = set.intersection(*(set(flat_items(run)) for run in runs))
+    content = {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "protocol": read_protocol([out]).to_json(),
+        "settings": dict(sorted(shared)),
+        "runs": [stored_run(run, shared) for run in runs],
+    }
+    STORED.mkdir(parents=True, exist_ok=True)
+    lines = json.dumps(content, indent=1, default=str)
+    (STORED / f"{task}.json").write_text(lines + "\n", encoding="utf-8")
+
+
+def flat_items(run: FinishedRun) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a run, values as JSON, without the place of the model it began with."""
+    for key, value in run.settings.items():
+        if key != "model.path":
+            yield key, json.dumps(value)
+
+
+def stored_run(run: FinishedRun, shared: Set[tuple[str, str]]) -> dict[str, Any]:
+    """Return a run as JSON values, without its folder and what all runs share."""
+    row = {key: getattr(run, key) for key in run.__dataclass_fields__ if key != "folder"}
+    row["settings"] = dict(item for item in flat_items(run) if item not in shared)
+    return {
+        key: [round(float(x), 6) for x in value] if key.endswith("_P") else value
+        for key, value in row.items()
+    }
+
+
+def restored(task: str, out: Path) -> bool:
+    """Write the report of stored numbers into a folder; say whether there are any."""
+    file = STORED / f"{task}.json"
+    if not file.exists():
+        return False
+    content = json.loads(file.read_text(encoding="utf-8"))
+    runs = []
+    for row in content["runs"]:
+        curves = {key: np.array(value) for key, value in row.items() if key.endswith("_P")}
+        settings = {k: json.loads(v) for k, v in (content["settings"] | row["settings"]).items()}
+        runs.append(FinishedRun(folder=out, **(row | curves | {"settings": settings})))
+    asked = content["protocol"]
+    protocol = Protocol(**(asked | {"seeds": frozenset(asked["seeds"])}))
+    rankings = rank(runs, reference=None, protocol=protocol)
+    write_report(rankings, out, notes=(), overall=overall(runs, rankings[0].reference))
+    return True
 
 
 def section(task: str, out: Path) -> str:
@@ -219,7 +333,9 @@ def section(task: str, out: Path) -> str:
         shutil.copy(plot, PAGE.parent / "assets" / name)
         body = body.replace(f"]({plot.name})", f"](assets/{name})")
     title, _, rest = body.partition("\n")
-    where = f"{date.today().isoformat()}, {platform.machine()}, {os.cpu_count()} cores."
+    stored = STORED / f"{task}.json"
+    content = json.loads(stored.read_text(encoding="utf-8"))
+    where = f"{content['date']}, {content['machine']}."
     return f"""#{title}
 
     make learning ARGS="--tasks {task}"
