@@ -22,7 +22,6 @@ from turngym.trainers.losses.corrections import (
     Scores,
     correction_weights,
     with_balanced_advantages,
-    with_confidence_penalty,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
@@ -40,6 +39,7 @@ from turngym.trainers.losses.surrogates import (
     sequence_ids,
     unflat,
 )
+from turngym.trainers.losses.token_weights import with_confidence_penalty, with_selected_tokens
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
@@ -174,6 +174,9 @@ class TorchLearner:
             assert references is not None
             current = self.logprobs(counted)
             counted = with_confidence_penalty(counted, current, references, alpha=alpha)
+        if self._loss.token_selection.is_active:
+            entropies = self._score(self.model, counted, entropies=True)
+            counted = with_selected_tokens(counted, entropies, self._loss.token_selection)
         for number, places in enumerate(self._minibatches(counted)):
             batch = self._prepared(
                 [counted[i] for i in places],
@@ -208,7 +211,9 @@ class TorchLearner:
         """Return the current policy's log-probs of the sampled tokens, one array [L] per sample."""
         return self._score(self.model, samples)
 
-    def _score(self, model: PreTrainedModel, samples: Sequence[TrainingSample]) -> Scores:
+    def _score(
+        self, model: PreTrainedModel, samples: Sequence[TrainingSample], *, entropies: bool = False
+    ) -> Scores:
         return score(
             model,
             [s.token_ids for s in samples],
@@ -216,6 +221,7 @@ class TorchLearner:
             max_tokens=self.config.microbatch_tokens,
             temperature=self._temperature,
             ranks=self.ranks,
+            entropies=entropies,
         )
 
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:
