@@ -14,9 +14,9 @@ from helpers.losses import ADVANTAGES, F1, LOGP, f1_loss
 from helpers.trajectories import episode, group, turn
 from turngym.config import load_config
 from turngym.errors import ConfigError
-from turngym.trainers.losses.corrections import with_confidence_penalty
 from turngym.trainers.losses.policy_loss import covariant_tokens
 from turngym.trainers.losses.surrogates import SurrogateInputs
+from turngym.trainers.losses.token_weights import with_confidence_penalty
 from turngym.trainers.samples import FloatArray, TrainingSample
 from turngym.trainers.settings.train import TrainConfig
 

@@ -13,8 +13,9 @@ import torch
 from helpers import models
 from helpers.samples import random_samples
 from turngym.config import load_config
+from turngym.trainers.losses.token_weights import with_selected_tokens
 from turngym.trainers.samples import TrainingSample
-from turngym.trainers.settings.corrections import CovarianceConfig
+from turngym.trainers.settings.corrections import CovarianceConfig, TokenSelection
 from turngym.trainers.settings.loss import (
     LossConfig,
     OldPolicyName,
@@ -77,6 +78,10 @@ SEQUENCES = [
     LossConfig(ratio_level="turn", old_policy="behaviour", aggregation="turn_mean"),
     LossConfig(old_policy="behaviour", aggregation="prompt_mean"),
 ]
+SELECTING = [
+    LossConfig(token_selection=TokenSelection(score="entropy", share=0.3)),
+    LossConfig(token_selection=TokenSelection(score="advantage_entropy", unit="turn", share=0.5)),
+]
 
 
 HOLDING_BACK = [
@@ -88,7 +93,9 @@ HOLDING_BACK = [
 
 
 @pytest.mark.parametrize(
-    "loss", [*SEQUENCES, *HOLDING_BACK], ids=lambda c: f"{c.ratio_level}-{c.covariance.rule}"
+    "loss",
+    [*SEQUENCES, *HOLDING_BACK, *SELECTING],
+    ids=lambda c: f"{c.ratio_level}-{c.covariance.rule}-{c.token_selection.score}",
 )
 @pytest.mark.parametrize("microbatch_tokens", [1, 50, 100])
 def test_segments_and_micro_batches_do_not_change_the_gradient(
@@ -108,6 +115,24 @@ def test_tokens_that_are_held_back_change_the_step(loss: LossConfig) -> None:
     assert not torch.allclose(found[1], plain[1], atol=1e-6)
     again = outcome(learner(loss), STALE)
     torch.testing.assert_close(again[1], found[1])
+
+
+def test_tokens_are_selected_by_the_entropy_of_the_policy_that_the_update_begins_with() -> None:
+    made = learner(SELECTING[0], num_epochs=2)
+    model = models.model()
+    entropies = []
+    for sample in STALE:
+        logits = model(input_ids=torch.from_numpy(sample.token_ids)[None]).logits[0, :-1].detach()
+        before = torch.special.entr(logits.softmax(-1)).sum(-1).numpy()
+        entropies.append(np.where(sample.loss_mask, np.append(0, before), 0))
+    chosen = with_selected_tokens(STALE, entropies, SELECTING[0].token_selection)
+    tokens = sum(s.num_action_tokens for s in STALE)
+    left = sum(np.count_nonzero(s.advantages) for s in chosen)
+    assert left == pytest.approx(0.3 * tokens, abs=1)
+    found = outcome(made, STALE)
+    wanted = outcome(learner(LossConfig(), num_epochs=2), chosen)
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    torch.testing.assert_close(found[1], wanted[1], atol=1e-6, rtol=1e-4)
 
 
 def test_a_policy_that_is_its_own_reference_blames_failures_by_the_logarithm_of_two_more() -> None:

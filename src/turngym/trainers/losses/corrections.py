@@ -293,43 +293,6 @@ def with_balanced_advantages(
     ]
 
 
-_MOST_CONFIDENT = 5.0
-"""Mean log-ratios are clamped to this, so that one token of a reference gone to 0 is not all."""
-
-
-def with_confidence_penalty(
-    samples: Sequence[TrainingSample],
-    current: Sequence[NDArray[np.floating]],
-    references: Sequence[NDArray[np.floating]],
-    *,
-    alpha: float,
-) -> list[TrainingSample]:
-    """Return the samples with ``A * (1 + alpha * softplus(c))`` where A is below 0.
-
-    Args:
-        samples: A batch.
-        current: Log-probs under the policy in training, one array [L] per sample.
-        references: The same under the reference.
-        alpha: Size of the penalty.
-
-    Source:
-        ACE, arXiv:2602.21420, whose c is the log-ratio of the whole attempt; ours is its mean over
-        tokens, which does not grow with length.
-    """
-    gaps: dict[int, list[float]] = {}
-    for sample, own, other in zip(samples, current, references, strict=True):
-        gaps.setdefault(sample.trajectory, []).extend((own - other)[sample.loss_mask].tolist())
-    factors = {
-        episode: 1
-        + alpha * np.logaddexp(0, np.clip(np.mean(found), -_MOST_CONFIDENT, _MOST_CONFIDENT))
-        for episode, found in gaps.items()
-    }
-    return [
-        replace(s, advantages=np.where(s.advantages < 0, factors[s.trajectory], 1) * s.advantages)
-        for s in samples
-    ]
-
-
 Scores = list[NDArray[np.float32]]
 """Log-probs of a batch's sampled tokens, one array [L] per sample, 0 elsewhere."""
 

@@ -157,3 +157,37 @@ class CovarianceConfig(StrictModel):
         if self.low >= self.high:
             raise ValueError(f"covariance: low={self.low:g} must be less than high={self.high:g}")
         return self
+
+
+class TokenSelection(StrictModel):
+    """Train on the tokens or turns alone at which most was decided.
+
+    The others have advantage 0 and still count in the means of the loss, so fewer tokens make a
+    smaller step; KL and entropy terms see them. What the policy thinks of the tokens is asked as
+    the update begins, in one more forward pass.
+    """
+
+    score: Literal["none", "entropy", "advantage_entropy"] = "none"
+    """``none`` for all; the entropy of the distribution that a token was sampled from; or that
+    times the size of its advantage (D3S)."""
+    unit: Literal["token", "turn"] = "token"
+    """``turn``: whole turns, by the mean over their tokens (DART-GUI)."""
+    within: Literal["batch", "episode", "turn"] = "batch"
+    """With what a token or turn is compared. In a whole batch the short arguments of tools may
+    vanish beside long thoughts; ``turn`` keeps some tokens of each."""
+    share: float = Field(default=0.2, gt=0, le=1)
+    """Part of them that is trained on, those with the highest score, and one at least."""
+
+    @model_validator(mode="after")
+    def _turns_have_rivals(self) -> Self:
+        if self.unit == "turn" and self.within == "turn":
+            raise ValueError(
+                "token_selection: a turn cannot be compared with itself: wanted within='batch' or "
+                "'episode', or unit='token'"
+            )
+        return self
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it leaves anything out."""
+        return self.score != "none" and self.share < 1

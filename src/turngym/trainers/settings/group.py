@@ -157,6 +157,11 @@ class GroupFilter(StrictModel):
     of: Literal["outcome", "first_return"] = "outcome"
     """Of the episodes' returns, or of the first turn's return of the first term (UI-S1)."""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether any group may be dropped."""
+        return self.min_std is not None or self.keep_top < 1
+
 
 class GroupRelative(AdvantageSettings):
     """Compares what attempts at the same task earned; learns nothing of its own."""
@@ -278,7 +283,15 @@ class Gae(AdvantageSettings):
     value of the last state. ``drop``: its advantage is 0, its value learns nothing, and the steps
     before it hear of its value alone (VL-DAC's code)."""
     batch: BatchScale | None = BatchScale(unit="turn")
+    filter: GroupFilter = GroupFilter()
+    """Which groups are judged and learned from, by the critic too (StarPO-S)."""
     critic: TokenValues = TokenValues()
+
+    @model_validator(mode="after")
+    def _filters_by_outcome(self) -> Self:
+        if self.filter.of != "outcome":
+            raise ValueError("filter.of='first_return' needs terms: wanted 'outcome'")
+        return self
 
     @property
     def judges_unfinished(self) -> bool:

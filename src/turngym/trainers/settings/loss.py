@@ -7,7 +7,12 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from turngym.config import StrictModel
-from turngym.trainers.settings.corrections import CorrectionConfig, CovarianceConfig, StepScale
+from turngym.trainers.settings.corrections import (
+    CorrectionConfig,
+    CovarianceConfig,
+    StepScale,
+    TokenSelection,
+)
 
 
 class FixedBounds(StrictModel):
@@ -286,6 +291,8 @@ class LossConfig(StrictModel):
     """Whether steps shrink when few episodes carry the weight."""
     covariance: CovarianceConfig = CovarianceConfig()
     """Whether tokens are held back by which the entropy falls."""
+    token_selection: TokenSelection = TokenSelection()
+    """Whether tokens or turns are left out at which little was decided."""
     confidence_penalty: float = Field(default=0.0, ge=0)
     """alpha: an advantage below 0 is multiplied by ``1 + alpha * softplus(c)``, with c how much
     more likely the attempt is than under the policy that reinforcement started from: the mean
@@ -366,10 +373,19 @@ class LossConfig(StrictModel):
                 f"covariance.rule={self.covariance.rule!r} judges single tokens: wanted "
                 f"ratio_level='token', got {self.ratio_level!r}"
             )
-        if self.confidence_penalty and self.surrogate.type == "balance":
+        return self
+
+    @model_validator(mode="after")
+    def _balance_makes_its_own_advantages(self) -> Self:
+        changes = {
+            "confidence_penalty": self.confidence_penalty > 0,
+            "token_selection": self.token_selection.is_active,
+        }
+        if self.surrogate.type == "balance" and any(changes.values()):
+            name = next(name for name, changed in changes.items() if changed)
             raise ValueError(
-                "confidence_penalty multiplies advantages, and surrogate.type='balance' makes its "
-                "own: leave one of them out"
+                f"{name} changes advantages, and surrogate.type='balance' makes its own: leave one "
+                "of them out"
             )
         return self
 

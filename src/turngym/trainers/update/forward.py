@@ -204,8 +204,12 @@ def score(
     max_tokens: int,
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
+    entropies: bool = False,
 ) -> list[NDArray[np.float32]]:
-    """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks."""
+    """Return log-probs of ``token_ids`` at ``temperature``, without gradient, [L], 0 off masks.
+
+    With ``entropies`` those of the distributions in place of the log-probs.
+    """
     compute = compute_of(model)
     batches = micro_batches(
         token_ids,
@@ -215,7 +219,9 @@ def score(
         packed=compute.packed,
         ranks=ranks,
     )
-    return score_batches(model, batches, token_ids, temperature=temperature, ranks=ranks)
+    return score_batches(
+        model, batches, token_ids, temperature=temperature, ranks=ranks, entropies=entropies
+    )
 
 
 def score_batches(
@@ -225,13 +231,15 @@ def score_batches(
     *,
     temperature: float = 1.0,
     ranks: Ranks = ALONE,
+    entropies: bool = False,
 ) -> list[NDArray[np.float32]]:
     """Return the arrays [L] of ``score`` at ``temperature``, for rectangles of ``token_ids``."""
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
     own: dict[int, NDArray[np.float32]] = {}
     with torch.no_grad():
         for batch in batches:
-            values_N = token_logprobs(model, batch, temperature=temperature)[0].cpu().numpy()
+            found = token_logprobs(model, batch, temperature=temperature)
+            values_N = found[int(entropies)].cpu().numpy()
             sizes = [int(mask.sum()) for mask in batch.masks]
             parts = np.split(values_N, np.cumsum(sizes)[:-1])
             for i, mask, part in zip(batch.members, batch.masks, parts, strict=True):

@@ -22,7 +22,6 @@ from turngym.trainers.losses.corrections import (
     Scores,
     correction_weights,
     with_balanced_advantages,
-    with_confidence_penalty,
     without_rejected,
 )
 from turngym.trainers.losses.policy_loss import (
@@ -40,6 +39,7 @@ from turngym.trainers.losses.surrogates import (
     sequence_ids,
     unflat,
 )
+from turngym.trainers.losses.token_weights import with_confidence_penalty, with_selected_tokens
 from turngym.trainers.metrics import MetricSums
 from turngym.trainers.samples import TrainingSample
 from turngym.trainers.settings.loss import LossConfig, PpoClip, RegularizerConfig
@@ -157,7 +157,7 @@ class TorchLearner:
     def fit(
         self, samples: Sequence[TrainingSample], sums: MetricSums, *, is_first: bool = True
     ) -> None:
-        """Take all optimizer steps of one batch, as a part of an update or as the whole of it.
+        """Take all optimizer steps of one batch, a part of an update or the whole of it.
 
         Args:
             samples: The batch; nothing happens when no token of it counts.
@@ -167,19 +167,20 @@ class TorchLearner:
         Raises:
             TrainingError: The loss or a gradient is not finite; the message names the step.
         """
-        counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
-        if not counted:
+        if not (counted := [s for s in samples if s.weight > 0 and s.num_action_tokens]):
             return
         old, references = self._old_policy(counted), self._references(counted)
         if self._loss.surrogate.type == "balance":
             assert references is not None
-            beta = self._loss.surrogate.beta
-            current = self.logprobs(counted)
+            beta, current = self._loss.surrogate.beta, self.logprobs(counted)
             counted = with_balanced_advantages(counted, current, references, beta=beta)
         if alpha := self._loss.confidence_penalty:
             assert references is not None
             current = self.logprobs(counted)
             counted = with_confidence_penalty(counted, current, references, alpha=alpha)
+        if self._loss.token_selection.is_active:
+            entropies = self._score(self.model, counted, entropies=True)
+            counted = with_selected_tokens(counted, entropies, self._loss.token_selection)
         for number, places in enumerate(self._minibatches(counted)):
             batch = self._prepared(
                 [counted[i] for i in places],
@@ -214,7 +215,9 @@ class TorchLearner:
         """Return the current policy's log-probs of the sampled tokens, one array [L] per sample."""
         return self._score(self.model, samples)
 
-    def _score(self, model: PreTrainedModel, samples: Sequence[TrainingSample]) -> Scores:
+    def _score(
+        self, model: PreTrainedModel, samples: Sequence[TrainingSample], *, entropies: bool = False
+    ) -> Scores:
         return score(
             model,
             [s.token_ids for s in samples],
@@ -222,6 +225,7 @@ class TorchLearner:
             max_tokens=self.config.microbatch_tokens,
             temperature=self._temperature,
             ranks=self.ranks,
+            entropies=entropies,
         )
 
     def _old_policy(self, samples: Sequence[TrainingSample]) -> OldPolicy:

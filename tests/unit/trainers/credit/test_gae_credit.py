@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers.critics import algo, context, matching_game
 from helpers.trajectories import episode, group, turn
+from turngym.errors import ConfigError
 from turngym.trainers.credit.base import Credit
 from turngym.trainers.credit.critics.gae import GaeCredit
 from turngym.trainers.selection.past import as_context
@@ -39,6 +40,38 @@ def with_constant_value(made: GaeCredit, value: float) -> GaeCredit:
 async def advantages(made: GaeCredit, *episodes: Any) -> list[list[float]]:
     credit = await made.assign([group(*episodes)])
     return [values.tolist() for values in credit.advantages]
+
+
+STARPO = [[1.0, 0.0, 0.0, 1.0], [1.0] * 4, [1.0, 0.9, 1.0, 1.0], [0.0] * 4]
+"""Outcomes of four groups, with deviations .5774, 0, .05 and 0."""
+
+
+def starpo(**settings: Any) -> GaeCredit:
+    plain = {"level": "token", "gamma": 1.0, "lam": 1.0, "batch": None}
+    return with_constant_value(method(**plain, **settings), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [({"keep_top": 0.25}, [0]), ({"keep_top": 0.5}, [0, 2]), ({"min_std": 0.04}, [0, 2])],
+)
+async def test_groups_that_differ_most_are_judged(filters: dict[str, Any], kept: list[int]) -> None:
+    groups = [group(*[[reward] for reward in rewards]) for rewards in STARPO]
+    credit = await starpo(filter=filters).assign(groups)
+    assert credit.dropped == {"filtered": 4 - len(kept)}
+    wanted = [[reward - 0.5] for number in kept for reward in STARPO[number]]
+    assert [values.tolist() for values in credit.advantages] == wanted
+    assert len(credit.samples) == 4 * len(kept)
+
+
+async def test_without_a_filter_all_groups_are_judged_and_with_one_perhaps_none() -> None:
+    groups = [group(*[[reward] for reward in rewards]) for rewards in STARPO]
+    credit = await starpo().assign(groups)
+    assert (credit.dropped, len(credit.samples)) == ({}, 16)
+    credit = await starpo(filter={"min_std": 1.0}).assign(groups)
+    assert (credit.dropped, credit.samples) == ({"filtered": 4}, ())
+    with pytest.raises(ConfigError, match="first_return' needs terms"):
+        starpo(filter={"of": "first_return"})
 
 
 async def test_a_limit_is_bootstrapped_and_an_end_is_not() -> None:

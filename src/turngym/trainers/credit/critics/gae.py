@@ -23,7 +23,7 @@ from turngym.trainers.credit.base import (
     joined,
 )
 from turngym.trainers.credit.critics.values import Mask, ValueModel, final_prompt
-from turngym.trainers.credit.group.normalize import scale_batch
+from turngym.trainers.credit.group.normalize import scale_batch, spread_groups
 from turngym.trainers.credit.layout import trained_turns
 from turngym.trainers.credit.sources.reward_sources import RewardSources
 from turngym.trainers.samples import FloatArray, IntArray, per_token, to_samples
@@ -86,10 +86,10 @@ class GaeCredit:
     async def assign(self, groups: Sequence[TrajectoryGroup]) -> Credit:
         """Return what ``groups`` teach; no samples while the critic warms up."""
         is_ready = self._sources.is_ready
-        turns = TurnBatch.of(trained_turns(groups))
+        turns, dropped = self._turns(trained_turns(groups))
         rewards_N = total_reward(self._sources.read(turns), self._config.rewards, turns)
         if not turns.episodes:
-            return Credit(samples=(), metrics=self._sources.metrics())
+            return Credit(samples=(), dropped=dropped, metrics=self._sources.metrics())
         # Judged before it learns: a critic that knows the outcomes of its own batch would explain
         # the advantages away.
         estimates, metrics = self._judge_and_learn(turns, rewards_N)
@@ -104,8 +104,19 @@ class GaeCredit:
             samples=tuple(samples) if is_warm else (),
             trajectories=turns.episodes,
             advantages=tuple(turn_means(turns, advantages)),
+            dropped=dropped,
             metrics=metrics | self._sources.metrics(),
         )
+
+    def _turns(self, groups: Sequence[TrajectoryGroup]) -> tuple[TurnBatch, dict[str, int]]:
+        """Return the turns of the groups that the filter keeps, and how many it dropped."""
+        turns = TurnBatch.of(groups)
+        if not self._config.filter.is_active or not turns.episodes:
+            return turns, {}
+        kept = sorted(spread_groups(turns.outcome_B, turns, self._config.filter))
+        dropped = len(set(turns.group_B.tolist())) - len(kept)
+        turns = TurnBatch.of([groups[number] for number in kept])
+        return turns, {"filtered": dropped} if dropped else {}
 
     def _judge_and_learn(
         self, turns: TurnBatch, rewards_N: FloatArray

@@ -7,7 +7,6 @@ compared (C·N in a row).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,10 +25,10 @@ from turngym.trainers.credit.group.normalize import (
     ZERO_SPREAD,
     batch_counts,
     combine_terms,
-    group_deviations,
     lower_medians,
     normalize,
     scale_batch,
+    spread_groups,
 )
 from turngym.trainers.credit.sources.reward_sources import EXPERT_MATCH, RewardSources, part_rewards
 from turngym.trainers.samples import FloatArray, IntArray
@@ -368,28 +367,17 @@ def turn_advantages(
 
 
 def informative_groups(turns: TurnBatch, components: Components, config: GroupRelative) -> set[int]:
-    """Return the numbers of the groups that the filter keeps.
-
-    Groups with the same spread are kept in their order; of any batch at least one group is kept.
+    """Return the numbers of the groups that the filter keeps, as ``spread_groups`` does.
 
     Args:
         turns: The batch.
         components: Its rewards.
         config: The filter, and the first term for ``of="first_return"``.
-
-    Source:
-        ``keep_top``: StarPO-S, arXiv:2504.20073. ``min_std``: UI-S1, arXiv:2509.11543.
     """
     values_B = turns.outcome_B
     if config.filter.of == "first_return":
         values_B = term_returns(turns, components, config.terms[0])[turns.turn_N == 0]
-    groups_G, first_G = np.unique(turns.group_B, return_index=True)
-    spread_G = group_deviations(values_B, turns)[first_G]
-    count = max(1, math.floor(config.filter.keep_top * groups_G.size + 1e-9))
-    chosen = np.argsort(-spread_G, kind="stable")[:count]
-    if config.filter.min_std is not None:
-        chosen = chosen[spread_G[chosen] > config.filter.min_std]
-    return set(groups_G[chosen].tolist())
+    return spread_groups(values_B, turns, config.filter)
 
 
 def pivots(turns: TurnBatch, components: Components, config: GroupRelative) -> NDArray[np.bool_]:

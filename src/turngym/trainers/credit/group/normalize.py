@@ -14,7 +14,13 @@ import numpy as np
 from turngym.errors import TrainingError
 from turngym.trainers.credit.base import TurnBatch
 from turngym.trainers.samples import FloatArray, IntArray
-from turngym.trainers.settings.group import BatchScale, Combination, GatedSum, Term
+from turngym.trainers.settings.group import (
+    BatchScale,
+    Combination,
+    GatedSum,
+    GroupFilter,
+    Term,
+)
 
 _EPS = 1e-6
 ZERO_SPREAD = 1e-6
@@ -235,6 +241,28 @@ def group_deviations(values_B: FloatArray, turns: TurnBatch) -> FloatArray:
     squares = np.bincount(turns.group_B, (values_B - mean[turns.group_B]) ** 2)
     spread: FloatArray = np.sqrt(squares / np.maximum(size - 1, 1))
     return spread[turns.group_B]
+
+
+def spread_groups(values_B: FloatArray, turns: TurnBatch, config: GroupFilter) -> set[int]:
+    """Return the numbers of the groups in which values differ as much as the filter wants.
+
+    Groups with the same spread are kept in their order; ``keep_top`` keeps at least one group.
+
+    Args:
+        values_B: One value per episode.
+        turns: The batch.
+        config: The filter.
+
+    Source:
+        ``keep_top``: StarPO-S, arXiv:2504.20073. ``min_std``: UI-S1, arXiv:2509.11543.
+    """
+    groups_G, first_G = np.unique(turns.group_B, return_index=True)
+    spread_G = group_deviations(values_B, turns)[first_G]
+    count = max(1, math.floor(config.keep_top * groups_G.size + 1e-9))
+    chosen = np.argsort(-spread_G, kind="stable")[:count]
+    if config.min_std is not None:
+        chosen = chosen[spread_G[chosen] > config.min_std]
+    return set(groups_G[chosen].tolist())
 
 
 def _gates(turns: TurnBatch, config: GatedSum) -> FloatArray:

@@ -1,0 +1,121 @@
+"""Between credit and loss: what becomes of advantages once log-probs and entropies are known.
+
+Credit is assigned before the learner reads a batch. What depends on what the policy says of the
+tokens, as the update begins, is done here, for a whole batch before its first optimizer step.
+
+Axis letters: L position in a sample, N sampled tokens of a batch laid out flat, U tokens or turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turngym.trainers.samples import TrainingSample
+from turngym.trainers.settings.corrections import TokenSelection
+
+_MOST_CONFIDENT = 5.0
+"""Mean log-ratios are clamped to this, so that one token of a reference gone to 0 is not all."""
+
+
+def with_confidence_penalty(
+    samples: Sequence[TrainingSample],
+    current: Sequence[NDArray[np.floating]],
+    references: Sequence[NDArray[np.floating]],
+    *,
+    alpha: float,
+) -> list[TrainingSample]:
+    """Return the samples with ``A * (1 + alpha * softplus(c))`` where A is below 0.
+
+    Args:
+        samples: A batch.
+        current: Log-probs under the policy in training, one array [L] per sample.
+        references: The same under the reference.
+        alpha: Size of the penalty.
+
+    Source:
+        ACE, arXiv:2602.21420, whose c is the log-ratio of the whole attempt; ours is its mean over
+        tokens, which does not grow with length.
+    """
+    gaps: dict[int, list[float]] = {}
+    for sample, own, other in zip(samples, current, references, strict=True):
+        gaps.setdefault(sample.trajectory, []).extend((own - other)[sample.loss_mask].tolist())
+    factors = {
+        episode: 1
+        + alpha * np.logaddexp(0, np.clip(np.mean(found), -_MOST_CONFIDENT, _MOST_CONFIDENT))
+        for episode, found in gaps.items()
+    }
+    return [
+        replace(s, advantages=np.where(s.advantages < 0, factors[s.trajectory], 1) * s.advantages)
+        for s in samples
+    ]
+
+
+def with_selected_tokens(
+    samples: Sequence[TrainingSample],
+    entropies: Sequence[NDArray[np.floating]],
+    config: TokenSelection,
+) -> list[TrainingSample]:
+    """Return the samples with advantage 0 on every token that is not selected.
+
+    Args:
+        samples: A batch.
+        entropies: Of the distributions the tokens were sampled from, one array [L] per sample.
+        config: What is selected.
+    """
+    chosen = selected_tokens(samples, entropies, config)
+    return [
+        replace(s, advantages=np.where(mask, s.advantages, 0).astype(np.float32))
+        for s, mask in zip(samples, chosen, strict=True)
+    ]
+
+
+def selected_tokens(
+    samples: Sequence[TrainingSample],
+    entropies: Sequence[NDArray[np.floating]],
+    config: TokenSelection,
+) -> list[NDArray[np.bool_]]:
+    """Return which tokens are trained on, one array [L] per sample.
+
+    A token or turn is when its score is at least the quantile ``1 - share`` of the scores it is
+    compared with, so one of them is always, and equals are all or none.
+
+    Args:
+        samples: A batch.
+        entropies: Of the distributions the tokens were sampled from, one array [L] per sample.
+        config: What is selected.
+    """
+    score_N = np.concatenate(
+        [h[s.loss_mask] for s, h in zip(samples, entropies, strict=True)], dtype=np.float64
+    )
+    if config.score == "advantage_entropy":
+        score_N *= np.abs(np.concatenate([s.advantages[s.loss_mask] for s in samples]))
+    episode_N = np.repeat([s.trajectory for s in samples], [s.num_action_tokens for s in samples])
+    turn_N = np.concatenate([s.turn_ids[s.loss_mask] for s in samples])
+    unit_N = np.arange(len(score_N))
+    if config.unit == "turn":
+        unit_N = _numbered(episode_N, turn_N)
+    score_U = np.bincount(unit_N, score_N) / np.bincount(unit_N)
+    among_N = {
+        "batch": np.zeros_like(episode_N),
+        "episode": episode_N,
+        "turn": _numbered(episode_N, turn_N),
+    }[config.within]
+    kept_U = np.zeros(len(score_U), dtype=np.bool_)
+    for among in np.unique(among_N):
+        rivals_U = np.unique(unit_N[among_N == among])
+        kept_U[rivals_U] = score_U[rivals_U] >= np.quantile(score_U[rivals_U], 1 - config.share)
+    found = [np.zeros(s.loss_mask.shape, dtype=np.bool_) for s in samples]
+    ends = np.cumsum([s.num_action_tokens for s in samples])
+    for mask, s, kept in zip(found, samples, np.split(kept_U[unit_N], ends[:-1]), strict=True):
+        mask[s.loss_mask] = kept
+    return found
+
+
+def _numbered(*keys_N: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return one number for each different combination of keys, [N]."""
+    number_N: NDArray[np.int64] = np.unique(np.stack(keys_N), axis=1, return_inverse=True)[1]
+    return number_N.reshape(-1)
