@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -60,6 +60,8 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 async def awaited(result: Any) -> Any:
     """Return ``result``, or what it is a coroutine of."""
+    if isinstance(result, CoroutineType):  # the usual case; the general question takes longer
+        return await result
     return await result if inspect.isawaitable(result) else result
 
 

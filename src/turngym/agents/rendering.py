@@ -8,14 +8,16 @@ tokens and keeps every one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from turngym.agents.chat.prompting import ChatMessage, Completion
 from turngym.agents.engine.protocol import Engine, Sampling, Session, spans_of
+from turngym.agents.template_slots import fill, mark, says_as_is, slots_of
 from turngym.errors import ConfigError
-from turngym.types import Message, Trajectory, Turn
+from turngym.types import Message, Role, Trajectory, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,6 +59,13 @@ class Renderer:
             )
         self.tokenizer = tokenizer
         self._control_tokens = [t for t in tokenizer.get_added_vocab() if len(t) > 1]
+        self._any_control_token = re.compile("|".join(map(re.escape, self._control_tokens)))
+        # The Rust half of a tokenizer: the Python around it takes most of the time of a turn.
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._cleans_up = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        self._slots: dict[tuple[Role, ...], tuple[str, ...] | None] = {}
+        """What the template puts around new messages of these roles; None where it must be run."""
+        self._has_slots = says_as_is(str(tokenizer.chat_template))
         self.end_ids = self._end_ids()
         self.vocab_size = len(tokenizer)
         self._base = self._text([_PROBE_USER, _PROBE_ANSWER])
@@ -91,9 +100,26 @@ class Renderer:
             messages: What is new since the action.
             hit_eos: The action closed with the end token; when False it is added here, unsampled.
         """
-        longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
-        new = longer[len(self._base) :]
+        new = self._filled(messages) if self._has_slots else None
+        if new is None:
+            new = self._new_text(messages)
         return (self._after_end if hit_eos else self._after_answer) + new
+
+    def _new_text(self, messages: Sequence[Message]) -> str:
+        longer = self._text([_PROBE_USER, _PROBE_ANSWER, *messages], generate=True)
+        return longer[len(self._base) :]
+
+    def _filled(self, messages: Sequence[Message]) -> str | None:
+        """Return ``_new_text`` without running the template, where that is certain to be equal."""
+        roles = tuple([message.role for message in messages])
+        if roles not in self._slots:
+            marks = [Message(role=role, content=mark(i)) for i, role in enumerate(roles)]
+            self._slots[roles] = slots_of(self._new_text(marks), len(marks))
+        slots = self._slots[roles]
+        contents = [self._defused(message.content) for message in messages]
+        if slots is None or any(not said or said != said.strip() for said in contents):
+            return None
+        return fill(slots, contents)
 
     def action(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an action with its end token, as if it had been sampled."""
@@ -101,7 +127,8 @@ class Renderer:
 
     def decode_action(self, token_ids: Sequence[int]) -> str:
         """Return the text of sampled tokens without special tokens."""
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        decoder = self.tokenizer if self._backend is None or self._cleans_up else self._backend
+        text: str = decoder.decode(list(token_ids), skip_special_tokens=True)
         return text
 
     def render_episode(
@@ -151,13 +178,19 @@ class Renderer:
 
     def _defused(self, content: str) -> str:
         """Return ``content`` with control tokens broken up: a page must not speak as the agent."""
+        if not self._control_tokens or self._any_control_token.search(content) is None:
+            return content
         for token in self._control_tokens:
             if token in content:
                 content = content.replace(token, f"{token[0]} {token[1:]}")
         return content
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        backend = self._backend
+        # Others may have set it to cut or to pad: the tokenizer undoes that, its backend does not.
+        if backend is None or backend.truncation is not None or backend.padding is not None:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(backend.encode(text, add_special_tokens=False).ids)
 
     def _end_ids(self) -> tuple[int, ...]:
         if self.tokenizer.eos_token_id is None:

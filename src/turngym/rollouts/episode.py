@@ -251,7 +251,7 @@ class _Record:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, nor is ``Outcome``: one is made at every turn
 class _Answer:
     """What ``env.step`` returned."""
 

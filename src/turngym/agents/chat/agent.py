@@ -80,6 +80,9 @@ class _ChatSession:
 
     async def act(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> PolicyTurn:
         limit = self._agent.turn_timeout_s
+        if limit is None:
+            await self._resume()
+            return await self._act(observation, info)
         try:
             async with asyncio.timeout(limit):
                 await self._resume()

@@ -24,15 +24,18 @@ from turngym.errors import ConfigError, RecordError, TrainingError
 from turngym.records import Manifest
 from turngym.rollouts.scheduler import ledger_files as sql
 from turngym.rollouts.scheduler.groups import OpenGroup, ReadyGroup, SampleKey
-from turngym.rollouts.scheduler.ledger_files import LedgerDigests, log_damage
+from turngym.rollouts.scheduler.ledger_files import (
+    LedgerDigests,
+    Operation,
+    grouped,
+    log_damage,
+)
 from turngym.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 
 LEDGER_FILE = "ledger.sqlite"
 """Name of the ledger in the folder of a run."""
-
-Operation = tuple[str, tuple[Any, ...]]
 
 _RETRY_S = 1.0
 _FULL_CODES = ("full", "disk I/O error", "readonly")
@@ -274,7 +277,9 @@ class Ledger:
         if self._threaded:
             if self._thread is None:
                 self._start_thread()
-            self._wake.set()
+            # Set means not yet cleared, and it is cleared before what is pending is taken.
+            if not self._wake.is_set():
+                self._wake.set()
         elif not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._write_here)
@@ -343,7 +348,7 @@ class Ledger:
         try:
             # The write lock at once: taken later, it could be refused in the middle of a batch.
             db.execute("BEGIN IMMEDIATE")
-            for statement, row in batch:
+            for statement, row in grouped(batch):
                 db.execute(statement, row)
             db.execute("COMMIT")
         except BaseException:

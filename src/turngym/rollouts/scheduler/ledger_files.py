@@ -20,7 +20,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from turngym.records import Manifest
 
@@ -177,6 +180,17 @@ COMMIT_TURN = """
 INSERT OR IGNORE INTO turns SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE EXISTS (
   SELECT 1 FROM samples WHERE grp = ?1 AND member = ?2 AND retry = ?3 AND state = 'running')
 """
+_MANY_TURNS = """
+INSERT OR IGNORE INTO turns SELECT * FROM (VALUES {rows}) AS new WHERE EXISTS (
+  SELECT 1 FROM samples WHERE grp = new.column1 AND member = new.column2
+  AND retry = new.column3 AND state = 'running')
+"""
+COMMIT_TURNS = {
+    count: _MANY_TURNS.format(rows=", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count))
+    for count in (64, 8)
+}
+"""``COMMIT_TURN`` for so many turns at once. Each statement costs a turn of the interpreter's lock,
+for which the writing thread may have to wait while the event loop computes."""
 END = """
 UPDATE tries SET outcome = ?4, error = ?5, uncommitted_tokens = uncommitted_tokens + ?6, tail = ?7
 WHERE grp = ?1 AND member = ?2 AND retry = ?3 AND outcome IS NULL
@@ -208,3 +222,50 @@ WHERE state IN ('reserved', 'applied') AND (grp, member) IN (
 """
 CHECKPOINT = "UPDATE steps SET state = 'checkpointed' WHERE step < ?1 AND state <> 'checkpointed'"
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+
+Operation = tuple[str, tuple[Any, ...]]
+"""A statement and its values."""
+_OF_NEW_SAMPLE = frozenset({OPEN_GROUP, CREATE_SAMPLE, START, FENCE})
+"""Statements that may come before those of other samples."""
+
+
+def grouped(batch: Iterable[Operation]) -> Iterator[Operation]:
+    """Yield statements that do to a ledger what ``batch`` does in one transaction, but in fewer.
+
+    Turns of different episodes are written together. Of each episode, and of everything else but
+    the beginnings of new tries, the order stays.
+    """
+    turns: list[tuple[Any, ...]] = []
+    later: list[Operation] = []
+    samples_of_turns, samples_later = set[tuple[Any, ...]](), set[tuple[Any, ...]]()
+    for statement, row in batch:
+        sample = row[:2]
+        if statement == COMMIT_TURN:
+            if sample in samples_later:  # a try after what ended the one before
+                yield from _written(turns, later)
+                turns, later = [], []
+                samples_of_turns, samples_later = set(), set()
+            turns.append(row)
+            samples_of_turns.add(sample)
+        elif (
+            statement in _OF_NEW_SAMPLE
+            and sample not in samples_of_turns
+            and sample not in samples_later
+        ):
+            yield statement, row
+        else:
+            later.append((statement, row))
+            samples_later.add(sample)
+    yield from _written(turns, later)
+
+
+def _written(turns: Sequence[tuple[Any, ...]], later: Iterable[Operation]) -> Iterator[Operation]:
+    """Yield ``turns``, as many at once as can be, and then what came after them."""
+    at = 0
+    for count, statement in COMMIT_TURNS.items():
+        while len(turns) - at >= count:
+            yield statement, tuple(chain.from_iterable(turns[at : at + count]))
+            at += count
+    for row in turns[at:]:
+        yield COMMIT_TURN, row
+    yield from later
