@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -180,7 +181,7 @@ def _of_tasks(
     if wanted is not None and corpus is not None:
         raise ConfigError("--against compares a set of tasks; name the set, not one task of it")
     if wanted is not None:
-        yield _deeply(subject, subject.task(*wanted), settings)
+        yield from _deeply(subject, [subject.task(*wanted)], settings)
         return
     yield check_set(subject, limit=episodes, corpus=corpus)
     tasks = [task for split in SPLITS for task in subject.tasks(split, episodes)]
@@ -189,16 +190,22 @@ def _of_tasks(
             subject.make, tasks, subject=f"every task of {subject.name}",
             parallel=settings.parallel, on_task=counted(advance),
         )  # fmt: skip
-    for split in SPLITS:
-        for task in subject.tasks(split, deep):
-            yield _deeply(subject, task, settings)
+    yield from _deeply(
+        subject, [task for split in SPLITS for task in subject.tasks(split, deep)], settings
+    )
 
 
-def _deeply(subject: EnvSubject, task: Task, settings: Settings) -> CheckReport:
+def _deeply(subject: EnvSubject, tasks: Sequence[Task], settings: Settings) -> list[CheckReport]:
+    """Return the reports of tasks in depth, which are checked side by side."""
     from turngym.tasks.check.check import check_task
 
-    with progress(f"checking {task.id}", None) as advance:
-        return check_task(subject, task, settings, on_check=counted(advance))
+    label = tasks[0].id if len(tasks) == 1 else f"{subject.name} in depth"
+    with (
+        progress(f"checking {label}", None) as advance,
+        ThreadPoolExecutor(settings.parallel) as threads,
+    ):
+        check = partial(check_task, subject, settings=settings, on_check=counted(advance))
+        return list(threads.map(check, tasks))
 
 
 def _soundness_table(reports: Sequence[CheckReport]) -> str:

@@ -70,7 +70,7 @@ class _Node:
     role: str = ""
     name: str = ""
     states: int = 0
-    children: int = 0
+    children: tuple[_Ref, ...] = ()
     box: tuple[int, int, int, int] = (0, 0, 0, 0)
     value: str = ""
     window: str = ""
@@ -114,7 +114,7 @@ class Accessibility:
             raise DisplayGone("desktop: its accessibility registry is gone")
         found: list[Element] = []
         silent: list[str] = []
-        for ref in (_Ref(bus, path) for bus, path in answer[0]):
+        for ref in _refs(answer):
             wait = _AGAIN_S if ref.bus in self._silent else _ANSWER_S
             until = self._clock() + wait
             self._silent.add(ref.bus)  # until it has answered: a cancelled look must not wait again
@@ -130,26 +130,23 @@ class Accessibility:
         return found, silent
 
     def _tree(self, ref: _Ref, until: float) -> list[Element]:
-        level = [_Node(ref, -1, ())]
+        children = self._ask([_call(ref, "Accessible", "GetChildren")], until)[0]
+        level = [_Node(ref, -1, (), children=_refs(children))]
         nodes = 0
         found: list[_Node] = []
         while level and nodes < _MAX_NODES and len(level[0].order) < _MAX_DEPTH:
-            refs = self._children(level, until)
-            level = self._describe(refs[: _MAX_NODES - nodes], until)
+            below = [
+                _Node(child, n.depth + _speaks(n), (*n.order, i), window=n.window)
+                for n in level
+                for i, child in enumerate(n.children)
+            ]
+            level = self._describe(below[: _MAX_NODES - nodes], until)
             nodes += len(level)
             found += level
             # A list that is closed says that its entries are shown; they are not.
-            level = [n for n in level if n.children and n.role not in _HIDDEN_CHILDREN]
+            level = [n for n in level if n.role not in _HIDDEN_CHILDREN]
         found.sort(key=lambda node: node.order)
         return [_element(node) for node in found if _speaks(node)]
-
-    def _children(self, nodes: Sequence[_Node], until: float) -> list[_Node]:
-        answers = self._ask([_call(n.ref, "Accessible", "GetChildren") for n in nodes], until)
-        return [
-            _Node(_Ref(bus, path), n.depth + _speaks(n), (*n.order, i), window=n.window)
-            for n, answer in zip(nodes, answers, strict=True)
-            for i, (bus, path) in enumerate((answer or ([],))[0])
-        ]
 
     def _describe(self, nodes: list[_Node], until: float) -> list[_Node]:
         """Return those of ``nodes`` that are shown, with what they are."""
@@ -163,40 +160,44 @@ class Accessibility:
             for question in (
                 _call(n.ref, "Accessible", "GetRole"),
                 _get(n.ref, "Accessible", "Name"),
-                _get(n.ref, "Accessible", "ChildCount"),
+                _call(n.ref, "Accessible", "GetChildren"),
                 _call(n.ref, "Component", "GetExtents", "u", (0,)),
             )
         ]
         answers = self._ask(questions, until)
         for i, node in enumerate(shown):
-            role, name, count, box = answers[4 * i : 4 * i + 4]
+            role, name, children, box = answers[4 * i : 4 * i + 4]
             node.role = ROLES.get(role[0] if role else 0, "")
             node.name = _text(name)[:_MAX_NAME]
-            node.children = int(count[0][1]) if count else 0
+            node.children = _refs(children)
             if node.role in ("window", "dialog"):
                 node.window = node.name
             node.box = tuple(box[0]) if box else (0, 0, 0, 0)
-        self._read_hints(shown, until)
-        self._read_values(shown, until)
+        self._read_words(shown, until)
         return shown
 
-    def _read_hints(self, nodes: list[_Node], until: float) -> None:
-        """Call what has no name by the hint that it shows under the mouse."""
+    def _read_words(self, nodes: list[_Node], until: float) -> None:
+        """Read values, and call what has no name by the hint that it shows under the mouse."""
         bare = [n for n in nodes if not n.name and n.role in _HINTED]
-        answers = self._ask([_get(n.ref, "Accessible", "Description") for n in bare], until)
-        for node, answer in zip(bare, answers, strict=True):
-            node.name = _text(answer)[:_MAX_NAME]
-
-    def _read_values(self, nodes: list[_Node], until: float) -> None:
         texts = [n for n in nodes if n.role in _TEXTS]
-        answers = self._ask(
-            [_call(n.ref, "Text", "GetText", "ii", (0, _MAX_TEXT)) for n in texts], until
-        )
-        for node, answer in zip(texts, answers, strict=True):
-            node.value = answer[0] if answer else ""
         sliders = [n for n in nodes if n.role == "slider"]
-        answers = self._ask([_get(n.ref, "Value", "CurrentValue") for n in sliders], until)
-        for node, answer in zip(sliders, answers, strict=True):
+        answers = iter(
+            self._ask(
+                [
+                    *(_get(n.ref, "Accessible", "Description") for n in bare),
+                    *(_call(n.ref, "Text", "GetText", "ii", (0, _MAX_TEXT)) for n in texts),
+                    *(_get(n.ref, "Value", "CurrentValue") for n in sliders),
+                ],
+                until,
+            )
+        )
+        for node in bare:
+            node.name = _text(next(answers))[:_MAX_NAME]
+        for node in texts:
+            answer = next(answers)
+            node.value = answer[0] if answer else ""
+        for node in sliders:
+            answer = next(answers)
             node.value = f"{answer[0][1]:g}" if answer else ""
 
     def _ask(self, questions: Sequence[Any], until: float | None = None) -> list[Any]:
@@ -255,6 +256,10 @@ def _call(ref: _Ref, interface: str, method: str, *arguments: Any) -> Any:
 def _get(ref: _Ref, interface: str, name: str) -> Any:
     address = _address(ref, "org.freedesktop.DBus.Properties")
     return new_method_call(address, "Get", "ss", (f"{_IFACE}.{interface}", name))
+
+
+def _refs(answer: Any) -> tuple[_Ref, ...]:
+    return tuple(_Ref(bus, path) for bus, path in answer[0]) if answer else ()
 
 
 def _text(answer: Any) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 
 from turngym.check_report import Broken, Doubtful, Evidence, NotRun
@@ -37,8 +37,7 @@ from turngym.tasks.check.subject import (
 )
 
 Check = Callable[[], Evidence]
-_SILENT_TURNS = 120
-_CHANCE_EPISODES = 6
+_SILENT_TURNS, _CHANCE_EPISODES = 120, 6
 _LUCK = 0.25
 """How often chance may surely win."""
 _AHEAD_S = 400 * 86_400.0
@@ -185,8 +184,7 @@ class TaskChecks:
 
     def flakes(self) -> Evidence:
         """Judge alike every time; the rate of flakes has an interval."""
-        played, started = list(self._experts), time.perf_counter()
-        idle: list[Played] = []
+        played, idle, started = list(self._experts), list[Played](), time.perf_counter()
         while len(played) < self._settings.runs:
             if time.perf_counter() - started > self._settings.flake_s and len(played) > 3:
                 break
@@ -194,9 +192,8 @@ class TaskChecks:
                               (f"idle, run {len(played) + 1}", self._idle())])  # fmt: skip
             played.append(more[0])
             idle.append(more[1])
-        wrong = [one for one in played if not one.won] + [
-            one for one in idle if one.fault or (one.score or 0.0) > 0
-        ]
+        wrong = [one for one in played if not one.won]
+        wrong += [one for one in idle if one.fault or (one.score or 0.0) > 0]
         runs = len(played) + len(idle)
         low, high = interval(len(wrong), runs)
         found = {"runs": runs, "flakes": len(wrong), "interval": [round(low, 3), round(high, 3)]}
@@ -206,13 +203,19 @@ class TaskChecks:
 
     def elsewhere(self) -> Evidence:
         """Give the expert 1 in other processes, with other hash seeds."""
-        played = self._subject.expert_elsewhere(self._task, hash_seed=7, clock_s=0)
-        return self._same_elsewhere(played, "in another process")
+        return self._same_elsewhere(self._others[0].result(), "in another process")
 
     def clock(self) -> Evidence:
         """Give the expert 1 more than a year from now."""
-        played = self._subject.expert_elsewhere(self._task, hash_seed=1, clock_s=_AHEAD_S)
-        return self._same_elsewhere(played, "with the clock moved")
+        return self._same_elsewhere(self._others[1].result(), "with the clock moved")
+
+    @cached_property
+    def _others(self) -> list[Future[Played]]:
+        """What other processes played, side by side: one with another hash seed, one later."""
+        play = partial(self._subject.expert_elsewhere, self._task)
+        with ThreadPoolExecutor(self._settings.parallel) as threads:
+            asked = ((7, 0.0), (1, _AHEAD_S))
+            return [threads.submit(play, hash_seed=seed, clock_s=ahead) for seed, ahead in asked]
 
     def _same_elsewhere(self, one: Played, where: str) -> Evidence:
         if not one.won:
@@ -315,22 +318,24 @@ class TaskChecks:
         """Give less than 1 to work that was the expert's and has been made worse."""
         answer = self._right_answer()
         if "bash" in self._actions:
-            moves = [
-                (one.name, after_expert(library.START, library.spoiling_script(one)))
-                for one in library.recipes("spoil")
-            ]
+            moves = self._spoiling("spoil")
         elif answer is not None:
             spoiled = library.spoiled_answers(answer)
             moves = [(name, self._answering(text)) for name, text in spoiled.items()]
         else:
             moves = self._cut_short()
-        played = self._all(moves)
-        if "bash" in self._actions:
-            played = [one for one in played if _was_spoiled(one)]
+        has_shell = "bash" in self._actions
+        played = [one for one in self._all(moves) if not has_shell or _was_spoiled(one)]
         if not played:
             raise NotRun("nothing of what the expert does can be made worse")
         self._negatives += played
         return _must_lose(played, "still wins", most=0.999)
+
+    def _spoiling(self, kind: library.Family) -> list[tuple[str, Moves]]:
+        return [
+            (one.name, after_expert(library.START, library.spoiling_script(one)))
+            for one in library.recipes(kind)
+        ]
 
     def _cut_short(self) -> list[tuple[str, Moves]]:
         actions = self._experts[0].actions if self._experts else ()
@@ -378,11 +383,7 @@ class TaskChecks:
         """Take work as lost whose author broke something else on the way."""
         if "bash" not in self._actions:
             raise NotRun("there are no files to break")
-        played = self._all([
-            (one.name, after_expert(library.START, library.spoiling_script(one)))
-            for one in library.recipes("damage")
-        ])  # fmt: skip
-        played = [one for one in played if _was_spoiled(one)]
+        played = [one for one in self._all(self._spoiling("damage")) if _was_spoiled(one)]
         self._negatives += [one for one in played if not one.won]
         unnoticed = [one.name for one in played if one.won]
         found = {one.name: one.score for one in played}
