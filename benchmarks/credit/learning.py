@@ -52,9 +52,9 @@ class Comparison:
     shared: tuple[str, ...] = ()
     """``key=value`` of all runs."""
     tries: tuple[str, ...] = ()
-    """What every algorithm is tried with on seeds 0 and 1, as ``--try`` takes it."""
-    controls: tuple[str, ...] = ()
-    """Whose turn credit also runs shuffled and constant."""
+    """What every algorithm is tried with, as ``--try`` takes it, on seeds that are not reported."""
+    tuning_seeds: int = 2
+    """How many of these."""
     seeds: int | None = None
     """Seeds that are reported, where it is not the number that was asked for."""
 
@@ -64,8 +64,8 @@ class Comparison:
         for option, values in (("--set", self.settings), ("--try", self.tries)):
             for value in values:
                 words += [option, value]
-        if self.controls:
-            words += ["--controls", ",".join(self.controls)]
+        if self.tries:
+            words += ["--tuning-seeds", str(self.tuning_seeds)]
         words += (
             f"--seeds {self.seeds or seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
         )
@@ -138,8 +138,6 @@ IGPO_PAPER = ("algo.rewards.1.form=prob_diff", "algo.advantage.terms.0.normaliza
 # In the long maze, of 3e-4 and 7e-4, the one that was better in the first seed: GRPO and GiGPO fall
 # to nothing at the higher one.
 FAST = ("learner.lr=7e-4",)
-# The same tries for every algorithm, on seeds that are not reported.
-TRIES = ("*:learner.lr=3e-4", "*:learner.lr=1.5e-3")
 # While most attempts fail, the penalty for invalid actions is all that its pools see.
 GIGPO = ("algo.rewards.1.penalty=0",)
 
@@ -158,7 +156,7 @@ COMPARISONS = {
         episodes=640,
         algos=("grpo", "grpo_demos", "archer_demos"),
         settings=_for("archer_demos", "learner.lr=5e-4", "rollout.groups_per_step=1"),
-        tries=(*TRIES, "*:rollout.groups_per_step=2"),
+        tries=("*:learner.lr=3e-4", "*:learner.lr=1.5e-3", "*:rollout.groups_per_step=2"),
         seeds=10,
     ),
     # Four turns for what takes three at best: those that all begin with read answers well, ask at
@@ -172,11 +170,10 @@ COMPARISONS = {
             "warm_start.max_steps=400",
         ),
         episodes=1920,
-        algos=("grpo", "igpo", "igpo-paper=igpo"),
-        settings=_for("igpo-paper", *IGPO_PAPER),
-        tries=(*TRIES, "*:rollout.groups_per_step=8"),
-        controls=("igpo-paper",),
-        seeds=10,
+        algos=("grpo", "igpo", "igpo-shuffled=igpo"),
+        settings=_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
+        tries=("*:rollout.groups_per_step=8",),
+        tuning_seeds=1,
     ),
     "maze": Comparison(
         config="credit_maze",
@@ -329,7 +326,7 @@ def section(task: str, out: Path) -> str:
     report = (out / "report.md").read_text(encoding="utf-8")
     body = report[report.index("\n## ") :].strip()
     for plot in out.glob("*.png"):
-        name = f"credit-{plot.name}"
+        name = f"credit-{task}-{plot.name}"
         shutil.copy(plot, PAGE.parent / "assets" / name)
         body = body.replace(f"]({plot.name})", f"](assets/{name})")
     title, _, rest = body.partition("\n")
