@@ -151,7 +151,7 @@ _LEFT = 33
 def _calendar(page: ExpertView) -> Move:
     """Bring the hours into view, draw the event where nothing else is, name it and create it.
 
-    An event may appear above where the mouse drew it; then it is drawn again, as much lower.
+    An event may appear above where the mouse was; then the mouse goes over it again, as much lower.
     """
     field = first(page.all("textbox"))
     if field is not None:
@@ -173,11 +173,11 @@ def _calendar(page: ExpertView) -> Move:
     )
     if not 56 < top < 200 - _HOUR - height:
         return click(hours[from_hour + slot // 2 + 1])
-    drawn, y = page.named("New event"), top + 10
-    if drawn is not None:
-        if abs(drawn.y - top) < 8:
-            return click(drawn)
-        y = int(page.past[-1].arguments["y"]) + top - drawn.y
+    event, y = page.named("New event"), top + 10
+    if event is not None:
+        if abs(event.y - top) < 8:
+            return click(event)
+        y = int(page.past[-1].arguments["y"]) + top - event.y
     return _drag((_LEFT, y), (_LEFT, y + max(1, height - round(_HALF_HOUR))))
 
 
