@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from turngym.environments.core.actions import Action, Commands, JsonTools, function_tool
 from turngym.environments.web.browser import BrowserGone
+from turngym.environments.web.pace import move_on, show_frame, wait
 from turngym.environments.web.session import MAX_TABS, WebSession, first_line
 from turngym.environments.web.tab import ContextLost, TabLost
 
@@ -124,6 +124,7 @@ def as_tool_call(name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 _WAIT_S = 1.0
+_DRAG_STEPS = 20
 _TYPED_CHARS = 120
 """Longer text is pasted instead of typed key by key."""
 
@@ -139,7 +140,10 @@ async def act(session: WebSession, action: Action) -> str | None:
     from playwright.async_api import Error
 
     try:
-        return await _act(session, action)
+        problem = await _act(session, action)
+        if problem is None and action.name != "wait":
+            await move_on(session)
+        return problem
     except TabLost as lost:
         await session.replace_tab(str(lost))
     except ContextLost:
@@ -183,7 +187,7 @@ async def _act(session: WebSession, action: Action) -> str | None:
         case "upload":
             return await _upload(session, mark or 0, str(arguments["file"]))
         case "wait":
-            await asyncio.sleep(_WAIT_S)
+            await wait(session, _WAIT_S)
         case _:
             return await _navigate(session, action.name, arguments)
     return None
@@ -261,15 +265,15 @@ async def _drag(session: WebSession, mark: int, target: int | None) -> str | Non
 async def _drag_mouse(
     session: WebSession, start: tuple[float, float], end: tuple[float, float]
 ) -> None:
-    mouse, steps = session.tab.page.mouse, 20
-
-    async def drag() -> None:
-        await mouse.move(*start)
-        await mouse.down()
-        await mouse.move(*end, steps=steps)
-        await mouse.up()
-
-    await session.tab.within(drag())
+    mouse, within = session.tab.page.mouse, session.tab.within
+    await within(mouse.move(*start))
+    await show_frame(session)
+    await within(mouse.down())
+    for step in range(1, _DRAG_STEPS + 1):
+        x, y = (a + (b - a) * step / _DRAG_STEPS for a, b in zip(start, end, strict=True))
+        await within(mouse.move(x, y))
+        await show_frame(session)
+    await within(mouse.up())
 
 
 async def _type(

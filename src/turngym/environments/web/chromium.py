@@ -18,6 +18,8 @@ NEED = "|".join((f"${VARIABLE}", *PROGRAMS))
 FLAGS = (
     "--disable-background-networking",
     "--disable-background-timer-throttling",
+    # A page that puts what the mouse enters on top of the rest would never hear of a click on it.
+    "--disable-blink-features=BoundaryEventDispatchTracksNodeRemoval",
     "--disable-component-update",
     "--disable-dev-shm-usage",
     "--disable-features=IsolateOrigins,site-per-process,WebRtcHideLocalIpsWithMdns",

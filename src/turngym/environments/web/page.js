@@ -56,6 +56,12 @@
   const colourOf = (text) => COLOURS[text.replace(/^rgb\(|\)$/g, "")] || text;
   const styleOf = (element) => element.ownerDocument.defaultView.getComputedStyle(element);
 
+  // The colour of a text when it is a strong one, which is put there to be seen.
+  const vividOf = (element) => {
+    const parts = (styleOf(element).color.match(/^rgb\((\d+), (\d+), (\d+)\)$/) || []).slice(1).map(Number);
+    return Math.max(...parts) - Math.min(...parts) > 150 ? colourOf(styleOf(element).color) : "";
+  };
+
   const roleOf = (element) => {
     const given = element.getAttribute("role");
     if (given && given !== "presentation" && given !== "none") return given.split(" ")[0];
@@ -209,7 +215,7 @@
       if (isHidden) return this.descend(element, depth, pointer);
       if (role === "frame") return this.frame(element, depth);
       if (role === "select") return this.select(element, depth);
-      if (role === "canvas") return rect.width ? this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) }) : undefined;
+      if (role === "canvas") return rect.width ? this.canvas(element, depth, rect) : undefined;
       if (active) return this.active(element, depth, role, pointer);
       if (role === "image") { const name = nameOf(element, role); if (name) this.add(element, depth, "image", name); return; }
       if (element.tagName === "LABEL" && element.control && element.control !== element && this.isShown(element.control)) {
@@ -232,10 +238,16 @@
       const shown = role || (isSimple && name && this.options.markText ? "text" : "clickable");
       this.add(element, depth, shown, name, {
         marked: true, value: valueOf(element, isField ? "textbox" : role), states: statesOf(element),
-        hint: name ? "" : hintOf(element),
+        hint: name ? "" : hintOf(element), about: this.options.markText && isLeaf && name ? this.iconIn(element) : "",
       });
       if (!isSimple) this.descend(element, depth + 1, true);
       else if (isLeaf && !isField) for (const child of element.querySelectorAll("input, select, textarea")) this.visit(child, depth + 1, true);
+    }
+
+    // The icon beside a name.
+    iconIn(element) {
+      const icon = [...element.querySelectorAll("*")].find((one) => isIcon(one, styleOf(one), false));
+      return icon ? hintOf(icon) : "";
     }
 
     // A picture and a title that lead to the same other page are one link.
@@ -244,6 +256,21 @@
       this.lastLink = element;
       const leadsAway = element.href && !element.onclick && element.href.split("#")[0] !== location.href.split("#")[0];
       return leadsAway && name && last && before && before[2] === "link" && before[1] === depth && before[3] === name && last.href === element.href;
+    }
+
+    // Outlines that an environment's first script kept (`canvas.js` of MiniWoB); pixels are not read.
+    canvas(element, depth, rect) {
+      this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) });
+      for (const { points, colour } of JSON.parse(element.getAttribute("data-outlines") || "[]")) {
+        const xs = points.map((one) => one[0]), ys = points.map((one) => one[1]), last = points.length - 1;
+        const isClosed = last > 1 && xs[0] === xs[last] && ys[0] === ys[last];
+        const [left, top] = [Math.min(...xs), Math.min(...ys)], [sx, sy] = [rect.width / element.width, rect.height / element.height];
+        const place = [rect.x + left * sx, rect.y + top * sy, (Math.max(...xs) - left) * sx, (Math.max(...ys) - top) * sy];
+        const rgb = (colour.match(/^#(..)(..)(..)$/) || []).slice(1).map((one) => parseInt(one, 16)).join(", ");
+        const about = [colourOf(rgb || colour), `${isClosed ? last : last + 1} corners`].join(", ");
+        const [dx, dy] = this.offset || [0, 0];
+        this.lines.push([0, depth + 1, isClosed ? "polygon" : "polyline", "", "", [], [], "", ...[place[0] + dx, place[1] + dy, place[2], place[3]].map(Math.round), about]);
+      }
     }
 
     select(element, depth) {
@@ -262,7 +289,7 @@
         const text = short(element.innerText);
         if (text) {
           const shown = ["heading", "item", "dialog", "alert", "status"].includes(role) ? role : "text";
-          this.add(element, depth, shown, text, { marked: this.options.markText });
+          this.add(element, depth, shown, text, { marked: this.options.markText, about: this.options.markText ? vividOf(element) : "" });
         } else if (isIcon(element, styleOf(element), this.options.markText)) {
           const colour = styleOf(element).backgroundColor;
           const about = this.options.markText && !/^rgba/.test(colour) ? colourOf(colour) : "";

@@ -24,6 +24,10 @@ class Settings:
     """Give marks to text, too."""
     init_script: str = ""
     """Run in every page before its own scripts."""
+    turn_ms: int | None = None
+    """For pages with a clock that stands still (``turngymClock``): how far an action moves it on.
+
+    0: until the page is quiet. None: pages have the real clock."""
     allow: tuple[str, ...] = ()
     """Hosts beyond the task's own that may be reached."""
     trace: bool = False

@@ -18,7 +18,8 @@ from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.egress import Folder, Site
 from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.miniwob.experts import experts
-from turngym.environments.web.miniwob.names import TASKS
+from turngym.environments.web.miniwob.names import FULL_MARKS, TASKS, TURN_MS
+from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import ContextLost, TabLost
 from turngym.errors import ConfigError, EnvironmentFault, MissingExtraError, unknown_name
@@ -38,8 +39,9 @@ _SETTINGS = Settings(
     height=214,
     ignore="#query, #query-wrap, #reward-display, #sync-task-cover, #click-canvas",
     mark_text=True,
-    init_script=_HERE.joinpath("clock.js").read_text("utf-8"),
+    init_script="".join(_HERE.joinpath(f).read_text("utf-8") for f in ("clock.js", "canvas.js")),
 )
+_STOPPED = _HERE.joinpath("stopped.js").read_text("utf-8")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +103,9 @@ class MiniWobEnv(WebEnv):
         if reward not in ("own", "success"):
             raise unknown_name("MiniWoB reward", reward, ("own", "success"))
         settings = replace(_SETTINGS, trace=trace)
+        if time_limit is None:
+            script = settings.init_script + _STOPPED
+            settings = replace(settings, init_script=script)
         super().__init__(settings=settings, max_chars=max_chars, **options)
         self._tasks = tasks
         self._time_limit = time_limit
@@ -114,6 +119,11 @@ class MiniWobEnv(WebEnv):
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Return the task's page; its goal is known once it started."""
         self.episode.task = self._tasks[derive_seed(task.seed, "which") % len(self._tasks)]
+        if self._time_limit is None and not self.episode.task.startswith("flight."):
+            turn_ms = TURN_MS.get(self.episode.task, 0)
+            self.settings = replace(self.settings, turn_ms=turn_ms)
+        else:
+            self.settings = replace(self.settings, turn_ms=None)
         folder = "flight" if self.episode.task.startswith("flight.") else "miniwob"
         page = self.episode.task.removeprefix("flight.")
         page += "/wrapper.html" if folder == "flight" else ".html"
@@ -126,9 +136,18 @@ class MiniWobEnv(WebEnv):
             limit = round(self._time_limit * 1000)
         if self.episode.task.startswith("flight."):
             del seeds[1:]
-        arguments = f"{limit}, {json.dumps(seeds)}, {int(task.split == 'test')}"
-        self.episode.key, goal = await self._evaluate_js(f"({_START})({arguments})")
+        parity = int(task.split == "test")
+        key, goal, again = await self._start(limit, seeds, parity)
+        if again:  # the problems before it left something that moves
+            await self.session.goto(self.session.tab.page.url)
+            key, goal, _ = await self._start(limit, [again], parity)
+        self.episode.key = key
+        if not self.settings.turn_ms:  # where an action takes some time, looking takes none
+            await move_on(self.session)
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
+
+    async def _start(self, limit: int, seeds: list[str], parity: int) -> Any:
+        return await self._evaluate_js(f"({_START})({limit}, {json.dumps(seeds)}, {parity})")
 
     async def judge(self, action: Action) -> Outcome | None:
         is_over, raw, timed, reason = await self._evaluate_js(_STATE)
@@ -137,15 +156,20 @@ class MiniWobEnv(WebEnv):
         self.episode.raw_reward = float(raw)
         reward = self.episode.raw_reward if self._time_limit is None else float(timed)
         reward = max(0.0, reward) if self._is_clipped else reward
-        words = "done." if raw >= 1 else "partly done." if raw > 0 else "failed."
+        words = "done." if self.score() >= 1 else "partly done." if raw > 0 else "failed."
         info = {"raw_reward": self.episode.raw_reward}
         return Outcome(
             text=f"{words} {reason or ''}".strip(), reward=reward, terminated=True, info=info
         )
 
     def score(self) -> float:
-        """Return the raw reward, or 0 where it is negative or the task is not over."""
-        return max(0.0, min(1.0, self.episode.raw_reward or 0.0))
+        """Return the raw reward, or 0 where it is negative or the task is not over.
+
+        1 where a task measures fractions of a pixel and the best whole pixel was hit, or nearly.
+        """
+        raw = self.episode.raw_reward or 0.0
+        is_full = raw >= FULL_MARKS.get(self.episode.task, 1.0)
+        return 1.0 if is_full else max(0.0, raw)
 
     def instance_key(self) -> str:
         return f"{self.episode.task} {self.episode.key}"

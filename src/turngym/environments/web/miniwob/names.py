@@ -35,10 +35,19 @@ TASKS: tuple[str, ...] = (
 
 MAX_TURNS = 15
 LONG = {
-    "book-flight": 25, "book-flight-nodelay": 25, "choose-date": 25, "choose-date-nodelay": 25,
-    "click-checkboxes-large": 20, "drag-shapes-2": 20, "flight.AA": 40, "flight.Alaska": 40,
-    "flight.Alaska-auto": 40, "form-sequence": 50, "guess-number": 24, "number-checkboxes": 40,
-    "sign-agreement": 40, "social-media-all": 20, "use-slider": 120, "use-slider-2": 70,
-    "use-spinner": 30,
+    "book-flight": 25, "book-flight-nodelay": 25, "chase-circle": 120, "choose-date": 25,
+    "choose-date-nodelay": 25, "click-checkboxes-large": 20, "drag-cube": 40,
+    "drag-shapes-2": 20, "flight.AA": 40, "flight.Alaska": 40, "flight.Alaska-auto": 40,
+    "form-sequence": 50, "guess-number": 24, "number-checkboxes": 40, "sign-agreement": 40,
+    "social-media-all": 20, "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
 }  # fmt: skip
 """Turn limits of tasks that take longer."""
+
+TURN_MS = dict.fromkeys(
+    ("chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market"), 100
+)
+"""How long an action takes in tasks about time; in others it lasts until the page is quiet."""
+
+FULL_MARKS = {"bisect-angle": 0.99, "circle-center": 0.97, "find-midpoint": 0.97}
+"""Raw reward from which a task scores 1 that pays by the distance: a click lands on a whole pixel,
+which may be half of one away."""

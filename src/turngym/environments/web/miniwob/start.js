@@ -1,5 +1,6 @@
 // Samples problems from the seeds until one falls into the split, which its content decides; a task
-// with a single problem has it in both. A limit of 0 leaves the task's own.
+// with a single problem has it in both. A limit of 0 leaves the task's own. Returns the problem's key,
+// its goal and its seed, which is empty where nothing of the other problems is left on the page.
 (limit, seeds, parity) => new Promise((resolve) => {
   const digest = (text) => {
     let h = 2166136261;
@@ -9,17 +10,37 @@
   // Dialogs are put beside the task's own part of the page; those of earlier seeds are gone.
   const problem = () => [document.getElementById("wrap"), ...document.querySelectorAll(".ui-dialog")]
     .map((one) => one.innerHTML).join("");
+  // The goal, with a word for each picture in it: a class for an icon, a colour for a coloured box.
+  const words = (node) => {
+    if (node.nodeType === Node.TEXT_NODE) return node.data;
+    const { backgroundColor, backgroundImage } = node.nodeType === Node.ELEMENT_NODE ? getComputedStyle(node) : {};
+    if (node.childNodes.length || !backgroundColor) return [...node.childNodes].map(words).join("");
+    if (backgroundImage !== "none") return [...node.classList].map((one) => "." + one).join("");
+    return /^rgba/.test(backgroundColor) ? "" : backgroundColor;
+  };
+  const goal = () => {
+    const given = core.getUtterance(), text = words(document.getElementById("query")).replace(/\s+/g, " ").trim();
+    return typeof given === "string" ? text : given;
+  };
+  const clock = window.turngymClock;
+  const later = (what) => clock ? clock.tick().then(what) : setTimeout(what, 3);
   const go = () => {
-    if (!window.core || !core.cover_div) return setTimeout(go, 3);
+    if (!window.core || !core.cover_div) {
+      // Timers of a page that is loaded may be all that it waits for.
+      return clock && document.readyState === "complete" ? clock.pass(20).then(() => later(go)) : later(go);
+    }
     if (limit) core.EPISODE_MAX_TIME = limit;
-    let key = 0;
+    const before = clock ? clock.pending : 0, OWN = 2;  // of the framework: the limit and its display
+    let key = 0, chosen = "", isMoving = false;
     for (const seed of seeds) {
+      isMoving ||= !!clock && !!chosen && clock.pending > before + OWN;
+      chosen = seed;
       Math.seedrandom(seed);
       core.startEpisodeReal();
       key = digest(core.getUtterance() + problem());
       if ((key & 1) === parity) break;
     }
-    const end = () => WOB_TASK_READY ? resolve([key, core.getUtterance()]) : setTimeout(end, 3);
+    const end = () => WOB_TASK_READY ? resolve([key, goal(), isMoving ? chosen : ""]) : later(end);
     end();
   };
   go();

@@ -10,9 +10,11 @@ from turngym.environments.web.expert_view import Expert
 @cache
 def experts() -> dict[str, Expert]:
     """Return task to expert."""
+    from turngym.environments.web.miniwob.experts.aiming import AIMING
     from turngym.environments.web.miniwob.experts.choosing import CHOOSING, MAIL
     from turngym.environments.web.miniwob.experts.clicking import CLICKING
     from turngym.environments.web.miniwob.experts.drawing import DRAWING
+    from turngym.environments.web.miniwob.experts.reading import READING
     from turngym.environments.web.miniwob.experts.typing import TYPING
 
-    return {**CHOOSING, **CLICKING, **DRAWING, **MAIL, **TYPING}
+    return {**AIMING, **CHOOSING, **CLICKING, **DRAWING, **MAIL, **READING, **TYPING}

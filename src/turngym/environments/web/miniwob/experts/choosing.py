@@ -138,16 +138,17 @@ CHOOSING: dict[str, Expert] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class Wish:
+    """What is to be done with a mail."""
+
     what: str
     sender: str
     detail: str = ""
     """Text of the reply, or whom to forward to."""
 
 
-def _mail(page: ExpertView) -> Move:
+def fulfil(page: ExpertView, wish: Wish) -> Move:
     """Find the sender in the list, then press what the wish needs."""
-    wish = _read(page.goal)
     send = page.hinted(f"#send-{wish.what}")
     if send is not None:
         fields = [one for one in page.all("textbox") if "#forward-text" not in one.hint]
@@ -169,18 +170,18 @@ def _mail(page: ExpertView) -> Move:
     return click(lines[place])
 
 
-def _read(goal: str) -> _Wish:
+def _read(goal: str) -> Wish:
     sender = re.findall(r"email by (.+?) and", goal)
     if "trash" in goal:
-        return _Wish("trash", sender[0])
+        return Wish("trash", sender[0])
     if "star icon" in goal:
-        return _Wish("star", sender[0])
+        return Wish("star", sender[0])
     if "reply" in goal:
-        return _Wish("reply", sender[0], re.findall(r'text "(.*)"', goal)[0])
-    return _Wish("forward", sender[0], re.findall(r"forward that email to (.+)\.$", goal)[0])
+        return Wish("reply", sender[0], re.findall(r'text "(.*)"', goal)[0])
+    return Wish("forward", sender[0], re.findall(r"forward that email to (.+)\.$", goal)[0])
 
 
 MAIL: dict[str, Expert] = {
-    f"email-inbox{suffix}": _mail
+    f"email-inbox{suffix}": lambda page: fulfil(page, _read(page.goal))
     for suffix in ("", "-delete", "-forward", "-important", "-noscroll", "-reply", "-star-reply")
 }

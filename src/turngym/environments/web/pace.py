@@ -1,0 +1,45 @@
+"""How time passes on a page: by itself, or only while the agent acts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from turngym.environments.web.session import WebSession
+from turngym.environments.web.tab import TabLost
+
+_FRAME_S = 0.02
+_RESTS = 20
+"""How often a page may answer, once in some seconds, that its clock still goes on."""
+
+
+async def wait(session: WebSession, seconds: float) -> None:
+    """Let time pass on the page."""
+    turn_ms = session.settings.turn_ms
+    if turn_ms is None:
+        await asyncio.sleep(seconds)
+    else:
+        is_paced = "true" if turn_ms else "false"
+        await _tell_clock(session, f"pass({round(seconds * 1000)}, {is_paced})")
+
+
+async def move_on(session: WebSession) -> None:
+    """Let pass what an action takes, on a page whose clock stands still."""
+    settings = session.settings
+    if settings.turn_ms:
+        await wait(session, settings.turn_ms / 1000)
+    elif settings.turn_ms == 0:
+        await _tell_clock(session, f"settle({settings.cap_ms})")
+
+
+async def show_frame(session: WebSession) -> None:
+    """Let the page see where the mouse is, on a page whose clock stands still."""
+    if session.settings.turn_ms is not None:
+        await wait(session, _FRAME_S)
+
+
+async def _tell_clock(session: WebSession, call: str) -> None:
+    for _ in range(_RESTS):  # on a busy machine it takes a while
+        if not await session.tab.main(f"globalThis.turngymClock?.{call}"):
+            return
+        call = "rest()"
+    raise TabLost("The page did not come to rest and was closed.")
