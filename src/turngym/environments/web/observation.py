@@ -26,7 +26,7 @@ class Element(ScreenElement):
     hint: str = ""
     """``#id`` or ``.class`` of an element without a name."""
     about: str = ""
-    """Colour and corners of a shape, colour of a box, whose frame it is."""
+    """Colour and corners of a shape, colour of a box, picture of an icon, whose frame it is."""
 
     @property
     def is_shape(self) -> bool:
@@ -41,7 +41,7 @@ class Element(ScreenElement):
             parts.append(f'"{self.name}"')
         elif self.hint:
             parts.append(self.hint)
-        if self.is_shape or self.role == "canvas":
+        if self.is_shape or self.role in ("box", "canvas"):
             parts.append(f"at {self.x},{self.y} size {self.width}x{self.height}")
         if self.about:
             parts.append(f"({self.about})")

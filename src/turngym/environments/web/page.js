@@ -19,7 +19,7 @@
   const SHAPES = new Set(["circle", "rect", "ellipse", "polygon", "path", "line", "polyline", "text"]);
 
   const elements = new Map(), numbers = new WeakMap(), watched = new WeakSet();
-  let next = 1, changed = performance.now(), leaving = false;
+  let next = 1, given = 1, changed = performance.now(), leaving = false;
 
   const observer = new MutationObserver(() => { changed = performance.now(); });
   const watch = (root) => {
@@ -43,6 +43,14 @@
       elements.set(number, element);
     }
     return number;
+  };
+
+  // Takes back the numbers that the last look gave, which nobody saw.
+  const unlook = () => {
+    while (next > given) {
+      numbers.delete(elements.get(--next));
+      elements.delete(next);
+    }
   };
 
   const squeeze = (text) => (text || "").replace(/\s+/g, " ").trim();
@@ -152,7 +160,19 @@
     if (rect.width < 4 || rect.height < 4 || style.visibility !== "visible") return false;
     if (/url\(/.test(style.content) || /url\(/.test(style.backgroundImage) && rect.width < 200) return true;
     if (boxesToo && element.id && rect.width < 80 && rect.height < 80 && rect.height >= 10) return true;
+    if (boxesToo && isFrame(style, rect)) return true;
     return boxesToo && !/^rgba\(.*, 0\)$/.test(style.backgroundColor) && rect.width < 200;
+  };
+
+  // An area that something may be done in.
+  const isFrame = (style, rect) => rect.width >= 80 && rect.height >= 80 &&
+    ["Top", "Right", "Bottom", "Left"].every((side) => style[`border${side}Style`] !== "none");
+
+  // Colour of a box, or which picture a style gives it.
+  const looksOf = (style) => {
+    const picture = /url\(".*?([^/"]+?)(\.\w+)?"\)/.exec(style.content + style.backgroundImage);
+    if (picture) return picture[1];
+    return /^rgba/.test(style.backgroundColor) ? "" : colourOf(style.backgroundColor);
   };
 
   const isInline = (style) => style.display.startsWith("inline") || style.display === "contents";
@@ -238,13 +258,17 @@
       const shown = role || (isSimple && name && this.options.markText ? "text" : "clickable");
       this.add(element, depth, shown, name, {
         marked: true, value: valueOf(element, isField ? "textbox" : role), states: statesOf(element),
-        hint: name ? "" : hintOf(element), about: this.options.markText && isLeaf && name ? this.iconIn(element) : "",
+        hint: name ? "" : hintOf(element), about: this.options.markText && !isField ? this.looks(element, name, isLeaf) : "",
       });
       if (!isSimple) this.descend(element, depth + 1, true);
       else if (isLeaf && !isField) for (const child of element.querySelectorAll("input, select, textarea")) this.visit(child, depth + 1, true);
     }
 
-    // The icon beside a name.
+    // The icon beside a name, the colour or picture of what has none.
+    looks(element, name, isLeaf) {
+      return !name ? looksOf(styleOf(element)) : isLeaf ? this.iconIn(element) : "";
+    }
+
     iconIn(element) {
       const icon = [...element.querySelectorAll("*")].find((one) => isIcon(one, styleOf(one), false));
       return icon ? hintOf(icon) : "";
@@ -291,9 +315,9 @@
           const shown = ["heading", "item", "dialog", "alert", "status"].includes(role) ? role : "text";
           this.add(element, depth, shown, text, { marked: this.options.markText, about: this.options.markText ? vividOf(element) : "" });
         } else if (isIcon(element, styleOf(element), this.options.markText)) {
-          const colour = styleOf(element).backgroundColor;
-          const about = this.options.markText && !/^rgba/.test(colour) ? colourOf(colour) : "";
-          this.add(element, depth, "icon", "", { marked: true, hint: hintOf(element), about });
+          const style = styleOf(element), about = this.options.markText ? looksOf(style) : "";
+          const shown = this.options.markText && isFrame(style, element.getBoundingClientRect()) ? "box" : "icon";
+          this.add(element, depth, shown, "", { marked: true, hint: hintOf(element), about });
         }
         return;
       }
@@ -434,6 +458,7 @@
     stay() { leaving = false; },
 
     look(options) {
+      given = next;
       const walk = new Walk(options);
       if (document.body) walk.visit(document.body, 0, false);
       const root = document.scrollingElement || document.documentElement || { scrollTop: 0, scrollHeight: 0 };
@@ -446,8 +471,10 @@
       };
     },
 
-    async observe(quiet, cap, loadCap, options) {
+    // Looks once it is quiet; again, where the last look was too early and nobody saw it.
+    async observe(quiet, cap, loadCap, options, isAgain) {
       const state = await this.settle(quiet, cap, loadCap);
+      if (isAgain) unlook();
       return state === "leaving" ? { state } : { state, ...this.look(options) };
     },
 
@@ -458,7 +485,11 @@
       const view = element.ownerDocument.defaultView;
       let rect = element.getBoundingClientRect();
       if (!rect.width && !rect.height) return { problem: "hidden" };
-      const isIn = (r) => r.x + r.width / 2 >= 0 && r.y + r.height / 2 >= 0 && r.x + r.width / 2 < view.innerWidth && r.y + r.height / 2 < view.innerHeight;
+      const holds = (frame, x, y) => x >= 0 && y >= 0 && x < frame.innerWidth && y < frame.innerHeight;
+      const isIn = (r) => {  // in the frame, and what is seen there in the window
+        const x = r.x + r.width / 2, y = r.y + r.height / 2, [left, up] = offsetOf(element);
+        return holds(view, x, y) && holds(window, x + left, y + up);
+      };
       if (!isIn(rect) || hits(element, rect.x + rect.width / 2, rect.y + rect.height / 2) !== true) {
         element.scrollIntoView({ block: "center", inline: "nearest", behavior: "instant" });
         rect = element.getBoundingClientRect();

@@ -251,18 +251,14 @@ class Tab:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + cap_ms / 1000
         load_ms = max(cap_ms, _LOAD_MS)
+        is_again = False
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             quiet = quiet_ms if left_ms > 1 else 0  # at the cap the page is read as it is
             try:
-                raw = await self.call(
-                    "observe",
-                    quiet,
-                    left_ms,
-                    load_ms,
-                    options,
-                    seconds=max(left_ms, load_ms) / 1000 + _ANSWER_S,
-                )
+                arguments = (quiet, left_ms, load_ms, options, is_again)
+                seconds = max(left_ms, load_ms) / 1000 + _ANSWER_S
+                raw = await self.call("observe", *arguments, seconds=seconds)
             except ContextLost:
                 if left_ms > 1:
                     continue
@@ -273,6 +269,7 @@ class Tab:
                 found: dict[str, Any] = raw
                 return found
             else:
+                is_again = True
                 await self._wait_idle(deadline)
 
     @property

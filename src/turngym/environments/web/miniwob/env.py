@@ -18,7 +18,7 @@ from turngym.environments.web.browser import BrowserGone
 from turngym.environments.web.egress import Folder, Site
 from turngym.environments.web.expert_view import ExpertView
 from turngym.environments.web.miniwob.experts import experts
-from turngym.environments.web.miniwob.names import FULL_MARKS, TASKS, TURN_MS
+from turngym.environments.web.miniwob.names import FULL_MARKS, HIDDEN, TASKS, TURN_MS, WRONG
 from turngym.environments.web.pace import move_on
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import ContextLost, TabLost
@@ -134,8 +134,6 @@ class MiniWobEnv(WebEnv):
         limit = _NO_LIMIT_MS if self._time_limit is None else 0
         if isinstance(self._time_limit, int | float):
             limit = round(self._time_limit * 1000)
-        if self.episode.task.startswith("flight."):
-            del seeds[1:]
         parity = int(task.split == "test")
         key, goal, again = await self._start(limit, seeds, parity)
         if again:  # the problems before it left something that moves
@@ -147,7 +145,9 @@ class MiniWobEnv(WebEnv):
         self.goal = str(goal["utterance"] if isinstance(goal, dict) else goal)
 
     async def _start(self, limit: int, seeds: list[str], parity: int) -> Any:
-        return await self._evaluate_js(f"({_START})({limit}, {json.dumps(seeds)}, {parity})")
+        task = self.episode.task
+        arguments = limit, seeds, parity, HIDDEN.get(task, ()), WRONG.get(task, ())
+        return await self._evaluate_js(f"({_START})(...{json.dumps(arguments)})")
 
     async def judge(self, action: Action) -> Outcome | None:
         is_over, raw, timed, reason = await self._evaluate_js(_STATE)

@@ -38,8 +38,9 @@ LONG = {
     "book-flight": 25, "book-flight-nodelay": 25, "chase-circle": 120, "choose-date": 25,
     "choose-date-nodelay": 25, "click-checkboxes-large": 20, "drag-cube": 40,
     "drag-shapes-2": 20, "flight.AA": 40, "flight.Alaska": 40, "flight.Alaska-auto": 40,
-    "form-sequence": 50, "guess-number": 24, "number-checkboxes": 40, "sign-agreement": 40,
-    "social-media-all": 20, "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
+    "form-sequence": 50, "generate-number": 40, "guess-number": 24, "hot-cold": 25,
+    "number-checkboxes": 40, "sign-agreement": 40, "social-media-all": 20, "text-editor": 70,
+    "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
 }  # fmt: skip
 """Turn limits of tasks that take longer."""
 
@@ -48,6 +49,24 @@ TURN_MS = dict.fromkeys(
 )
 """How long an action takes in tasks about time; in others it lasts until the page is quiet."""
 
-FULL_MARKS = {"bisect-angle": 0.99, "circle-center": 0.97, "find-midpoint": 0.97}
+FULL_MARKS = {
+    "bisect-angle": 0.99, "circle-center": 0.97, "find-midpoint": 0.97, "right-angle": 0.99,
+}  # fmt: skip
 """Raw reward from which a task scores 1 that pays by the distance: a click lands on a whole pixel,
 which may be half of one away."""
+
+HIDDEN: dict[str, tuple[int, ...]] = {
+    "guess-number": (10,), "hot-cold": (150, 115), "simon-says": (3, 4),
+}  # fmt: skip
+"""Pages that do not show their problem: among how many values each random number chooses."""
+
+WRONG = {
+    "flight.AA": (
+        "55febab899", "c5d8f30b29", "aca53d5e15", "9aebf9b3bf", "bc55a06477", "81b47ce9c8",
+    ),
+    "flight.Alaska": (
+        "cf1a080120", "83246db3c6", "4ed5544d4e", "692d7cae3d", "514f008d1c", "8c96e6e713",
+        "5076e07e4f", "b809bf758e", "4842e53a1f", "37e71fa1cf",
+    ),
+}  # fmt: skip
+"""Problems that are left out: they expect another city, airport or day than their goal says."""

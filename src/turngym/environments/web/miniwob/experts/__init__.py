@@ -14,7 +14,13 @@ def experts() -> dict[str, Expert]:
     from turngym.environments.web.miniwob.experts.choosing import CHOOSING, MAIL
     from turngym.environments.web.miniwob.experts.clicking import CLICKING
     from turngym.environments.web.miniwob.experts.drawing import DRAWING
+    from turngym.environments.web.miniwob.experts.flights import FLIGHTS
+    from turngym.environments.web.miniwob.experts.games import GAMES
+    from turngym.environments.web.miniwob.experts.pictures import PICTURES
     from turngym.environments.web.miniwob.experts.reading import READING
     from turngym.environments.web.miniwob.experts.typing import TYPING
 
-    return {**AIMING, **CHOOSING, **CLICKING, **DRAWING, **MAIL, **READING, **TYPING}
+    return {
+        **AIMING, **CHOOSING, **CLICKING, **DRAWING, **FLIGHTS, **GAMES, **MAIL, **PICTURES,
+        **READING, **TYPING,
+    }  # fmt: skip

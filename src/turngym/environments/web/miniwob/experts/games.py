@@ -1,0 +1,177 @@
+"""Experts of tasks that are guessed, searched or played."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+
+import numpy as np
+
+from turngym.environments.web.expert_view import Expert, ExpertView, Move, click, first
+
+
+def _number(page: ExpertView) -> Move:
+    """Have numbers made until one is as wanted."""
+    shown = first(one for one in page.all("text") if re.fullmatch(r"-?\d+", one.name))
+    if shown is None or not _is_wanted(int(shown.name), page.goal):
+        return click(page.named("Generate", "button"))
+    return click(page.named("Submit", "button"))
+
+
+def _is_wanted(number: int, goal: str) -> bool:
+    bound = re.findall(r"(less|greater) than (\d+)", goal)
+    if bound:
+        word, limit = bound[0]
+        return number < int(limit) if word == "less" else number > int(limit)
+    return number % 2 == ("odd" in goal)
+
+
+# The hidden place of "hot-cold": the word below the area says how far the mouse is from it.
+
+_LEVELS = {"HOT": 5.0, "WARM": 10.0, "COLD": 40.0, "ICE COLD": np.inf}
+"""Each is a distance below its number of pixels, and not below the one before."""
+_OUTSIDE = 300, 205
+"""A drag that begins here, away from all text, moves the mouse into the area without a click."""
+_PROBES = 100
+
+Points = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+"""Shape [N, 2], in pixels of the view."""
+Area = tuple[int, int, int, int]
+"""Left, top, width and height."""
+
+
+def _hot_cold(page: ExpertView) -> Move:
+    """Narrow down where the place may be, from what the drags before showed.
+
+    Each drag went where the answers before it made it go, so those are known from the drags.
+    """
+    box, signal = first(page.all("box")), first(page.all("text"))
+    if box is None:
+        return "wait", {}
+    area = box.x, box.y, box.width, box.height
+    drags = [
+        (int(one.arguments["to_x"]), int(one.arguments["to_y"]))
+        for one in page.past
+        if one.name == "drag_at"
+    ]
+    levels: tuple[str, ...] = ()
+    for after in drags[1:]:
+        levels = next(
+            (*levels, level) for level in _LEVELS if _probe(area, (*levels, level)) == after
+        )
+    if drags:
+        levels = (*levels, signal.name if signal else "ICE COLD")
+    place = _probe(area, levels)
+    if place is None:
+        return "wait", {}
+    x, y = place
+    if np.hypot(*(_left(area, levels) - place).T).max() < _LEVELS["HOT"]:
+        return "click_at", {"x": x, "y": y}
+    return "drag_at", {"x": _OUTSIDE[0], "y": _OUTSIDE[1], "to_x": x, "to_y": y}
+
+
+@lru_cache(maxsize=512)
+def _left(area: Area, levels: tuple[str, ...]) -> Points:
+    """Return where the hidden place may be after these answers."""
+    if not levels:
+        return _grid(area)
+    before, here = _left(area, levels[:-1]), _probe(area, levels[:-1])
+    if here is None:
+        return before[:0]
+    distance = np.hypot(*(before - here).T)
+    bounds = [0.0, *_LEVELS.values()]
+    place = list(_LEVELS).index(levels[-1])
+    found: Points = before[(distance >= bounds[place]) & (distance < bounds[place + 1])]
+    return found
+
+
+def _grid(area: Area) -> Points:
+    left, top, width, height = area
+    xs, ys = np.meshgrid(np.arange(left, left + width), np.arange(top, top + height))
+    return np.stack([xs.ravel(), ys.ravel()], axis=1).astype(float)
+
+
+@lru_cache(maxsize=512)
+def _probe(area: Area, levels: tuple[str, ...]) -> tuple[int, int] | None:
+    """Return where to go: where all is hot, or else where the worst answer leaves the fewest."""
+    left = _left(area, levels)
+    if not len(left):
+        return None
+    middle = np.rint((left.min(axis=0) + left.max(axis=0)) / 2)
+    probes = np.concatenate(
+        [[middle], *(few[:: 1 + len(few) // _PROBES] for few in (left, _grid(area)))]
+    )
+    inside = np.array(area[:2]) + 1
+    probes = np.clip(probes, inside, inside + np.array(area[2:]) - 3)
+    distances_PN = np.hypot(*(left[None] - probes[:, None]).transpose(2, 0, 1))
+    best = 0
+    if distances_PN[0].max() >= _LEVELS["HOT"]:
+        levels_PN = np.searchsorted(list(_LEVELS.values())[:-1], distances_PN, side="right")
+        counts = [(levels_PN == level).sum(axis=1) for level in range(len(_LEVELS))]
+        best = int(np.max(counts, axis=0).argmin())
+    return int(probes[best, 0]), int(probes[best, 1])
+
+
+# Tic-tac-toe against the page, which often plays at random and else wins or stops a row of three.
+
+_X, _O = 1, -1
+_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+_RANDOM = 0.55
+"""How often the page plays at random."""
+
+Board = tuple[int, ...]
+"""Nine fields: ours, the page's, or 0 for a free one."""
+
+
+def _tic_tac_toe(page: ExpertView) -> Move:
+    fields = page.all("icon")
+    board = tuple({"x": _X, "o": _O}.get(one.about, 0) for one in fields)
+    free = [place for place, piece in enumerate(board) if not piece]
+    if len(board) != len(_LINES) + 1 or not free:
+        return "wait", {}
+    return click(fields[max(free, key=lambda place: _chance_after(board, place))])
+
+
+def _chance_after(board: Board, place: int) -> float:
+    """Return the chance to win with a piece of ours at ``place``."""
+    board = _put(board, place, _X)
+    if _is_row(board, _X):
+        return 1.0
+    free = [place for place, piece in enumerate(board) if not piece]
+    if not free:
+        return 0.0
+    by_chance = sum(_best_chance(_put(board, one, _O)) for one in free) / len(free)
+    clever = next(_gaps(board, _O), next(_gaps(board, _X), None))
+    if clever is None:
+        return by_chance
+    return _RANDOM * by_chance + (1 - _RANDOM) * _best_chance(_put(board, clever, _O))
+
+
+@cache
+def _best_chance(board: Board) -> float:
+    free = [place for place, piece in enumerate(board) if not piece]
+    if _is_row(board, _O) or not free:
+        return 0.0
+    return max(_chance_after(board, place) for place in free)
+
+
+def _put(board: Board, place: int, piece: int) -> Board:
+    return (*board[:place], piece, *board[place + 1 :])
+
+
+def _is_row(board: Board, piece: int) -> bool:
+    return any(all(board[one] == piece for one in line) for line in _LINES)
+
+
+def _gaps(board: Board, piece: int) -> Iterator[int]:
+    """Return the free fields that would complete a row of ``piece``."""
+    for line in _LINES:
+        empty = [one for one in line if not board[one]]
+        if len(empty) == 1 and sum(board[one] for one in line) == 2 * piece:
+            yield empty[0]
+
+
+GAMES: dict[str, Expert] = {
+    "generate-number": _number, "hot-cold": _hot_cold, "tic-tac-toe": _tic_tac_toe,
+}  # fmt: skip
