@@ -79,10 +79,11 @@ def check(name: str, episodes: int) -> dict[str, Any]:
     )  # fmt: skip
     seconds = round(time.perf_counter() - started, 1)
     row: dict[str, Any] = {"id": name, "episodes": episodes, "seconds": seconds}
-    if not done.stdout:
+    try:
+        reports = json.loads(done.stdout)["reports"]
+    except json.JSONDecodeError:
         why = f"ended with {done.returncode}: {done.stderr.strip()[-300:]}"
         return row | {"failed": [why], "warned": [], "not_run": []}
-    reports = json.loads(done.stdout)["reports"]
     results = [one | {"of": report["subject"]} for report in reports for one in report["results"]]
 
     def those(*, status: str, required: bool | None = None) -> list[str]:

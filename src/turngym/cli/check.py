@@ -117,7 +117,7 @@ def check_a_task(
             metavar="FILE", help="Texts that no task of a set may stand in: .jsonl, .csv, .parquet."
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 2,
+    parallel: Annotated[int, typer.Option(min=1, help="Episodes at once, and tasks in depth.")] = 2,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as HTML.")
     ] = None,

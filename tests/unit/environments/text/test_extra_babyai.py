@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 
@@ -121,3 +122,24 @@ def test_the_splits_share_no_level(capsys: pytest.CaptureFixture[str]) -> None:
     assert not keys["train"] & keys["test"]
     assert len(keys["test"]) == 40
     assert capsys.readouterr().out == "", "minigrid prints what it rejects; we do not"
+
+
+def test_what_minigrid_rejects_is_not_printed_and_standard_output_stays_in_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel
+
+    validate, places = RoomGridLevel.validate_instrs, list[object]()
+
+    def reject_once(self: RoomGridLevel, instruction: object) -> None:
+        places.append(sys.stdout)
+        if len(places) == 1:
+            raise RejectSampling("the first one")
+        validate(self, instruction)
+
+    monkeypatch.setattr(RoomGridLevel, "validate_instrs", reject_once)
+    env = BabyAIEnv()
+    env.reset(options={"task": env.task("train", 0)})
+    assert len(places) > 1
+    assert set(places) == {sys.stdout}  # it belongs to other threads as well
+    assert capsys.readouterr().out == ""
