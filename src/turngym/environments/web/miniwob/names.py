@@ -39,8 +39,8 @@ LONG = {
     "choose-date-nodelay": 25, "click-checkboxes-large": 20, "drag-cube": 40,
     "drag-shapes-2": 20, "flight.AA": 40, "flight.Alaska": 40, "flight.Alaska-auto": 40,
     "form-sequence": 50, "generate-number": 40, "guess-number": 24, "hot-cold": 25,
-    "number-checkboxes": 40, "sign-agreement": 40, "social-media-all": 20, "text-editor": 70,
-    "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
+    "moving-items": 130, "number-checkboxes": 40, "sign-agreement": 40, "simon-says": 60,
+    "social-media-all": 20, "stock-market": 100, "text-editor": 70, "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
 }  # fmt: skip
 """Turn limits of tasks that take longer."""
 
@@ -50,7 +50,8 @@ TURN_MS = dict.fromkeys(
 """How long an action takes in tasks about time; in others it lasts until the page is quiet."""
 
 FULL_MARKS = {
-    "bisect-angle": 0.99, "circle-center": 0.97, "find-midpoint": 0.97, "right-angle": 0.99,
+    "bisect-angle": 0.99, "circle-center": 0.97, "find-midpoint": 0.97, "moving-items": 0.99,
+    "right-angle": 0.99,
 }  # fmt: skip
 """Raw reward from which a task scores 1 that pays by the distance: a click lands on a whole pixel,
 which may be half of one away."""
