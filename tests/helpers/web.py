@@ -57,6 +57,12 @@ PAGES = {
     "<button style='top:20px' onclick='document.title = 1'>Under</button>"
     "<button style='top:23px' onclick='document.title = 2'>Over</button>",
     "/frame": "<h1>Outside</h1><iframe src='/form' width=300 height=200></iframe>",
+    "/low-frame": "<iframe src='/low' width=300 height=900></iframe>",
+    "/low": "<div style='height:700px'></div>"
+    "<button onclick='this.textContent = \"Reached\"'>Below</button>",
+    "/slow-part": """<p id=place></p><button>Second</button><script>fetch('/slow')
+        .then((r) => r.text()).then((text) => { place.innerHTML = text })</script>""",
+    "/slow": "<button>First</button>",
     "/shadow": "<div id=host></div><script>host.attachShadow({mode: 'open'}).innerHTML ="
     '"<button onclick=\\"document.title = 7\\">Inside</button>"</script>',
 }
@@ -69,6 +75,8 @@ async def site(path: str) -> Response:
         return Response(status=302, headers=(("Location", "/redirect"),))
     if name == "/never":
         await asyncio.sleep(3_600)
+    if name == "/slow":
+        await asyncio.sleep(0.5)
     if name == "/fifty-megabytes":
         body = b"<p>" + b"long " * (10 << 20) + b"</p><button>End</button>"
         return Response(body=body)

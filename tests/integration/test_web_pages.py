@@ -170,6 +170,17 @@ async def test_frames_and_shadow_trees_are_part_of_the_page(open_page):
     assert "Page: 7 " in text
 
 
+async def test_what_lies_below_the_window_in_a_long_frame_is_scrolled_to(open_page):
+    env, _ = await open_page("/low-frame")
+    text, _ = await say(env, f"click {mark(env, 'Below')}")
+    assert "Reached" in text
+
+
+async def test_marks_follow_the_page_as_it_is_shown_not_as_it_was_while_it_loaded(open_page):
+    _, text = await open_page("/slow-part", settings=Settings())
+    assert '[1] button "First"\n[2] button "Second"' in text
+
+
 async def test_a_long_page_is_cut_and_scrolling_reads_on(open_page):
     env, text = await open_page("/long", max_chars=2_000)
     assert len(text) < 2_300

@@ -40,7 +40,8 @@ LONG = {
     "drag-shapes-2": 20, "flight.AA": 40, "flight.Alaska": 40, "flight.Alaska-auto": 40,
     "form-sequence": 50, "generate-number": 40, "guess-number": 24, "hot-cold": 25,
     "moving-items": 130, "number-checkboxes": 40, "sign-agreement": 40, "simon-says": 60,
-    "social-media-all": 20, "stock-market": 100, "text-editor": 70, "use-slider": 120, "use-slider-2": 70, "use-spinner": 30,
+    "social-media-all": 20, "stock-market": 100, "text-editor": 70, "use-slider": 120,
+    "use-slider-2": 70, "use-spinner": 30,
 }  # fmt: skip
 """Turn limits of tasks that take longer."""
 
