@@ -68,5 +68,7 @@ def test_the_answer_to_a_ground_truth_wins(entry: EnvEntry) -> None:
 def test_all_difficulties_of_a_game_declare_the_same() -> None:
     declared: dict[str, set[frozenset[str]]] = {}
     for entry in entries():
+        if entry.entry_point.endswith(":play_pack"):  # sets that another test opened, of any kind
+            continue
         declared.setdefault(entry.entry_point, set()).add(entry.provides)
     assert {point for point, kinds in declared.items() if len(kinds) > 1} == set()

@@ -62,7 +62,7 @@ LEAVES_OUT = {
     ),
     *("tba", "filtered_bc"),
     # No authors' code to follow; `grpo` and what is built on it stay as they are.
-    *("grpo", "g_ra", "potential", "sweet", "tis", "icepop", "mis", "opsm"),
+    *("grpo", "g_ra", "grpo_demos", "potential", "sweet", "tis", "icepop", "mis", "opsm"),
 }
 
 
