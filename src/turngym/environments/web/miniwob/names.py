@@ -59,6 +59,7 @@ which may be half of one away."""
 
 HIDDEN: dict[str, tuple[int, ...]] = {
     "guess-number": (10,), "hot-cold": (150, 115), "simon-says": (3, 4),
+    "tic-tac-toe": (100, 100, 9),
 }  # fmt: skip
 """Pages that do not show their problem: among how many values each random number chooses."""
 
