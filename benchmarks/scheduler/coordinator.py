@@ -229,28 +229,29 @@ class Windows:
         self._seconds, self._count = seconds, count
         self.rows: list[Numbers] = []
 
-    async def watch(self, turns: Callable[[], int]) -> None:
-        """Measure until there are enough windows, after one to warm up."""
-        before = None
+    async def watch(self, turns: Callable[[], int], *, after: int) -> None:
+        """Measure until there are enough windows, from so many turns on."""
+        while turns() < after:
+            await asyncio.sleep(self._seconds / 8)
+        before = (time.perf_counter(), time.process_time(), time.thread_time(), turns())
         while len(self.rows) < self._count:
             end = time.process_time() + self._seconds
             while time.process_time() < end:  # wall time may bring next to none, beside others
                 await asyncio.sleep(self._seconds / 8)
             now = (time.perf_counter(), time.process_time(), time.thread_time(), turns())
-            if before is not None:
-                wall, process, loop, done = (b - a for a, b in zip(before, now, strict=True))
-                self.rows.append(
-                    {
-                        "turns": done,
-                        "wall_s": wall,
-                        "turns_per_wall_s": done / wall,
-                        "turns_per_cpu_s": done / process,
-                        "turns_per_loop_cpu_s": done / loop,
-                        "loop_us_per_turn": 1e6 * loop / done,
-                        "other_threads_us_per_turn": 1e6 * (process - loop) / done,
-                        "load": os.getloadavg()[0],
-                    }
-                )
+            wall, process, loop, done = (b - a for a, b in zip(before, now, strict=True))
+            self.rows.append(
+                {
+                    "turns": done,
+                    "wall_s": wall,
+                    "turns_per_wall_s": done / wall,
+                    "turns_per_cpu_s": done / process,
+                    "turns_per_loop_cpu_s": done / loop,
+                    "loop_us_per_turn": 1e6 * loop / done,
+                    "other_threads_us_per_turn": 1e6 * (process - loop) / done,
+                    "load": os.getloadavg()[0],
+                }
+            )
             before = now
 
     def summary(self) -> Numbers:
@@ -325,6 +326,11 @@ class Sampler:
         return {name: loop_us_per_turn * n / total for name, n in self.parts.most_common()}
 
 
+def _warm_up(options: argparse.Namespace) -> int:
+    """Return the turns after which slots were filled again and updates have trained."""
+    return int(1.5 * options.episodes * options.turns)
+
+
 async def play_scheduled(
     options: argparse.Namespace, ledger: Ledger | None, sampler: Sampler | None, windows: Windows
 ) -> Numbers:
@@ -353,7 +359,7 @@ async def play_scheduled(
 
         trainer = asyncio.create_task(train())
         with sampler.running() if sampler is not None else nullcontext():
-            await windows.watch(lambda: scheduler.stats.turns)
+            await windows.watch(lambda: scheduler.stats.turns, after=_warm_up(options))
         found = scheduler.metrics()
         trainer.cancel()
         await asyncio.wait({trainer})
@@ -377,6 +383,7 @@ def measure(options: argparse.Namespace, *, sampled: bool) -> Numbers:
         metrics = asyncio.run(run(Path(name)))
         found = {**windows.summary(), "windows": windows.rows}
         found["lag_violations"] = metrics["lag/violations"]
+        found["updates"] = int(metrics["sched/version"])
         if sampler is not None:
             loop_us = found["loop_us_per_turn"]
             found["us_per_turn_by_part"] = sampler.seconds_by_part(loop_us)
@@ -384,7 +391,9 @@ def measure(options: argparse.Namespace, *, sampled: bool) -> Numbers:
             found["places"] = {k: n / total for k, n in sampler.places.most_common(25)}
         if options.ledger == "on":
             report = audit(Path(name))
-            found["audit"] = {"clean": report.is_clean, "equation": report.equation}
+            # An account in which nothing was trained on would be right whatever went wrong.
+            is_right = report.is_clean and report.tokens["trained"] > 0
+            found["audit"] = {"right": is_right, "equation": report.equation}
             found["audit"]["problems"] = report.problems
     gc.collect()
     return found
@@ -429,7 +438,7 @@ def measure_plain(options: argparse.Namespace, *, replicas_only: bool) -> Number
     async def run() -> None:
         play: Callable[[int], Coroutine[Any, Any, None]] = requests if replicas_only else episodes
         tasks = [asyncio.create_task(play(number)) for number in range(options.episodes)]
-        await windows.watch(lambda: done)
+        await windows.watch(lambda: done, after=_warm_up(options))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -471,7 +480,10 @@ def run(options: argparse.Namespace) -> Numbers:
 def table(found: Numbers) -> str:
     """Return the result as Markdown."""
     settings, made = found["settings"], found["machine"]
+    reached = found["turns_per_cpu_s"]
     rows = [
+        "## One coordinator, many episodes",
+        "",
         f"`benchmarks/scheduler/coordinator.py`, {settings['episodes']:,} live episodes of about "
         f"{settings['turns']} turns, {settings['replicas']} simulated replicas, ledger "
         f"{settings['ledger']}; {made['cpu']}, {made['cores']} cores, a shared machine at load "
@@ -489,6 +501,8 @@ def table(found: Numbers) -> str:
     ):
         kinds = ("turns_per_wall_s", "turns_per_cpu_s", "turns_per_loop_cpu_s")
         rows.append(f"| {title} | " + " | ".join(f"{found[name][k]:,.0f}" for k in kinds) + " |")
+    if reached < found["wanted_turns_per_s"]:
+        rows += ["", f"The goal of {WANTED:,} turns a second is missed: {reached:,.0f} a core."]
     rows += ["", "| microseconds of processor time a turn | |", "| --- | --- |"]
     rows += [f"| {part} | {us:.1f} |" for part, us in found["us_per_turn_by_part"].items()]
     return "\n".join(rows)
@@ -515,12 +529,12 @@ def main() -> None:
         for place, share in found["profile"]["places"].items():
             print(f"{share:7.1%}  {place}")
         for one in found["audits"]:
-            print(f"\naudit: {'clean' if one['clean'] else one['problems']}: {one['equation']}")
+            print(f"\naudit: {'right' if one['right'] else one['problems']}: {one['equation']}")
     if options.write:
         text = json.dumps(found, indent=2) + "\n"
         (RESULTS / "coordinator.json").write_text(text, encoding="utf-8")
         put_section(ROOT / "docs" / "scheduler.md", "coordinator", table(found))
-    sys.exit(0 if all(one["clean"] for one in found["audits"]) else 1)
+    sys.exit(0 if all(one["right"] for one in found["audits"]) else 1)
 
 
 if __name__ == "__main__":
