@@ -118,7 +118,12 @@ def _sort(page: ExpertView) -> Move:
     columns = 3 if len(items) == 9 else 1
     new = _new_place(page.goal.removeprefix(f"Drag {items[old].name} "), old, columns, len(items))
     start, end = items[old].center, items[new].center
-    dx, dy = (((b > a) - (b < a)) * 4 for a, b in zip(start, end, strict=True))
+    if columns == 1:
+        return _drag(start, (end[0], end[1] + (4 if new > old else -4)))
+    # The list makes room before or behind what the mouse is on, by the way that it came.
+    dx, dy = (4, 15) if new > old else (-15, -4)
+    if (end[0] - start[0]) * (new - old) < 0:
+        dx, dy = -18, 4
     return _drag(start, (end[0] + dx, end[1] + dy))
 
 

@@ -87,7 +87,8 @@ _NO_NAMES = frozenset(
     for line in """
     alexa answer ask automatically can change copy could create delete email find first flag
     forward foward give go hi highlight if important in jend just let locate look make mark may
-    no open please primary pull put replay reply resend respond save say search select send set
+    no open please primary pull put remind replay
+    reply resend respond save say search select send set
     show simply siri star tag take tell text thanks the there throw to trash tuesday will write
     you
     """.splitlines()
@@ -102,7 +103,7 @@ def _mail(page: ExpertView) -> Move:
     quoted = re.findall(r'"(.*)"', page.goal)
     words = page.goal.split('"')[0] + " " + page.goal.split('"')[-1]
     listed = {one.name for one in page.all("text") if one.mark}
-    names = [one[:-1] if one[:-1] in listed else one for one in _names(words)]
+    names = [one[:-1] if one[:-1] in listed else one for one in _names(words, listed)]
     known = [one for one in names if one in listed] or names
     known = known or [one for one in listed if one and one in words]
     sender = max(known, key=lambda one: _is_sender(one, words), default="")
@@ -116,10 +117,12 @@ def _mail(page: ExpertView) -> Move:
     return fulfil(page, Wish("star", sender))
 
 
-def _names(words: str) -> list[str]:
-    """Return the names in a text, in order."""
-    found = re.findall(r"[A-Z][a-z]+(?:-[A-Z]?[a-z]+)?", words)
-    return list(dict.fromkeys(one for one in found if one.lower() not in _NO_NAMES))
+def _names(words: str, listed: set[str]) -> list[str]:
+    """Return the names in a text, in order; a word of sentences may be the name of a sender."""
+    found = list(dict.fromkeys(re.findall(r"[A-Z][a-z]+(?:-[A-Z]?[a-z]+)?", words)))
+    certain = set(re.findall(r"\b(?:to|by) ([A-Z][a-z]+)", words))
+    certain |= {one for one in listed if re.search(rf"[a-z,] {re.escape(one)}\b", words)}
+    return [one for one in found if one in certain or one.lower() not in _NO_NAMES]
 
 
 def _is_sender(name: str, words: str) -> int:

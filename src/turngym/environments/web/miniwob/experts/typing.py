@@ -20,7 +20,7 @@ def _fields(page: ExpertView, *pairs: tuple[Element | None, str]) -> Move | None
 
 
 def _submit(page: ExpertView) -> Move:
-    for name in ("Submit", "Search", "Login", "OK"):
+    for name in ("Submit", "Search", "Login", "OK", "Go!"):
         found = page.named(name)
         if found is not None:
             return click(found)
@@ -208,7 +208,7 @@ def _guess(page: ExpertView) -> Move:
 def _movies(page: ExpertView) -> Move:
     pattern = r"for (.+) movies directed by (.+) from year (\d+)"
     genre, name, year = re.findall(pattern, page.goal)[0]
-    wanted = {"genre": genre, "director": name, "year": year}
+    wanted = {"genre": genre, "director": name, "year": year, "date": year}
     lines = [one for one in page.elements if one.role == "textbox" or _value_for(one, wanted)]
     if lines[0].role == "textbox":  # labels stand behind their fields
         lines.reverse()
@@ -222,7 +222,7 @@ def _movies(page: ExpertView) -> Move:
 
 def _value_for(one: Element, wanted: dict[str, str]) -> str:
     """Return the key that a label is about, or nothing."""
-    is_label = one.role in ("text", "heading") and "movie" not in one.name.lower()
+    is_label = one.role in ("text", "heading") and "movies" not in one.name.lower()
     return next((key for key in wanted if is_label and key in one.name.lower()), "")
 
 
@@ -238,7 +238,7 @@ def _terminal(page: ExpertView) -> Move:
     files = [
         one
         for one in text.split()
-        if (one.endswith(ending[0]) if ending else re.fullmatch(r"[a-z]+", one) and one != "ls")
+        if (one.endswith(ending[0]) if ending else "." not in one and one not in ("ls", "user$"))
     ]
     return "submit", {"mark": field.mark if field else 0, "text": f"rm {files[0] if files else ''}"}
 
