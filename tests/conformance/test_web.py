@@ -103,8 +103,8 @@ async def test_what_moves_by_itself_moves_only_while_the_agent_acts():
     for pause_s in (0.0, 0.5):
         env = MiniWobEnv(task="chase-circle")
         pages = [(await env.reset(seed=1))[0]["text"]]
-        for _ in range(4):
-            await asyncio.sleep(pause_s)
+        for _ in range(8):
+            await asyncio.sleep(pause_s / 2)
             pages.append((await env.step(env.expert_action()))[0]["text"])
         await env.close()
         seen.append(pages)
