@@ -5,7 +5,9 @@ The normal suite plays a few tasks of each kind; ``make proof PART=conformance``
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 
 import pytest
 
@@ -28,6 +30,7 @@ KINDS = ("click-button", "enter-text", "use-slider")
 SOLVED = sorted(experts()) if IS_FULL else (
     "book-flight-nodelay",
     "click-checkboxes",
+    "click-pie",
     "click-tab-2",
     "copy-paste",
     "drag-shapes",
@@ -119,6 +122,45 @@ async def test_the_expert_solves_the_task(task):
     assert [t.error for t in played if t.error] == []
     assert [(t.task_id, t.score) for t in played if not t.is_success] == []
     assert [turn.invalid_action for t in played for turn in t.turns if turn.invalid_action] == []
+
+
+async def test_what_moves_by_itself_moves_only_while_the_agent_acts():
+    seen = []
+    for pause_s in (0.0, 0.5):
+        env = MiniWobEnv(task="chase-circle")
+        pages = [(await env.reset(seed=1))[0]["text"]]
+        for _ in range(8):
+            await asyncio.sleep(pause_s / 2)
+            pages.append((await env.step(env.expert_action()))[0]["text"])
+        await env.close()
+        seen.append(pages)
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) > 3  # it does move
+
+
+async def test_a_wait_is_a_second_of_the_page_and_a_mouse_that_stays_behind_is_outside():
+    env = MiniWobEnv(task="chase-circle")
+    await env.reset(seed=1)
+    await env.step(env.expert_action())
+    terminated = False
+    for _ in range(10):
+        _, _, terminated, _, info = await env.step("wait")
+        if terminated:
+            break
+    assert terminated
+    assert 0.0 < info["score"] < 0.9
+    await env.close()
+
+
+async def test_pictures_in_a_goal_and_outlines_in_a_canvas_are_put_into_words():
+    env = MiniWobEnv(task="click-menu-2")
+    goals = [(await env.reset(seed=seed))[0]["text"].splitlines()[0] for seed in range(8)]
+    await env.close()
+    assert any(re.search(r"with the \.ui-icon\.ui-icon-[\w-]+ icon", goal) for goal in goals)
+    env = MiniWobEnv(task="count-sides")
+    text = (await env.reset(seed=0))[0]["text"]
+    await env.close()
+    assert re.search(r"polygon at \d+,\d+ size \d+x\d+ \(black, [3-7] corners\)", text)
 
 
 async def test_chance_meets_no_refusal_and_rarely_succeeds():

@@ -287,7 +287,7 @@
       this.add(element, depth, "canvas", "", { marked: true, hint: hintOf(element) });
       for (const { points, colour } of JSON.parse(element.getAttribute("data-outlines") || "[]")) {
         const xs = points.map((one) => one[0]), ys = points.map((one) => one[1]), last = points.length - 1;
-        const isClosed = last > 1 && xs[0] === xs[last] && ys[0] === ys[last];
+        const isClosed = last > 1 && Math.abs(xs[0] - xs[last]) <= 1 && Math.abs(ys[0] - ys[last]) <= 1;  // rounded
         const [left, top] = [Math.min(...xs), Math.min(...ys)], [sx, sy] = [rect.width / element.width, rect.height / element.height];
         const place = [rect.x + left * sx, rect.y + top * sy, (Math.max(...xs) - left) * sx, (Math.max(...ys) - top) * sy];
         const rgb = (colour.match(/^#(..)(..)(..)$/) || []).slice(1).map((one) => parseInt(one, 16)).join(", ");

@@ -12,7 +12,8 @@
   // Dialogs are put beside the task's own part of the page; those of earlier seeds are gone.
   const problem = () => [document.getElementById("wrap"), ...document.querySelectorAll(".ui-dialog")]
     .map((one) => one.innerHTML).join("");
-  // The goal, with a word for each picture in it: a class for an icon, a colour for a coloured box.
+  // The goal, with a word for each picture in it: a class for an icon, a colour for a coloured box. A page
+  // that has words of its own for them keeps these.
   const words = (node) => {
     if (node.nodeType === Node.TEXT_NODE) return node.data;
     const { backgroundColor, backgroundImage } = node.nodeType === Node.ELEMENT_NODE ? getComputedStyle(node) : {};
@@ -20,9 +21,10 @@
     if (backgroundImage !== "none") return [...node.classList].map((one) => "." + one).join("");
     return /^rgba/.test(backgroundColor) ? "" : backgroundColor;
   };
+  const squeeze = (text) => text.replace(/\s+/g, " ").trim();
   const goal = () => {
-    const given = core.getUtterance(), text = words(document.getElementById("query")).replace(/\s+/g, " ").trim();
-    return typeof given === "string" ? text : given;
+    const given = core.getUtterance(), query = document.getElementById("query");
+    return given === squeeze(query.textContent) ? squeeze(words(query)) : given;
   };
   const clock = window.turngymClock;
   const later = (what) => clock ? clock.tick().then(what) : setTimeout(what, 3);

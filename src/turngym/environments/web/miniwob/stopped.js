@@ -2,8 +2,11 @@
 // where it was when the agent last looked. Timers, frames and dates follow it; styles do not glide.
 (() => {
   if (globalThis !== top || location.pathname.startsWith("/flight/")) return;
-  const FRAME_MS = 20, MOMENT_MS = 40, SOON_MS = 500, LONGEST_MS = 3000, RealDate = Date, first = Date.UTC(2026, 0, 15, 9, 0, 0);
-  const native = { setTimeout: setTimeout.bind(globalThis), frame: requestAnimationFrame.bind(globalThis) };
+  const FRAME_MS = 40, MOMENT_MS = 40, SOON_MS = 500;  // of the page's time
+  const LONGEST_MS = 3000, BREATH_MS = 200;  // of real time
+  const RealDate = Date, first = Date.UTC(2026, 0, 15, 9, 0, 0);
+  const native = { setTimeout: setTimeout.bind(globalThis), now: performance.now.bind(performance), frame: requestAnimationFrame.bind(globalThis) };
+  const nap = (ms) => new Promise((resolve) => native.setTimeout(resolve, ms));
   const timers = new Map();  // in the order of their making
   let now = 0, next = 1, changes = 0, changed = 0;  // when the document changed last
 
@@ -41,7 +44,12 @@
     try { timer.run(); } catch (error) { native.setTimeout(() => { throw error; }); }
   };
   // What a callback promised is done before the next one runs, as in a browser.
-  const tick = () => scheduler.postTask(() => {}, { priority: "user-blocking" });
+  // On a slow machine it also leaves others their turn, or nothing would hear that the page still works.
+  let breath = 0;
+  const tick = () => {
+    if (native.now() - breath < BREATH_MS) return scheduler.postTask(() => {}, { priority: "user-blocking" });
+    return nap(0).then(() => { breath = native.now(); });
+  };
   const shown = () => new Promise((resolve) => native.frame(() => native.frame(resolve)));
 
   const isComing = () => [...timers.values()].some((timer) => timer.isOnce && timer.due <= now + SOON_MS);
@@ -69,7 +77,6 @@
     changed = now;
     for (const end = now + cap; now < end && (now - changed < MOMENT_MS || isComing());) await pass(FRAME_MS);
   };
-  const nap = (ms) => new Promise((resolve) => native.setTimeout(resolve, ms));
   let running = null;
   // Both answer after a while; true means that it goes on, and `rest` waits for more of it.
   const rest = () => Promise.race([running.then(() => false), nap(LONGEST_MS).then(() => true)]);

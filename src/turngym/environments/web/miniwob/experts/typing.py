@@ -20,7 +20,7 @@ def _fields(page: ExpertView, *pairs: tuple[Element | None, str]) -> Move | None
 
 
 def _submit(page: ExpertView) -> Move:
-    for name in ("Submit", "Search", "Login", "OK"):
+    for name in ("Submit", "Search", "Login", "OK", "Go!"):
         found = page.named(name)
         if found is not None:
             return click(found)
