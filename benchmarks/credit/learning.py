@@ -3,6 +3,7 @@
     make learning                     # some hours on 2 cores; stop it any time, it resumes
     make learning ARGS="--tasks maze --seeds 2"
     make learning ARGS="--stored"     # trains nothing: the page from benchmarks/results/credit
+    make learning ARGS="--stored --tasks demonstrations --reference grpo_demos"    # prints
 
 Every comparison is one ``turngym compare credit_<task>`` with the settings that its
 report lists, and has a section of its own on the page. What stands between the sections is written
@@ -160,7 +161,7 @@ COMPARISONS = {
         seeds=10,
     ),
     # Four turns for what takes three at best: those that all begin with read answers well, ask at
-    # random and win one game in ten.
+    # random and win one game in twelve.
     "questions": Comparison(
         config="credit_city",
         shared=(
@@ -245,14 +246,21 @@ def main() -> int:
     parser.add_argument(
         "--stored", action="store_true", help="train nothing, write the page from stored numbers"
     )
+    parser.add_argument(
+        "--reference", help="with --stored: print what the report says beside this algorithm"
+    )
     arguments = parser.parse_args()
-    if not arguments.no_page:
+    if not arguments.no_page and not arguments.reference:
         put_section(PAGE, "credit", OPENING)
     for task in arguments.tasks:
         comparison, out = COMPARISONS[task], arguments.out / task
         if arguments.stored:
             with TemporaryDirectory() as folder:
-                if restored(task, Path(folder)):
+                if not restored(task, Path(folder), reference=arguments.reference):
+                    continue
+                if arguments.reference:
+                    print((Path(folder) / "report.md").read_text(encoding="utf-8"))
+                else:
                     put_section(PAGE, f"credit-{task}", section(task, Path(folder)))
             continue
         command = comparison.arguments(arguments.seeds, str(out), jobs=arguments.jobs)
@@ -282,7 +290,7 @@ def store(task: str, out: Path) -> None:
         "runs": [stored_run(run, shared) for run in runs],
     }
     STORED.mkdir(parents=True, exist_ok=True)
-    lines = json.dumps(content, indent=1, default=str)
+    lines = json.dumps(content, indent=1)
     (STORED / f"{task}.json").write_text(lines + "\n", encoding="utf-8")
 
 
@@ -303,7 +311,7 @@ def stored_run(run: FinishedRun, shared: Set[tuple[str, str]]) -> dict[str, Any]
     }
 
 
-def restored(task: str, out: Path) -> bool:
+def restored(task: str, out: Path, *, reference: str | None = None) -> bool:
     """Write the report of stored numbers into a folder; say whether there are any."""
     file = STORED / f"{task}.json"
     if not file.exists():
@@ -316,7 +324,7 @@ def restored(task: str, out: Path) -> bool:
         runs.append(FinishedRun(folder=out, **(row | curves | {"settings": settings})))
     asked = content["protocol"]
     protocol = Protocol(**(asked | {"seeds": frozenset(asked["seeds"])}))
-    rankings = rank(runs, reference=None, protocol=protocol)
+    rankings = rank(runs, reference=reference, protocol=protocol)
     write_report(rankings, out, notes=(), overall=overall(runs, rankings[0].reference))
     return True
 
@@ -333,7 +341,7 @@ def section(task: str, out: Path) -> str:
     stored = STORED / f"{task}.json"
     content = json.loads(stored.read_text(encoding="utf-8"))
     where = f"{content['date']}, {content['machine']}."
-    return f"""#{title}
+    return f"""#{title}, {task}
 
     make learning ARGS="--tasks {task}"
 

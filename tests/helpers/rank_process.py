@@ -34,7 +34,7 @@ from turngym.trainers.settings.optimizer import LearnerConfig, WarmStartConfig
 from turngym.trainers.settings.train import TrainConfig
 from turngym.trainers.update import forward, learner
 from turngym.trainers.update.compute import place
-from turngym.trainers.update.imitation import Imitator
+from turngym.trainers.update.imitation import Demonstrations, Imitator
 from turngym.trainers.update.learner import TorchLearner, needs_reference
 from turngym.trainers.update.optimizer import own_state
 from turngym.trainers.update.sequential import LastTurnFirstLearner
@@ -60,6 +60,8 @@ CASES = QUICK | {
     "recompute": ["learner.recompute=true", "regularizer.entropy_coefficient=0.01"],
     "packing": ["learner.packing=always", "learner.microbatch_tokens=64"],
     "bfloat16": ["learner.dtype=bfloat16"],
+    "imitation beside": ["algo=grpo_demos", "learner.microbatch_tokens=32"],
+    "selected tokens": ["algo=forking_tokens"],
     "chunks": ["regularizer.entropy_coefficient=0.01"],
 }
 EPISODES = [
@@ -213,8 +215,15 @@ def learner_of(name: str) -> tuple[TrainConfig, Any, Callable[..., TorchLearner]
         temperature=0.9,
         seed=3,
         total_updates=4,
+        demonstrations=demonstrations(config),
     )
     return config, model, make
+
+
+def demonstrations(config: TrainConfig) -> Demonstrations | None:
+    term = config.algo.loss.imitation
+    shown = random_samples(models.model(), count=9, seed=11)
+    return Demonstrations(shown, term, seed=3) if term.weight else None
 
 
 def samples_of(name: str) -> list[TrainingSample]:

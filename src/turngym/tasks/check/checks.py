@@ -31,13 +31,16 @@ from turngym.tasks.check.subject import (
     finish,
     giving,
     hand_in,
+    must_lose,
+    must_win,
     running,
     silent,
     visiting,
 )
 
 Check = Callable[[], Evidence]
-_SILENT_TURNS, _CHANCE_EPISODES = 120, 6
+_SILENT_TURNS = 120
+_CHANCE_EPISODES = 6
 _LUCK = 0.25
 """How often chance may surely win."""
 _AHEAD_S = 400 * 86_400.0
@@ -133,12 +136,12 @@ class TaskChecks:
         if "answer" in self._actions:
             played.append(self._play("an empty answer", giving("")))
         self._negatives += played
-        return _must_lose(played, "is paid for nothing")
+        return must_lose(played, "is paid for nothing")
 
     def expert(self) -> Evidence:
         """Give the expert 1, three times."""
         self._experts = [self._play(f"expert, run {n}", as_expert) for n in (1, 2, 3)]
-        return _must_win(self._experts)
+        return must_win(self._experts)
 
     def rewards(self) -> Evidence:
         """Keep scores in [0, 1], and pay who wins more than who does not."""
@@ -179,12 +182,13 @@ class TaskChecks:
         with ThreadPoolExecutor(len(moves)) as threads:
             played = list(threads.map(lambda one: self._play(*one), moves))
         played.append(self._play("idle after experts", self._idle()))
-        _must_win(played[0:4:2])
-        return _must_lose([played[1], played[3], played[4]], "is paid for what another did")
+        must_win(played[0:4:2])
+        return must_lose([played[1], played[3], played[4]], "is paid for what another did")
 
     def flakes(self) -> Evidence:
         """Judge alike every time; the rate of flakes has an interval."""
-        played, idle, started = list(self._experts), list[Played](), time.perf_counter()
+        played, started = list(self._experts), time.perf_counter()
+        idle: list[Played] = []
         while len(played) < self._settings.runs:
             if time.perf_counter() - started > self._settings.flake_s and len(played) > 3:
                 break
@@ -234,7 +238,7 @@ class TaskChecks:
             raise NotRun("the task brings no cheats of its own")
         played = self._all(list(cheats.items()))
         self._negatives += played
-        return _must_lose(played, "scores")
+        return must_lose(played, "scores")
 
     def cheats(self) -> Evidence:
         """Give 0 to every cheat that fits the family."""
@@ -256,7 +260,7 @@ class TaskChecks:
             raise NotRun("no cheat of the library fits a task without shell, answer or page")
         played = [one for one in self._all(moves) if not _did_nothing(one)]
         self._negatives += played
-        return _must_lose(played, "scores")
+        return must_lose(played, "scores")
 
     def _repository_cheats(self) -> list[tuple[str, Moves]]:
         """Return cheats on the tests of a Python project, where the task is one."""
@@ -329,7 +333,7 @@ class TaskChecks:
         if not played:
             raise NotRun("nothing of what the expert does can be made worse")
         self._negatives += played
-        return _must_lose(played, "still wins", most=0.999)
+        return must_lose(played, "still wins", most=0.999)
 
     def _spoiling(self, kind: library.Family) -> list[tuple[str, Moves]]:
         return [
@@ -465,30 +469,6 @@ class TaskChecks:
                 yield seat.say("answer", text=text) if seat.named(action) == "answer" else action
 
         return moves
-
-
-def _must_win(played: Sequence[Played]) -> Evidence:
-    for one in played:
-        if one.fault or one.refused:
-            raise Broken(str(one) if one.fault else f"{one.name}: {one.refused}")
-        if not one.won:
-            raise Broken(f"{one}, wanted 1", actions=[action[:200] for action in one.actions[-5:]])
-    return {one.name: one.score for one in played}
-
-
-def _must_lose(played: Sequence[Played], why: str, *, most: float = 0.0) -> Evidence:
-    """Refuse a score above ``most``; a fault is no score, and doubtful."""
-    found = {one.name: one.fault[:200] or one.score for one in played}
-    for one in played:
-        if not one.fault and one.is_over and (one.score is None or one.score > most):
-            raise Broken(f"{one.name} {why}: score {one.score!r}", actions=[
-                action[:400] for action in one.actions[-3:]], **found)  # fmt: skip
-    for one in played:
-        if one.fault and not one.fault.startswith("Sandbox"):
-            raise Broken(f"{one.name}: {one.fault[:300]}", **found)
-        if one.fault:
-            raise Doubtful(f"{one.name} breaks the sandbox instead of a 0: {one.fault}", **found)
-    return found
 
 
 def _did_nothing(played: Played) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
+from turngym.check_report import Broken, Doubtful, Evidence
 from turngym.tasks.base import Split, Task
 
 
@@ -110,6 +111,48 @@ class Subject(Protocol):
 
     def cheats(self, task: Task) -> Mapping[str, Moves]:
         """Return the cheats that the task's author wrote, by name."""
+
+
+# What episodes must come to.
+
+
+def must_win(played: Sequence[Played]) -> Evidence:
+    """Return the scores of episodes.
+
+    Raises:
+        Broken: One was not won, ended in a fault, or had an action refused.
+    """
+    for one in played:
+        if one.fault or one.refused:
+            raise Broken(str(one) if one.fault else f"{one.name}: {one.refused}")
+        if not one.won:
+            raise Broken(f"{one}, wanted 1", actions=[action[:200] for action in one.actions[-5:]])
+    return {one.name: one.score for one in played}
+
+
+def must_lose(played: Sequence[Played], why: str, *, most: float = 0.0) -> Evidence:
+    """Return the scores of episodes that must not be paid.
+
+    Args:
+        played: The episodes.
+        why: What is wrong where one is paid, behind its name.
+        most: Highest score that still counts as lost.
+
+    Raises:
+        Broken: One scored more, or ended in a fault that is not the sandbox's.
+        Doubtful: One broke the sandbox, which is no score.
+    """
+    found = {one.name: one.fault[:200] or one.score for one in played}
+    for one in played:
+        if not one.fault and one.is_over and (one.score is None or one.score > most):
+            raise Broken(f"{one.name} {why}: score {one.score!r}", actions=[
+                action[:400] for action in one.actions[-3:]], **found)  # fmt: skip
+    for one in played:
+        if one.fault and not one.fault.startswith("Sandbox"):
+            raise Broken(f"{one.name}: {one.fault[:300]}", **found)
+        if one.fault:
+            raise Doubtful(f"{one.name} breaks the sandbox instead of a 0: {one.fault}", **found)
+    return found
 
 
 # Moves that fit any family.

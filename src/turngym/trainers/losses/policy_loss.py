@@ -27,8 +27,10 @@ from turngym.trainers.losses.surrogates import (
     MAX_LOG_RATIO,
     SURROGATES,
     SurrogateInputs,
+    flat,
     level_log_ratios,
     token_log_ratios,
+    unflat,
     with_token_gradients,
 )
 from turngym.trainers.samples import TrainingSample
@@ -277,6 +279,27 @@ def solve_clip_bounds(clip: PpoClip, log_ratios_N: Tensor, advantages_N: Tensor)
     return clip.model_copy(update={"clip_low": low, "clip_high": high})
 
 
+def with_solved_bounds(
+    loss: LossConfig,
+    clip: PpoClip,
+    samples: Sequence[TrainingSample],
+    current: Sequence[NDArray[np.floating]],
+    old: Sequence[NDArray[np.floating]],
+) -> LossConfig:
+    """Return the loss with the clip bounds that suit the samples of one optimizer step.
+
+    Args:
+        loss: The settings.
+        clip: Its surrogate.
+        samples: All of the step.
+        current: Log-probs under the policy in training, one array [L] per sample.
+        old: The same under the old policy.
+    """
+    gaps_N = flat(current, samples) - flat(old, samples)
+    solved = solve_clip_bounds(clip, gaps_N, flat([s.advantages for s in samples], samples))
+    return loss.model_copy(update={"surrogate": solved})
+
+
 def covariant_tokens(
     inputs: SurrogateInputs, config: LossConfig, rng: np.random.Generator
 ) -> Tensor:
@@ -300,6 +323,33 @@ def covariant_tokens(
     places = rng.permutation(inside_N.nonzero().flatten().numpy())[:count]
     held_N[torch.from_numpy(places)] = True
     return held_N
+
+
+def held_back_tokens(
+    loss: LossConfig,
+    samples: Sequence[TrainingSample],
+    current: Sequence[NDArray[np.floating]],
+    old: Sequence[NDArray[np.floating]],
+    rng: np.random.Generator,
+) -> list[NDArray[np.bool_]]:
+    """Return which tokens of one optimizer step are held back, one array [L] per sample.
+
+    Args:
+        loss: Its ``covariance`` says which.
+        samples: All of the step.
+        current: Log-probs under the policy in training, one array [L] per sample.
+        old: The same under the old policy.
+        rng: As of ``covariant_tokens``.
+    """
+    current_N, old_N = flat(current, samples), flat(old, samples)
+    inputs = SurrogateInputs(
+        log_ratios=current_N - old_N,
+        policy_logprobs=current_N,
+        old_logprobs=old_N,
+        advantages=flat([s.advantages for s in samples], samples),
+    )
+    held_N = covariant_tokens(inputs, loss, rng)
+    return [found > 0 for found in unflat(held_N, samples)]
 
 
 def second_moment_bound(log_ratios_N: Tensor, advantages_N: Tensor, budget: float) -> float:

@@ -251,8 +251,10 @@ def _imitated(config: TrainConfig, episodes: Sequence[Trajectory]) -> Demonstrat
     ]
     if not samples:
         raise ConfigError(
-            f"algo.loss.imitation: of {len(episodes)} episodes of the expert none fits into "
-            f"model.context={config.model.context}: raise it, or set warm_start.expert_noise lower"
+            "algo.loss.imitation: no episode of the expert fits into "
+            f"model.context={config.model.context} with room for "
+            f"rollout.max_new_tokens={config.rollout.max_new_tokens}: raise the context, or set "
+            "warm_start.expert_noise lower"
         )
     return Demonstrations(samples, term, seed=derive_seed(config.run.seed, "learner"))
 

@@ -27,12 +27,11 @@ from turngym.trainers.losses.corrections import (
 from turngym.trainers.losses.policy_loss import (
     TokenTerms,
     aggregation_coefficients,
-    covariant_tokens,
+    held_back_tokens,
     policy_loss,
-    solve_clip_bounds,
+    with_solved_bounds,
 )
 from turngym.trainers.losses.surrogates import (
-    SurrogateInputs,
     episode_log_ratios,
     flat,
     has_split_episodes,
@@ -167,12 +166,14 @@ class TorchLearner:
         Raises:
             TrainingError: The loss or a gradient is not finite; the message names the step.
         """
-        if not (counted := [s for s in samples if s.weight > 0 and s.num_action_tokens]):
+        counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
+        if not counted:
             return
         old, references = self._old_policy(counted), self._references(counted)
         if self._loss.surrogate.type == "balance":
             assert references is not None
-            beta, current = self._loss.surrogate.beta, self.logprobs(counted)
+            beta = self._loss.surrogate.beta
+            current = self.logprobs(counted)
             counted = with_balanced_advantages(counted, current, references, beta=beta)
         if alpha := self._loss.confidence_penalty:
             assert references is not None
@@ -289,10 +290,10 @@ class TorchLearner:
                 if loss.correction.denominator == "kept":
                     counted = without_rejected(samples, weights)
             if isinstance(loss.surrogate, PpoClip):
-                loss = _with_solved_bounds(loss, loss.surrogate, samples, current, before)
+                loss = with_solved_bounds(loss, loss.surrogate, samples, current, before)
             if loss.covariance.rule != "none":
                 rng = generator(self._seed, "covariance", self.updates, number)
-                held_back = _held_back(loss, samples, current, before, rng)
+                held_back = held_back_tokens(loss, samples, current, before, rng)
             if needs_ratios:
                 ratios = episode_log_ratios(samples, current, before, loss)
         return MiniBatch(
@@ -460,38 +461,6 @@ class TorchLearner:
         from turngym.trainers.distributed.shards import read_shards
 
         self.load_state(read_shards(self.optimizer, folder), updates=updates, steps=steps)
-
-
-def _with_solved_bounds(
-    loss: LossConfig,
-    clip: PpoClip,
-    samples: Sequence[TrainingSample],
-    current: Scores,
-    old: Scores,
-) -> LossConfig:
-    """Return the loss with bounds that follow from the batch's log-ratios."""
-    gaps_N = flat(current, samples) - flat(old, samples)
-    solved = solve_clip_bounds(clip, gaps_N, flat([s.advantages for s in samples], samples))
-    return loss.model_copy(update={"surrogate": solved})
-
-
-def _held_back(
-    loss: LossConfig,
-    samples: Sequence[TrainingSample],
-    current: Scores,
-    old: Scores,
-    rng: np.random.Generator,
-) -> list[NDArray[np.bool_]]:
-    """Return which tokens of a mini-batch are held back, one array [L] per sample."""
-    current_N, old_N = flat(current, samples), flat(old, samples)
-    inputs = SurrogateInputs(
-        log_ratios=current_N - old_N,
-        policy_logprobs=current_N,
-        old_logprobs=old_N,
-        advantages=flat([s.advantages for s in samples], samples),
-    )
-    held_N = covariant_tokens(inputs, loss, rng)
-    return [found > 0 for found in unflat(held_N, samples)]
 
 
 def needs_reference(loss: LossConfig, regularizer: RegularizerConfig) -> bool:

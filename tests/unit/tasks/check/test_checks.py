@@ -13,7 +13,7 @@ from turngym.tasks.check import check
 from turngym.tasks.check.checks import Settings, TaskChecks
 from turngym.tasks.check.subject import Played
 
-WAIT_S = 5.0
+WAIT_S = 60.0
 """A barrier that is not met breaks after this, and the test fails with it."""
 
 

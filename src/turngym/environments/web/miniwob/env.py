@@ -154,7 +154,9 @@ class MiniWobEnv(WebEnv):
         if not is_over:
             return None
         self.episode.raw_reward = float(raw)
-        reward = self.episode.raw_reward if self._time_limit is None else float(timed)
+        reward = float(timed)
+        if self._time_limit is None:  # return and score agree, but for failures
+            reward = min(self.episode.raw_reward, 0.0) or self.score()
         reward = max(0.0, reward) if self._is_clipped else reward
         words = "done." if self.score() >= 1 else "partly done." if raw > 0 else "failed."
         info = {"raw_reward": self.episode.raw_reward}

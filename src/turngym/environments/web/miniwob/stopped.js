@@ -1,4 +1,4 @@
-// A clock for the page that stands still until it is told to go on, so that what moves by itself is
+// A clock for the page that stands still until somebody moves it on, so that what moves by itself is
 // where it was when the agent last looked. Timers, frames and dates follow it; styles do not glide.
 (() => {
   if (globalThis !== top || location.pathname.startsWith("/flight/")) return;
