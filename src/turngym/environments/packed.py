@@ -109,6 +109,9 @@ def play_pack(pack: str, **options: Any) -> Any:  # an environment of ours
     Args:
         pack: The file.
         options: Of the environment, besides those in the pack.
+
+    Raises:
+        ConfigError: The environment is made by a function.
     """
     manifest = read_pack(Path(pack)).manifest
     entry = registry.find(manifest.env)

@@ -112,8 +112,7 @@ async def turn_values(
         )
         before = [ReplayedTurn(turn.as_context()) for turn in trajectory.turns[:played]]
         for _ in range(_TRIES):
-            lease = await pool.lease()
-            is_whole = False
+            lease, is_whole = await pool.lease(), False
             try:
                 found = await rollout(lease, policy, spec, timeout_s=timeout_s, played=before)
                 is_whole = not found.stop_reason.is_error

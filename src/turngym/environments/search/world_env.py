@@ -371,7 +371,11 @@ class WorldTasks(TaskSet[Question]):
         WorldSpec(seed=0, **self._settings)  # complains at once
 
     def problem(self, task: Task) -> WorldQuestion:
-        """Return a sound question of the task's split, about the first world that has one."""
+        """Return a sound question of the task's split, about the first world that has one.
+
+        Raises:
+            ConfigError: Worlds of this size have none.
+        """
         rng = Random(derive_seed(task.seed, "question"))
         for attempt in range(_MAX_WORLDS):
             spec = WorldSpec(seed=self._world_seed(task, attempt), **self._settings)

@@ -13,7 +13,15 @@ _RESTS = 20
 
 
 async def wait(session: WebSession, seconds: float) -> None:
-    """Let time pass on the page."""
+    """Let time pass on the page.
+
+    Args:
+        session: Shows the page; on a clock that stands still the time costs next to none.
+        seconds: How long, by the page's clock.
+
+    Raises:
+        TabLost: The page did not come to rest.
+    """
     turn_ms = session.settings.turn_ms
     if turn_ms is None:
         await asyncio.sleep(seconds)

@@ -122,14 +122,24 @@ class WarmUp:
 
 
 def correlation(predicted_M: FloatArray, outcome_M: FloatArray) -> float:
-    """Return Pearson's correlation, 0 where one of them does not vary."""
+    """Return Pearson's correlation, 0 where one of them does not vary.
+
+    Args:
+        predicted_M: What a model said of each judgement.
+        outcome_M: What it should have said.
+    """
     if predicted_M.size < 2 or min(predicted_M.std(), outcome_M.std()) < 1e-9:
         return 0.0
     return float(np.corrcoef(predicted_M, outcome_M)[0, 1])
 
 
 def ranked_right(better_M: FloatArray, worse_M: FloatArray) -> float:
-    """Return the share of pairs whose better side is ahead; a tie is half right."""
+    """Return the share of pairs whose better side is ahead; a tie is half right.
+
+    Args:
+        better_M: Score of each pair's better side.
+        worse_M: Score of its other side.
+    """
     if not better_M.size:
         return 0.0
     return float(np.mean((np.sign(better_M - worse_M) + 1) / 2))

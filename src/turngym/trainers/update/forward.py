@@ -233,7 +233,16 @@ def score_batches(
     ranks: Ranks = ALONE,
     entropies: bool = False,
 ) -> list[NDArray[np.float32]]:
-    """Return the arrays [L] of ``score`` at ``temperature``, for rectangles of ``token_ids``."""
+    """Return the arrays [L] of ``score`` for micro-batches that are made already.
+
+    Args:
+        model: Scores the tokens.
+        batches: Rectangles of ``token_ids``.
+        token_ids: One array [L] per sequence.
+        temperature: At which the tokens were sampled.
+        ranks: Who else has a share of the model and of the batches.
+        entropies: Return the entropy of each token's distribution and not its log-prob.
+    """
     results = [np.zeros(ids.shape, dtype=np.float32) for ids in token_ids]
     own: dict[int, NDArray[np.float32]] = {}
     with torch.no_grad():

@@ -93,7 +93,11 @@ class AndroidEnv(ProblemEnv):
         self._serial, self._host, self._port = serial, host, port
 
     def open_device(self, task: Task) -> AndroidDevice:
-        """Hold the device, and bring it to the problem's start."""
+        """Hold the device, and bring it to the problem's start.
+
+        Raises:
+            ConfigError: Its screen has another size than was said.
+        """
         problem = self.open_problem(task)
         device = AndroidDevice(self._serial, host=self._host, port=self._port)
         try:
