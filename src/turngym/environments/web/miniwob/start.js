@@ -1,9 +1,10 @@
 // Samples problems from the seeds until one falls into the split, which its content decides; a task
 // with a single problem has it in both. A limit of 0 leaves the task's own. Of what a page keeps to
 // itself, `hidden` says among how many values each of its random numbers chooses, the last on and on.
-// Problems of a list with an id in `wrong` are left out. Returns the problem's key, its goal and its
-// seed, which is empty where nothing of the other problems is left on the page.
-(limit, seeds, parity, hidden, wrong) => new Promise((resolve) => {
+// Problems of a list with an id in `wrong` are left out. Returns the problem's key, its goal, its seed,
+// which is empty where nothing of the other problems is left on the page, and its first `count` random
+// numbers.
+(limit, seeds, parity, hidden, wrong, count) => new Promise((resolve) => {
   const digest = (text) => {
     let h = 2166136261;
     for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 16777619);
@@ -35,11 +36,13 @@
     }
     if (limit) core.EPISODE_MAX_TIME = limit;
     const before = clock ? clock.pending : 0, OWN = 2;  // of the framework: the limit and its display
-    let key = 0, chosen = "", isMoving = false;
+    let key = 0, chosen = "", isMoving = false, randoms = [];
     if (wrong.length) DATA_TRAIN = DATA_TRAIN.filter((one) => !wrong.includes(one.id));
     for (const seed of seeds) {
       isMoving ||= !!clock && !!chosen && clock.pending > before + OWN;
       chosen = seed;
+      Math.seedrandom(seed);
+      randoms = Array.from({ length: count }, () => Math.random());
       Math.seedrandom(seed);
       const random = Math.random, values = [];
       const range = () => hidden[Math.min(values.length, hidden.length - 1)] || 1;
@@ -49,7 +52,7 @@
       key = digest(core.getUtterance() + problem() + (hidden.length ? values.join() : ""));
       if ((key & 1) === parity) break;
     }
-    const end = () => WOB_TASK_READY ? resolve([key, goal(), isMoving ? chosen : ""]) : later(end);
+    const end = () => WOB_TASK_READY ? resolve([key, goal(), isMoving ? chosen : "", randoms]) : later(end);
     end();
   };
   go();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 import numpy as np
@@ -116,7 +116,15 @@ def _probe(area: Area, levels: tuple[str, ...]) -> tuple[int, int] | None:
 # Tic-tac-toe against the page, which often plays at random and else wins or stops a row of three.
 
 _X, _O = 1, -1
-_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+_ROWS, _COLUMNS = ((0, 1, 2), (3, 4, 5), (6, 7, 8)), ((0, 3, 6), (1, 4, 7), (2, 5, 8))
+_DIAGONALS = (0, 4, 8), (2, 4, 6)
+_LINES = (*_ROWS, *_COLUMNS, *_DIAGONALS)
+_GAPS = (
+    *((line, place) for place in (2, 1, 0) for line in _COLUMNS),
+    *((line, place) for line in _DIAGONALS for place in (0, 1, 2)),
+    *((line, place) for place in (2, 1, 0) for line in _ROWS),
+)
+"""Lines and the place in them that may be empty, in the order in which the page looks."""
 _RANDOM = 0.55
 """How often the page plays at random."""
 
@@ -127,10 +135,40 @@ Board = tuple[int, ...]
 def _tic_tac_toe(page: ExpertView) -> Move:
     fields = page.all("icon")
     board = tuple({"x": _X, "o": _O}.get(one.about, 0) for one in fields)
-    free = [place for place, piece in enumerate(board) if not piece]
-    if len(board) != len(_LINES) + 1 or not free:
+    if len(board) != len(_LINES) + 1 or all(board):
         return "wait", {}
-    return click(fields[max(free, key=lambda place: _chance_after(board, place))])
+    return click(fields[_best_place(board)])
+
+
+def beats_the_page(randoms: Sequence[float]) -> bool:
+    """Say whether the expert wins the game of tic-tac-toe that the page plays by these numbers.
+
+    Args:
+        randoms: What ``Math.random`` returns from the start of the problem on; at most 11 are used.
+    """
+    chance = iter(randoms)
+    board: Board = (0,) * 9
+    is_ours = int(100 * next(chance)) <= 50
+    while not (_is_row(board, _X) or _is_row(board, _O) or all(board)):
+        if is_ours:
+            board = _put(board, _best_place(board), _X)
+        else:
+            is_random = int(100 * next(chance)) < 100 * _RANDOM or not any(board)
+            place = None if is_random else _clever(board)
+            if place is None:
+                free = _free(board)
+                place = free[int(len(free) * next(chance))]
+            board = _put(board, place, _O)
+        is_ours = not is_ours
+    return _is_row(board, _X)
+
+
+def _best_place(board: Board) -> int:
+    return max(_free(board), key=lambda place: _chance_after(board, place))
+
+
+def _free(board: Board) -> list[int]:
+    return [place for place, piece in enumerate(board) if not piece]
 
 
 def _chance_after(board: Board, place: int) -> float:
@@ -138,11 +176,11 @@ def _chance_after(board: Board, place: int) -> float:
     board = _put(board, place, _X)
     if _is_row(board, _X):
         return 1.0
-    free = [place for place, piece in enumerate(board) if not piece]
+    free = _free(board)
     if not free:
         return 0.0
     by_chance = sum(_best_chance(_put(board, one, _O)) for one in free) / len(free)
-    clever = next(_gaps(board, _O), next(_gaps(board, _X), None))
+    clever = _clever(board)
     if clever is None:
         return by_chance
     return _RANDOM * by_chance + (1 - _RANDOM) * _best_chance(_put(board, clever, _O))
@@ -150,10 +188,9 @@ def _chance_after(board: Board, place: int) -> float:
 
 @cache
 def _best_chance(board: Board) -> float:
-    free = [place for place, piece in enumerate(board) if not piece]
-    if _is_row(board, _O) or not free:
+    if _is_row(board, _O) or all(board):
         return 0.0
-    return max(_chance_after(board, place) for place in free)
+    return _chance_after(board, _best_place(board))
 
 
 def _put(board: Board, place: int, piece: int) -> Board:
@@ -164,12 +201,16 @@ def _is_row(board: Board, piece: int) -> bool:
     return any(all(board[one] == piece for one in line) for line in _LINES)
 
 
+def _clever(board: Board) -> int | None:
+    """Return where the page goes when it does not play at random: to win, or to stop us."""
+    return next(_gaps(board, _O), next(_gaps(board, _X), None))
+
+
 def _gaps(board: Board, piece: int) -> Iterator[int]:
     """Return the free fields that would complete a row of ``piece``."""
-    for line in _LINES:
-        empty = [one for one in line if not board[one]]
-        if len(empty) == 1 and sum(board[one] for one in line) == 2 * piece:
-            yield empty[0]
+    for line, place in _GAPS:
+        if not board[line[place]] and sum(board[one] for one in line) == 2 * piece:
+            yield line[place]
 
 
 GAMES: dict[str, Expert] = {
