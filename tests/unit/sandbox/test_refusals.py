@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -270,6 +271,17 @@ def test_images_that_are_none_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         images.root_entries(tmp_path)
     with pytest.raises(SandboxRefused, match="cannot be read"):
         images.root_entries(tmp_path / "none")
+
+
+def test_the_folder_for_etc_is_made_once_and_again_where_the_cache_was_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNGYM_CACHE", str(tmp_path / "cache"))
+    first = images.host_etc()
+    (first / "hostname").write_text("kept\n")
+    assert (images.host_etc() / "hostname").read_text() == "kept\n"
+    shutil.rmtree(first)
+    assert (images.host_etc() / "hostname").read_text() == "sandbox\n"
 
 
 def test_a_quota_counts_down_and_up_and_never_twice() -> None:

@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from turngym.errors import SandboxRefused
@@ -99,10 +100,22 @@ def host_entries() -> list[RootEntry]:
 def host_etc() -> Path:
     """Return a folder for /etc that holds what programs need to run, made if need be.
 
+    A process looks at the host's /etc once: it holds hundreds of links, and each display begins
+    with this folder.
+
     Raises:
         SandboxRefused: There is no room for it.
     """
-    target = cache_folder() / "etc"
+    folder = cache_folder()
+    made = _made_etc(folder)
+    if not made.exists():  # somebody emptied the cache
+        _made_etc.cache_clear()
+    return _made_etc(folder)
+
+
+@cache
+def _made_etc(folder: Path) -> Path:
+    target = folder / "etc"
     fresh = Path(tempfile.mkdtemp(prefix="etc-new-", dir=target.parent))
     try:
         for name, text in _ETC_FILES.items():
