@@ -56,6 +56,8 @@ class Comparison:
     """What every algorithm is tried with, as ``--try`` takes it, on seeds that are not reported."""
     tuning_seeds: int = 2
     """How many of these."""
+    controls: tuple[str, ...] = ()
+    """Algorithms whose turn credit also runs shuffled and constant."""
     seeds: int | None = None
     """Seeds that are reported, where it is not the number that was asked for."""
 
@@ -67,6 +69,8 @@ class Comparison:
                 words += [option, value]
         if self.tries:
             words += ["--tuning-seeds", str(self.tuning_seeds)]
+        if self.controls:
+            words += ["--controls", ",".join(self.controls)]
         words += (
             f"--seeds {self.seeds or seeds} --budget-episodes {self.episodes} --jobs {jobs}".split()
         )
@@ -149,6 +153,13 @@ def _for(name: str, *settings: str) -> tuple[str, ...]:
     return tuple(f"{name}:{key}={value}" for key, value in values.items())
 
 
+def _wide(width: int, *, of: int) -> tuple[str, ...]:
+    """Return the settings of groups of ``width`` attempts, ``of`` episodes a step."""
+    values = f"rollout.group_size={width}", f"rollout.groups_per_step={of // width}"
+    return _for(f"grpo-{width}", *values)
+
+
+WIDTHS = ("grpo-4=grpo", "grpo-8=grpo", "grpo-16=grpo", "grpo-32=grpo")
 COMPARISONS = {
     # Who learns from the demonstrations of the warm start, and how.
     "demonstrations": Comparison(
@@ -175,6 +186,29 @@ COMPARISONS = {
         settings=_for("igpo-shuffled", "algo.rewards.1.shuffled=true"),
         tries=("*:rollout.groups_per_step=8",),
         tuning_seeds=1,
+    ),
+    # The gain of information as the paper has it, beside its signal shuffled and held constant.
+    "gains": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=("grpo", "igpo-paper=igpo"),
+        settings=_for("igpo-paper", *IGPO_PAPER),
+        tries=("*:rollout.groups_per_step=8", "*:learner.lr=1.5e-3"),
+        controls=("igpo-paper",),
+        seeds=10,
+    ),
+    # How wide groups should be at equal episodes (the question of BroRL).
+    "width": Comparison(
+        config="credit_ablations",
+        episodes=640,
+        algos=WIDTHS,
+        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=32)),
+    ),
+    "width-city": Comparison(
+        config="credit_city",
+        episodes=1920,
+        algos=WIDTHS,
+        settings=tuple(setting for w in (4, 8, 16, 32) for setting in _wide(w, of=128)),
     ),
     "maze": Comparison(
         config="credit_maze",

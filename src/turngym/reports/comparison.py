@@ -14,6 +14,7 @@ import numpy as np
 
 from turngym.errors import ConfigError, unknown_name
 from turngym.reports.runs import FinishedRun, Protocol
+from turngym.reports.scaling import Fit, fit
 from turngym.rollouts.evaluation.statistics import (
     Estimate,
     area_under_curve,
@@ -92,13 +93,15 @@ class RankingEntry:
     """Credit's part of the time for playing, credit and update, mean over seeds."""
     by_episodes: Curve
     by_tokens: Curve
+    fit: Fit | None = None
+    """What more episodes would bring; None with too few seeds or validations."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers but the curve over tokens; infinity becomes None."""
         row: dict[str, Any] = {}
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, Estimate):
+            if isinstance(value, Estimate | Fit):
                 row[name] = value.to_json()
             elif isinstance(value, Curve):
                 row[name] = {key: _rounded(points) for key, points in asdict(value).items()}
@@ -311,6 +314,7 @@ def _entry(
             [(run.tokens_P, run.success_P) for run in runs],
             min(float(run.tokens_P[-1]) for run in runs),
         ),
+        fit=fit([(run.episodes_P, run.success_P) for run in runs], budget),
     )
 
 

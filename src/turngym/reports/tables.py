@@ -12,6 +12,7 @@ from typing import Any
 from turngym.reports.comparison import Curve, Ranking, RankingEntry, Reach
 from turngym.reports.evaluations import EvalRun
 from turngym.reports.overall import LEVELS, Overall
+from turngym.reports.scaling import FARTHER
 from turngym.reports.texts import csv_text, figure, markdown_table
 from turngym.reports.texts import percent as percent_of
 from turngym.rollouts.evaluation.statistics import Estimate, Measure
@@ -41,6 +42,12 @@ is where the mean curve first reaches the final validation success of the refere
 with its share of the budget. *Tokens* were sampled for training. *Credit* is its share of the time
 for playing, credit and update."""
 
+
+SCALING_NOTES = """\
+A sigmoid over the logarithm of episodes, fitted to the mean validation curve (ScaleRL,
+arXiv:2510.13786): *half* is where half of the way from the start to the *ceiling* is done, the
+faster the larger the *exponent*; *error* is the root of the mean squared distance. An interval may
+end at a bound of the fit: a ceiling of 100 %, half at 2 % or at ten times the budget."""
 
 OVERALL_NOTES = """\
 Of held-out success after training, each run once. *Middle half* is the interquartile mean of all
@@ -150,7 +157,25 @@ def markdown(ranking: Ranking, *, image: str | None = None) -> str:
     if image is not None:
         lines += ["", f"![Success against episodes and tokens in {ranking.env}]({image})"]
     lines += ["", NOTES.format(level=f"{100 * first.reach.level:.1f} %")]
+    if rows := list(_scaling_rows(ranking)):
+        headers = ["algorithm", "ceiling", "half", "exponent",
+                   f"at {FARTHER} times the episodes", "error"]  # fmt: skip
+        lines += ["", *markdown_table(headers, rows), "", SCALING_NOTES]
     return "\n".join(lines) + "\n"
+
+
+def _scaling_rows(ranking: Ranking) -> Iterator[list[str]]:
+    for entry in ranking.entries:
+        if entry.fit is not None:
+            half, exponent = entry.fit.half, entry.fit.exponent
+            yield [
+                entry.algo,
+                percent(entry.fit.ceiling),
+                f"{half.mean:.0f} [{half.low:.0f}, {half.high:.0f}]",
+                figure(exponent.mean, (exponent.low, exponent.high)),
+                percent(entry.fit.farther),
+                f"{100 * entry.fit.error:.1f} %",
+            ]
 
 
 def percent(found: Estimate, *, signed: bool = False) -> str:
@@ -212,6 +237,8 @@ def _flat(entry: RankingEntry, ranking: Ranking) -> dict[str, object]:
     estimates["held_out_gain"] = entry.held_out_gain
     reach = entry.reach
     estimates["episodes_to_reference_per_seed"] = reach.per_seed
+    for name in ("ceiling", "half", "exponent", "farther"):
+        estimates[f"fit_{name}"] = entry.fit and getattr(entry.fit, name)
     for name, found in estimates.items():
         row[name] = None if found is None else found.mean
         row[f"{name}_low"] = None if found is None else found.low

@@ -135,8 +135,8 @@ class MiniWobEnv(WebEnv):
 
     async def arrived(self, task: Task) -> None:
         is_game = self.episode.task == "tic-tac-toe"
-        draws = range(_GAME_DRAWS if is_game else _DRAWS)
-        seeds = [str(derive_seed(task.seed, "miniwob", draw)) for draw in draws]
+        count = _GAME_DRAWS if is_game else _DRAWS
+        seeds = [str(derive_seed(task.seed, "miniwob", number)) for number in range(count)]
         limit = _NO_LIMIT_MS if self._time_limit is None else 0
         if isinstance(self._time_limit, int | float):
             limit = round(self._time_limit * 1000)
