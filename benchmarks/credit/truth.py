@@ -1,7 +1,8 @@
 """Which turn credit is right: its correlation with Monte-Carlo values as a policy learns.
 
-    python benchmarks/credit/truth.py --seeds 3        # stop it any time, it resumes
-    python benchmarks/credit/truth.py --page           # writes docs/results.md from what is there
+    python benchmarks/credit/truth.py --seeds 3             # stop it any time, it resumes
+    python benchmarks/credit/truth.py --games city --seeds 3
+    python benchmarks/credit/truth.py --page                # docs/results.md from what is there
 
 At some updates of a run one group of attempts with successes and failures is taken apart: from each
 of its states the policy of that moment plays on, half of the continuations apart from the others.
@@ -20,6 +21,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what all parts share
 
-from learning import ARCHER_8, GIGPO, SPA_SHORT
+from learning import ARCHER_8, GIGPO, IGPO_PAPER, SPA_CITY, SPA_SHORT
 
 from harness import put_section
 from results import PAGE
@@ -44,21 +47,55 @@ from turngym.trainers.runs.run import Run
 from turngym.types import Trajectory, TrajectoryGroup
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "credit_truth.jsonl"
-EPISODES = 640
-POINTS = (0, 160, 320, 480)
-"""Training episodes after which the next group that differs is taken apart."""
 CONTINUATIONS = 8
 """Of each state."""
 ALONE = ("learner.lr=5e-4", "rollout.groups_per_step=1")
-ARMS = (
-    ComparedAlgo(name="grpo", algo="grpo"),
-    ComparedAlgo(name="gigpo", algo="gigpo", settings=GIGPO),
-    ComparedAlgo(name="ppo", algo="ppo"),
-    ComparedAlgo(name="spa", algo="spa", settings=SPA_SHORT),
-    ComparedAlgo(name="archer-8", algo="archer", settings=ARCHER_8),
-    ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ALONE),
-    ComparedAlgo(name="potential", algo="potential"),
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """Whose credit is measured where."""
+
+    title: str
+    config: str
+    episodes: int
+    arms: tuple[ComparedAlgo, ...]
+
+    @property
+    def points(self) -> list[int]:
+        """Training episodes after which the next group that differs is taken apart."""
+        return [self.episodes * quarter // 4 for quarter in range(4)]
+
+
+GAMES = {
+    "maze": Game(
+        title="the small maze",
+        config="credit_ablations",
+        episodes=640,
+        arms=(
+            ComparedAlgo(name="grpo", algo="grpo"),
+            ComparedAlgo(name="gigpo", algo="gigpo", settings=GIGPO),
+            ComparedAlgo(name="ppo", algo="ppo"),
+            ComparedAlgo(name="spa", algo="spa", settings=SPA_SHORT),
+            ComparedAlgo(name="archer-8", algo="archer", settings=ARCHER_8),
+            ComparedAlgo(name="archer_demos", algo="archer_demos", settings=ALONE),
+            ComparedAlgo(name="potential", algo="potential"),
+        ),
+    ),
+    "city": Game(
+        title="the game of cities",
+        config="credit_city",
+        episodes=1920,
+        arms=(
+            ComparedAlgo(name="grpo", algo="grpo"),
+            ComparedAlgo(name="gigpo", algo="gigpo", settings=GIGPO),
+            ComparedAlgo(name="igpo", algo="igpo"),
+            ComparedAlgo(name="igpo-paper", algo="igpo", settings=IGPO_PAPER),
+            ComparedAlgo(name="infopo", algo="infopo"),
+            ComparedAlgo(name="spa", algo="spa", settings=SPA_CITY),
+        ),
+    ),
+}
 
 
 def correlation(one: FloatArray, other: FloatArray) -> float | None:
@@ -90,9 +127,9 @@ def compared(credits: Sequence[FloatArray], truths: Sequence[FloatArray]) -> dic
 
 
 @contextmanager
-def metered(arm: str, seed: int) -> Iterator[None]:
+def metered(game: str, arm: str, seed: int) -> Iterator[None]:
     """Take groups apart while a run of ``arm`` trains inside the block."""
-    assign, due = Run.assign_credit, list(POINTS)
+    assign, due = Run.assign_credit, GAMES[game].points
 
     async def measured(run: Run, chosen: Any) -> Credit:
         credit = await assign(run, chosen)
@@ -100,7 +137,7 @@ def metered(arm: str, seed: int) -> Iterator[None]:
         if due and run.state.episodes >= due[0] and mixed:
             due.pop(0)
             row = await _taken_apart(run, mixed[0], credit)
-            row |= {"seed": seed, "arm": arm, "episodes": run.state.episodes}
+            row |= {"game": game, "seed": seed, "arm": arm, "episodes": run.state.episodes}
             with RESULTS.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
         return credit
@@ -135,27 +172,31 @@ def _task_of(trajectory: Trajectory) -> Task:
     return parse_task_id(trajectory.task_id.rsplit("/", 2)[0], trajectory.task_id)
 
 
-def measure(seeds: int, out: Path, names: Sequence[str]) -> None:
+def measure(name: str, seeds: int, out: Path, names: Sequence[str]) -> None:
     """Train what is missing, from one start for each seed, and append a line for each group."""
-    sources = ["credit_ablations", "evaluation.every=1000", "evaluation.held_out_tasks=32"]
-    arms = [arm for arm in ARMS if not names or arm.name in names]
-    heats = plan([], arms, sources=sources, seeds=range(seeds), budget_episodes=EPISODES, out=out)
+    game = GAMES[name]
+    sources = [game.config, "evaluation.every=1000", "evaluation.held_out_tasks=32"]
+    arms = [arm for arm in game.arms if not names or arm.name in names]
+    heats = plan(
+        [], arms, sources=sources, seeds=range(seeds), budget_episodes=game.episodes, out=out
+    )
     for heat in heats:
         assert heat.warm_start is not None
         train(heat.warm_start.config, heat.warm_start.folder)
         heat.keep_start()
         for run in heat.runs:
             if not run.is_done:
-                _forget(run)
-                with metered(run.name, run.seed):
+                _forget(name, run)
+                with metered(name, run.name, run.seed):
                     train(run.config, run.folder)
                 print(run.label, flush=True)
 
 
-def _forget(run: PlannedRun) -> None:
+def _forget(game: str, run: PlannedRun) -> None:
     """Drop the lines of a run that was stopped half way, and what it left."""
     shutil.rmtree(run.folder, ignore_errors=True)
-    kept = [r for r in read_rows() if (r["arm"], r["seed"]) != (run.name, run.seed)]
+    mine = game, run.name, run.seed
+    kept = [r for r in read_rows() if (r["game"], r["arm"], r["seed"]) != mine]
     RESULTS.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
 
 
@@ -166,15 +207,15 @@ def read_rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
 
 
-def section(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of all rows, one line for each arm."""
+def section(game: Game, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the rows of a game, one line for each arm."""
     by_arm: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         by_arm[row["arm"]].append(row)
     lines = []
     for arm, own in sorted(by_arm.items(), key=lambda pair: -_over_seeds(pair[1], "within").mean):
-        early = [r for r in own if r["episodes"] < EPISODES / 2]
-        late = [r for r in own if r["episodes"] >= EPISODES / 2]
+        early = [r for r in own if r["episodes"] < game.episodes / 2]
+        late = [r for r in own if r["episodes"] >= game.episodes / 2]
         lines.append(
             [arm, str(len({r["seed"] for r in own}))]
             + [_shown(part, "within") for part in (own, early, late)]
@@ -183,7 +224,7 @@ def section(rows: Sequence[Mapping[str, Any]]) -> str:
         )
     headers = ["method", "seeds", "within episodes", "first half", "second half"]
     headers += ["all turns", "most possible", "turns", "episodes spent"]
-    return "\n".join(markdown_table(headers, lines))
+    return "\n".join([f"In {game.title}:", "", *markdown_table(headers, lines)])
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]], key: str) -> Estimate:
@@ -202,15 +243,18 @@ def _shown(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     return f"{found.mean:.2f}{interval}"
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def draw(game: Game, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the correlation within episodes over training, one line for each arm."""
     with saved(path, (7.5, 4.2)) as figure:
         axes = figure.subplots()
         for number, arm in enumerate(sorted({row["arm"] for row in rows})):
             own = [row for row in rows if row["arm"] == arm]
-            points = [_near(own, point) for point in POINTS]
+            ends = [*game.points, game.episodes]
+            parts = [[r for r in own if a <= r["episodes"] < b] for a, b in pairwise(ends)]
             there = [
-                (p, _over_seeds(r, "within").mean) for p, r in zip(POINTS, points, strict=True) if r
+                (a, _over_seeds(part, "within").mean)
+                for a, part in zip(ends, parts, strict=False)
+                if part
             ]
             axes.plot(
                 *zip(*there, strict=True), "o-", color=COLOURS[number % len(COLOURS)], label=arm
@@ -222,27 +266,28 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     written(path)
 
 
-def _near(rows: Sequence[Mapping[str, Any]], point: int) -> list[Mapping[str, Any]]:
-    last = max(p for p in POINTS if p <= point)
-    ends = [p for p in POINTS if p > last]
-    return [r for r in rows if last <= r["episodes"] and (not ends or r["episodes"] < ends[0])]
-
-
 def main() -> int:
     """Measure what is missing, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS], default=[])
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
+    parser.add_argument("--arms", nargs="+", default=[], help="these alone")
     parser.add_argument("--out", type=Path, default=Path("runs/truth"))
     parser.add_argument("--page", action="store_true", help="write the page and measure nothing")
     arguments = parser.parse_args()
-    if not arguments.page:
-        measure(arguments.seeds, arguments.out, arguments.arms)
-    rows = read_rows()
-    print(section(rows))
-    if arguments.page:
-        draw(rows, PAGE.parent / "assets" / "credit-truth")
-        put_section(PAGE, "credit-truth-table", section(rows))
+    for name in arguments.games:
+        game = GAMES[name]
+        if not arguments.page:
+            measure(name, arguments.seeds, arguments.out / name, arguments.arms)
+        rows = [row for row in read_rows() if row["game"] == name]
+        if not rows:
+            continue
+        print(section(game, rows))
+        if arguments.page:
+            plot = PAGE.parent / "assets" / f"credit-truth-{name}"
+            draw(game, rows, plot)
+            image = f"![Truth of turn credit in {game.title}](assets/{plot.name}.png)"
+            put_section(PAGE, f"credit-truth-{name}", f"{section(game, rows)}\n\n{image}")
     return 0
 
 
