@@ -53,6 +53,8 @@ def trained_turns(
     last = len(versions)
     if bound is None:
         return range(start, last)
+    # Behind the last stale turn and not before the first young one: replicas that load new weights
+    # at different times can sample a younger turn before an older one.
     stale = [turn for turn in range(start, last) if step - versions[turn] > bound]
     if not stale:
         return range(start, last)
@@ -132,6 +134,7 @@ def capacity(
     Source:
         AReaL, Fu et al. 2025, arXiv:2505.24298, and its ``staleness_manager``.
     """
+    # By the version at which the newest of them is consumed, all before it must have been.
     ahead = (staleness + version + 1) * max(1, batch) - (accepted + running)
     return min(max(1, max_concurrent) - running, ahead)
 
@@ -263,6 +266,7 @@ class WindowedAdmission(Admission):
         self, ready: Sequence[Candidate], version: int, groups: int
     ) -> tuple[Candidate, ...] | None:
         """Return ``groups`` of those begun inside the window, oldest or newest first."""
+        # What is older than the window was evicted when the version changed.
         sign = -1 if self.freshest else 1
         return _first(ready, groups, key=lambda c: sign * c.closed)
 
@@ -309,5 +313,6 @@ def _first(
 ) -> tuple[Candidate, ...] | None:
     if len(ready) < groups:
         return None
+    # Whoever was chosen stands in the order of begin: a batch must not depend on who was faster.
     chosen = sorted(ready, key=key)[:groups]
     return tuple(sorted(chosen, key=lambda c: c.index))

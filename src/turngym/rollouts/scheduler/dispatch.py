@@ -323,6 +323,7 @@ class Dispatcher:
         except BaseException as error:  # noqa: BLE001 - a hook of the user's, or too many faults
             self._owner.fail(error)
             return
+        # Who begins within this call took the place of this episode; the gap is a metric.
         self._freed = now
         self._owner.schedule()
         self._freed = None

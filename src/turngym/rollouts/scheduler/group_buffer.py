@@ -161,6 +161,8 @@ class GroupBuffer:
         slow = sorted(group.waiting)
         late = self._config.group.late
         reason = "redundant" if not early else "late"
+        # Members beyond what the group needs stop in any case; those that are late may go on, and
+        # are trained later beside the siblings that closed without them.
         if slow and (not early or late == "drop") and self.runner is not None:
             self.runner.drop_members(group.index, slow, reason)
         group.finished.sort(key=lambda member: member.number)
@@ -186,6 +188,7 @@ class GroupBuffer:
 
     def _keep(self, ready: ReadyGroup, *, pinned: bool) -> None:
         self._closed += 1
+        # The ledger hears of it before anything can train on it: a crash then loses no group.
         if self._ledger is not None:
             self._ledger.ready(ready.index, [m.number for m in ready.members], late=False)
         stored = store(ready, closed=self._closed, pinned=pinned)
@@ -194,6 +197,7 @@ class GroupBuffer:
         waiting = len(self.ready)
         if self._ledger is not None and waiting > self._config.keep_packed and not pinned:
             stored.spill()
+        # The next step's groups stay as they are; packing costs time, and memory only beyond them.
         elif waiting > max(_LIVE, self._config.groups_per_step):
             stored.pack()
 
@@ -262,6 +266,7 @@ class GroupBuffer:
         extra = [self._fetch(stored, step) for stored in self.extra]
         self.extra = []
         replayed = [replace(group, kind="replay") for group in self._selection.replay(step, groups)]
+        # They count for admission until their update is published, or more would begin too early.
         self.taken = [(group.index, group.target) for group in groups]
         return Composition(groups=tuple(groups), extra=(*extra, *replayed))
 

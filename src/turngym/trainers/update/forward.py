@@ -100,6 +100,7 @@ def micro_batches(
         ranks: Who shares the batch.
     """
     wanted = [i for i, mask in enumerate(masks) if mask.any()]
+    # Ties by number, so that the same batch is cut the same each time.
     ordered = sorted(wanted, key=lambda i: (-token_ids[i].size, i))
     sizes = [ids.size for ids in token_ids]
     cut = partial(_cut, sizes=sizes, max_tokens=max_tokens, packed=packed)
@@ -113,6 +114,7 @@ def micro_batches(
     batches = [lay(members, token_ids, masks, device) for members in own]
     fillers = max(map(len, shares)) - len(own)
     if fillers:
+        # The shortest sequence costs least; its results and gradients are not used.
         idle = replace(lay(ordered[-1:], token_ids, masks, device), is_filler=True)
         batches += [idle] * fillers
     return batches
@@ -183,6 +185,7 @@ def _measure(
         watched_CV = logprobs_CV if entropy_gradient else logprobs_CV.detach()
         return chosen_C, -(watched_CV.exp() * watched_CV).sum(-1)
 
+    # Logits of a chunk are made again for the gradient and not kept: time for memory.
     size = max(1, CHUNK_LOGITS // vocabulary)
     if len(states_NX) <= size:
         return measured(states_NX, batch.targets_N)
@@ -335,6 +338,7 @@ def _micro_batch(
         masks=tuple(masks[i] for i in members),
         token_ids_BT=tensor(ids_BT),
         rows_N=tensor(np.concatenate(rows)),
+        # The state before a token predicts it, hence one column to the left.
         columns_N=tensor(np.concatenate([a + s - 1 for a, s in zip(at, starts, strict=True)])),
         targets_N=tensor(
             np.concatenate([token_ids[i][a] for i, a in zip(members, at, strict=True)])

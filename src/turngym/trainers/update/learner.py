@@ -169,6 +169,7 @@ class TorchLearner:
         counted = [s for s in samples if s.weight > 0 and s.num_action_tokens]
         if not counted:
             return
+        # Once for all steps of the batch: after the first step the weights are others.
         old, references = self._old_policy(counted), self._references(counted)
         if self._loss.surrogate.type == "balance":
             assert references is not None
@@ -254,11 +255,12 @@ class TorchLearner:
 
     def _minibatches(self, samples: Sequence[TrainingSample]) -> Iterator[list[int]]:
         """Yield sample numbers for each optimizer step; segments of an episode stay together."""
+        # By episode and not by sample: an aggregation over episodes must see all of their tokens.
         episodes = sorted({sample.trajectory for sample in samples})
         parts = min(self.config.num_minibatches, len(episodes))
         for epoch in range(self.config.num_epochs):
             order = episodes
-            if parts > 1:
+            if parts > 1:  # dealing needs no random numbers where all go into one step
                 rng = generator(self._seed, "minibatches", self.updates, epoch)
                 order = [episodes[i] for i in rng.permutation(len(episodes))]
             for part in range(parts):
@@ -287,6 +289,7 @@ class TorchLearner:
             before = old.scores(current)
             if not loss.correction.is_local:
                 weights = self._weights(samples, current, before)
+                # Means may be over the tokens that are left, so coefficients come after weights.
                 if loss.correction.denominator == "kept":
                     counted = without_rejected(samples, weights)
             if isinstance(loss.surrogate, PpoClip):
@@ -337,10 +340,12 @@ class TorchLearner:
             ranks=ranks,
         ):
             found = self._forward(batch)
+            # A loss that raises on one rank must stop all: the others would wait for its gradient.
             with ranks.agreed():
                 terms = self._terms(batch, mini, *found)
                 parts = policy_loss(terms, mini.loss, self._regularizer)
             backpropagate(parts.total, batch)
+            # A filler only takes part in the communication of the forward and backward pass.
             if batch.is_filler:
                 continue
             totals.add(_Totals(parts.total.item(), parts.policy.item(), parts.kl.item()))
@@ -352,6 +357,7 @@ class TorchLearner:
                 self.model, step=self.steps, max_tokens=self.config.microbatch_tokens, ranks=ranks
             )
             totals.loss += totals.imitation
+        # All ranks add in the order of their numbers, so they scale the step by the same number.
         totals, *others = ranks.exchanged(totals)
         for other in others:
             totals.add(other)
@@ -385,6 +391,7 @@ class TorchLearner:
         old_N = mini.old.gather(batch, samples, current_N)
         advantages_N = batch.gather([s.advantages for s in samples])
         weights_N = batch.gather_if(mini.weights)
+        # A correction of each token by itself needs no forward pass before: this one will do.
         if weights_N is None and self._loss.correction.is_active:
             logprobs = PolicyLogprobs(
                 behaviour=batch.gather([s.behaviour_logprobs for s in samples]),
