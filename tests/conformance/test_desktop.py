@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import select
 import signal
 import subprocess
@@ -117,6 +118,17 @@ async def test_the_same_seed_shows_the_same_pixels_and_text():
         assert not np.array_equal(after["image"], first["image"])
     finally:
         await asyncio.gather(one.close(), two.close())
+
+
+async def test_the_list_of_window_themes_is_as_long_as_what_is_shown_of_it():
+    """A longer one was now and then looked at before it had scrolled to the theme in use."""
+    env = new("settings-theme")
+    try:
+        observation, _ = await env.reset(seed=0)
+        shown = re.findall(r'cell "(.*?)"', observation["text"])
+        assert shown == ["Clearlooks", "Clearlooks-3.4", "Clearlooks-Olive", "Mikachu"]
+    finally:
+        await env.close()
 
 
 async def test_the_cells_of_a_workbook_are_part_of_the_text():

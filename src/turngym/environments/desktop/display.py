@@ -284,7 +284,8 @@ def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
         "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
         "--hostname", "desktop", "--new-session", "--as-pid-1",
         *root_options(Root(entries=host_entries(), etc=etc)), "--ro-bind-try", fonts, fonts,
-        "--dev", "/dev", "--proc", "/proc", *masks(),
+        "--tmpfs", _THEMES, *(word for name in _KEPT_THEMES for word in _bound(name)),
+        "--remount-ro", _THEMES, "--dev", "/dev", "--proc", "/proc", *masks(),
         *size, "--tmpfs", "/home", *size, "--tmpfs", "/tmp", *size, "--tmpfs", "/run",
         "--dir", HOME, "--dir", "/run/user", "--ro-bind", settings, "/run/settings",
         "--perms", "0111", "--file", str(fds.shell), _SHELL,
@@ -294,6 +295,16 @@ def _bubblewrap(etc: str, settings: str, fds: _Descriptors) -> list[str]:
     ]  # fmt: skip
 
 
+def _bound(theme: str) -> tuple[str, str, str]:
+    return "--ro-bind-try", f"{_THEMES}/{theme}", f"{_THEMES}/{theme}"
+
+
+_THEMES = "/usr/share/themes"
+_KEPT_THEMES = (
+    "Clearlooks", "Clearlooks-3.4", "Clearlooks-Olive", "Mikachu", "Default", "Emacs", "Raleigh",
+)  # fmt: skip
+"""Those of windows are as many as the list of obconf shows: a longer one is now and then looked at
+before it has scrolled to the theme in use."""
 _SHELL = "/run/sh"
 """The first process: a shell whose file may not be read, only run. So the kernel lets no program
 of the same user into it, and what it reports is written by none but itself."""
