@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Required, TypedDict
+from typing import Annotated, Any, ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
@@ -190,39 +190,32 @@ class Soundness(TypedDict, total=False):
     """What is demanded of a sampled question, and how often to try."""
 
     k: Required[int]
-    """Results of a search."""
+    """Results of a search, for the proof that an expert finds its way."""
     snippet_words: Required[int]
-    """Words shown of each result."""
+    """Words shown of each, for the leak test."""
     accept: Callable[[Question], bool]
     """Further demands."""
     tries: int
+    """How often to try; then there is no question."""
 
 
 def sound_question(
-    sample: Callable[[], Question | None],
-    backend: SearchBackend,
-    *,
-    k: int,
-    snippet_words: int,
-    accept: Callable[[Question], bool] = lambda _: True,
-    tries: int = 3_000,
+    sample: Callable[[], Question | None], backend: SearchBackend, **demands: Unpack[Soundness]
 ) -> Question | None:
     """Return the first sampled question that an expert can answer and that gives nothing away.
 
     Args:
         sample: Makes a question; None when a try came to nothing.
         backend: Where it will be searched.
-        k: Results of a search, for the proof that an expert finds its way.
-        snippet_words: Words shown of each, for the leak test.
-        accept: Further demands.
-        tries: How often to try; then the answer is None.
+        demands: As ``Soundness``.
     """
-    for _ in range(tries):
+    accept, k = demands.get("accept"), demands["k"]
+    for _ in range(demands.get("tries", 3_000)):
         question = sample()
         if (
             question is not None
-            and accept(question)
-            and not leaks(question, backend, k=k, snippet_words=snippet_words)
+            and (accept is None or accept(question))
+            and not leaks(question, backend, k=k, snippet_words=demands["snippet_words"])
             and not unreachable(question, backend, k=k)
         ):
             return question

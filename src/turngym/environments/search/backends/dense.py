@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.search.backends.sqlite import StoredBackend
+from turngym.environments.search.backends.sqlite import StoredBackend, documents_of
 from turngym.errors import ConfigError, MissingExtraError
 from turngym.plugins import import_extra, import_function
 
@@ -259,8 +259,6 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
         ConfigError: There is no such encoder.
         MissingExtraError: It is not installed.
     """
-    from turngym.environments.search.index import documents_of
-
     encode = _encoder(argument or PACKAGED)
     texts = (f"{one.title}. {one.text}" for _, one in documents_of(database))
     vectors_ND = np.concatenate([encode(batch) for batch in _batches(texts)])

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -192,9 +192,20 @@ class SqliteBackend:
         return connection
 
 
-def _document(row: tuple[str, str, str, str]) -> Document:
+def _document(row: Sequence[str]) -> Document:
     doc_id, title, text, meta = row
     return Document(id=doc_id, title=title, text=text, meta=json.loads(meta))
+
+
+def documents_of(database: Path) -> Iterator[tuple[int, Document]]:
+    """Yield number and document of everything in a database, in order."""
+    connection = sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)
+    try:
+        query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
+        for number, *row in connection.execute(query):
+            yield number, _document(row)
+    finally:
+        connection.close()
 
 
 @lru_cache(maxsize=MAX_RESULTS + 1)
@@ -255,39 +266,17 @@ def _close_all(connections: list[sqlite3.Connection]) -> None:
         connections.pop().close()
 
 
-class StoredBackend(ABC):
-    """An engine that ranks document numbers. Write ``rank``.
-
-    Args:
-        database: ``documents.sqlite`` of the index.
-    """
+class StoredBackend(SqliteBackend, ABC):
+    """An engine that ranks the numbers of the documents in a file. Write ``rank``."""
 
     name = "stored"
-
-    def __init__(self, database: Path) -> None:
-        self._store = SqliteBackend(database)
-        self._found = lru_cache(maxsize=REMEMBERED)(self._search)
-        self.num_documents = self._store.num_documents
 
     @abstractmethod
     def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
         """Return number and score of the ``k`` best documents, the best first."""
 
-    def search(self, query: str, k: int) -> list[Hit]:
-        return self._found(query, k)
-
-    def get(self, doc_id: str) -> Document | None:
-        return self._store.get(doc_id)
-
-    def close(self) -> None:
-        self._store.close()
-
-    def forget(self) -> None:
-        """Forget the results of earlier queries, for measurements."""
-        self._found.cache_clear()
-
     def _search(self, query: str, k: int) -> list[Hit]:
-        return self._store.hits(self.rank(query, min(k, self.num_documents)))
+        return self.hits(self.rank(query, min(k, self.num_documents)))
 
 
 def no_argument(engine: str, argument: str) -> None:
