@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
@@ -13,11 +13,23 @@ _KINDS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 _EMPTY = {ast.List: "[0]", ast.Tuple: "(0,)", ast.Dict: "{0: 0}"}
 
 
+Node = ast.stmt | ast.expr
+Span = tuple[int, int, int, int]
+"""First line, first column, last line, column after the last; columns in UTF-8 bytes, as in ast."""
+
+
 class Place(NamedTuple):
     """Characters of a text, from ``start`` and before ``end``."""
 
     start: int
     end: int
+
+
+def span_of(node: Node) -> Span:
+    """Return where ``node`` stands."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 class Source:
@@ -28,15 +40,17 @@ class Source:
         self._lines = text.split("\n")
         self._begin = [0, *accumulate(len(line) + 1 for line in self._lines)]
 
-    def start(self, node: ast.stmt | ast.expr) -> int:
+    def start(self, node: Node) -> int:
         """Return at which character ``node`` starts."""
         return self._at(node.lineno, node.col_offset)
 
-    def place(self, node: ast.expr) -> Place:
+    def place(self, node: Node) -> Place:
         """Return where ``node`` stands."""
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        return Place(self.start(node), self._at(node.end_lineno, node.end_col_offset))
+        return self.between(span_of(node))
+
+    def between(self, span: Span) -> Place:
+        """Return the characters of a ``span``."""
+        return Place(self._at(*span[:2]), self._at(*span[2:]))
 
     def at(self, place: Place) -> str:
         """Return what stands in ``place``."""
@@ -45,6 +59,13 @@ class Source:
     def _at(self, line: int, column: int) -> int:
         before = self._lines[line - 1].encode("utf-8", "surrogateescape")[:column]
         return self._begin[line - 1] + len(before.decode("utf-8", "surrogateescape"))
+
+
+def replaced(text: str, changes: Iterable[tuple[Place, str]]) -> str:
+    """Return ``text`` with other text in some places, which do not overlap."""
+    for place, new in sorted(changes, reverse=True):
+        text = text[: place.start] + new + text[place.end :]
+    return text
 
 
 def literals(value: ast.expr, safe: frozenset[str]) -> list[ast.expr]:

@@ -11,12 +11,12 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from turngym.environments.swe.literals import Place, Source, literals, other_value
+from turngym.environments.swe.literals import Place, Source, literals, other_value, replaced
 from turngym.environments.swe.parsing import parse
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -113,13 +113,6 @@ def canonical(text: str) -> str:
         if isinstance(one, ast.Name) and one.id in named
     ]
     return replaced(text, changes)
-
-
-def replaced(text: str, changes: Iterable[tuple[Place, str]]) -> str:
-    """Return ``text`` with other text in some places, which do not overlap."""
-    for place, new in sorted(changes, reverse=True):
-        text = text[: place.start] + new + text[place.end :]
-    return text
 
 
 @lru_cache(maxsize=512)
