@@ -52,6 +52,10 @@ class Source:
         """Return the characters of a ``span``."""
         return Place(self._at(*span[:2]), self._at(*span[2:]))
 
+    def of(self, node: Node) -> str:
+        """Return what is written where ``node`` stands."""
+        return self.at(self.place(node))
+
     def at(self, place: Place) -> str:
         """Return what stands in ``place``."""
         return self.text[place.start : place.end]

@@ -76,11 +76,8 @@ class Unit:
     @property
     def cases(self) -> dict[int, list[Mutant]]:
         """Mutants that change one case each, by case."""
-        found: dict[int, list[Mutant]] = {}
-        for one in self.mutants:
-            if one.case >= 0:
-                found.setdefault(one.case, []).append(one)
-        return found
+        numbers = dict.fromkeys(one.case for one in self.mutants if one.case >= 0)
+        return {case: [one for one in self.mutants if one.case == case] for case in numbers}
 
     @property
     def whole(self) -> list[Mutant]:
@@ -144,14 +141,10 @@ def _own(function: Function) -> Iterator[ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         yield node
-        inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
-        handlers = [
-            one
-            for part in ast.iter_child_nodes(node)
-            if isinstance(part, ast.ExceptHandler)
-            for one in part.body
-        ]
-        todo += reversed([*inner, *handlers])
+        parts = list(ast.iter_child_nodes(node))
+        inner = [one for one in parts if isinstance(one, ast.stmt)]
+        handlers = [one for one in parts if isinstance(one, ast.ExceptHandler)]
+        todo += reversed([*inner, *(one for part in handlers for one in part.body)])
 
 
 def _parameters(function: Function) -> list[ast.expr]:
@@ -246,7 +239,7 @@ class _Maker:
             for one in test.values:
                 yield from self._contraries(one)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            operand = self._source.at(self._source.place(test.operand))
+            operand = self._source.of(test.operand)
             yield self._mutant(test, f"({operand})", WEAK)
         elif isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
@@ -261,7 +254,7 @@ class _Maker:
             text = re.sub(found, contrary, self._source.at(between), count=1)
             yield self._at_place(between, text, WEAK)
         else:
-            text = self._source.at(self._source.place(test))
+            text = self._source.of(test)
             is_one = isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
             yield self._mutant(test, f"not {text}" if is_one else f"not ({text})", WEAK)
 
@@ -273,7 +266,7 @@ class _Maker:
             if isinstance(side, ast.Name):
                 found += self._named(side.id, against)
         if not found:
-            text = self._source.at(self._source.place(right))
+            text = self._source.of(right)
             found.append(self._mutant(right, f"[{text}]", FAIR))
         return found
 
@@ -285,14 +278,14 @@ class _Maker:
         for node in _own(self._function):
             if node.lineno >= self._at.lineno:
                 continue
-            if isinstance(node, ast.Assign) and any(_binds(one, name) for one in node.targets):
+            if isinstance(node, ast.Assign) and any(_mentions(one, {name}) for one in node.targets):
                 is_one = isinstance(node.targets[0], ast.Name) and len(node.targets) == 1
                 places = [(node.value, -1)] if is_one else [(_UNKNOWN, -1)]
-            elif isinstance(node, ast.For) and _binds(node.target, name):
+            elif isinstance(node, ast.For) and _mentions(node.target, {name}):
                 places = [(one, -1) for _, one in _column(node.target, node.iter, name)]
                 places = places or [(_UNKNOWN, -1)]
             elif isinstance(node, ast.With) and any(
-                one.optional_vars and _binds(one.optional_vars, name) for one in node.items
+                one.optional_vars and _mentions(one.optional_vars, {name}) for one in node.items
             ):
                 places = [(_UNKNOWN, -1)]
         if not places:
@@ -377,10 +370,6 @@ def _safe_names(tree: ast.Module) -> frozenset[str]:
         ):
             found |= {one.asname or one.name for one in node.names}
     return frozenset(found - stored)
-
-
-def _binds(target: ast.expr, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(target))
 
 
 def _mentions(node: ast.AST, names: set[str]) -> bool:

@@ -201,12 +201,10 @@ def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
     rest = body[1:] if has_text else body
     if sum(1 for one in rest for _ in ast.walk(one)) < 20 or rest[0].lineno == node.lineno:
         return
-    holder = ast.Pass()
-    holder.lineno, holder.col_offset = rest[0].lineno, rest[0].col_offset
-    decorators = getattr(rest[0], "decorator_list", [])
-    if decorators:
+    if getattr(rest[0], "decorator_list", []):
         return
-    holder.end_lineno, holder.end_col_offset = rest[-1].end_lineno, rest[-1].end_col_offset
+    (line, column), (last, end) = span_of(rest[0])[:2], span_of(rest[-1])[2:]
+    holder = ast.Pass(lineno=line, col_offset=column, end_lineno=last, end_col_offset=end)
     yield holder, f'raise NotImplementedError("{node.name}")'
 
 
@@ -303,8 +301,7 @@ def _source(text: str) -> Source:
 
 def _plain(node: Node, text: str) -> str:
     """Return the source of a node."""
-    source = _source(text)
-    return source.at(source.place(node))
+    return _source(text).of(node)
 
 
 def _of(node: Node, text: str) -> str:

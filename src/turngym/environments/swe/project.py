@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from email import message_from_bytes
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -98,6 +99,14 @@ class Project:
     def sources(self) -> dict[str, str]:
         """Return the UTF-8 Python files of the code, by path."""
         return {path: text for path, text in self._code() if text is not None}
+
+    def test_texts(self, errors: str = "replace") -> dict[str, str]:
+        """Return the Python files of the tests, by path; ``errors`` is as in ``bytes.decode``."""
+        return {
+            path: data.decode("utf-8", errors)
+            for path, data in self.files.items()
+            if path.endswith(".py") and self.layout.is_test(path)
+        }
 
     def unreadable(self) -> list[str]:
         """Return the Python files of the code that are no UTF-8; no task is made of them."""
@@ -259,12 +268,5 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 def _names(files: dict[str, bytes]) -> tuple[str, str]:
     """Return name and version as PKG-INFO has them."""
-    name, version = "", "0"
-    for line in files.get("PKG-INFO", b"").decode("utf-8", "replace").splitlines():
-        if line.startswith("Name: "):
-            name = line.removeprefix("Name: ").strip()
-        elif line.startswith("Version: "):
-            version = line.removeprefix("Version: ").strip()
-        elif not line:
-            break
-    return name, version
+    found = message_from_bytes(files.get("PKG-INFO", b""))
+    return str(found["Name"] or "").strip(), str(found["Version"] or "0").strip()

@@ -240,19 +240,14 @@ def project_of(file: TaskFile) -> Project:
     return open_project(source, file.name, file.version, file.digest)
 
 
-def before_of(file: TaskFile) -> Project | None:
-    """Return the release before the project of ``file``, where tasks were made of the two."""
-    requirement = file.source.get("before_requirement", "")
-    place = str(file.source.get("before_path", ""))
-    if not requirement and not place:
-        return None
-    version = requirement.partition("==")[2] or "before"
-    return Project.read(project_place(place, file.name, version), name=file.name, version=version)
-
-
 def broken_of(file: TaskFile, record: SweRecord, project: Project) -> dict[str, bytes | None]:
     """Return the files that differ in the broken project of a task."""
-    before = before_of(file) if record.kind == "release" else None
+    requirement, place = (file.source.get(f"before_{one}", "") for one in ("requirement", "path"))
+    before = None
+    if record.kind == "release" and (requirement or place):
+        version = requirement.partition("==")[2] or "before"
+        old = project_place(place, file.name, version)
+        before = Project.read(old, name=file.name, version=version)
     return broken_files(project, record, before)
 
 
@@ -282,12 +277,9 @@ def sample_project() -> Project:
 
 def shown_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
     """Return the test files of the workspace that differ from the project's."""
-    hidden = record.hidden
     files: dict[str, bytes] = {}
-    for path, data in project.files.items():
-        if path.endswith(".py") and project.layout.is_test(path):
-            text = data.decode("utf-8", "surrogateescape")
-            left = hide_tests(text, hidden)
-            if left != text:
-                files[path] = left.encode("utf-8", "surrogateescape")
+    for path, text in project.test_texts("surrogateescape").items():
+        left = hide_tests(text, record.hidden)
+        if left != text:
+            files[path] = left.encode("utf-8", "surrogateescape")
     return files
