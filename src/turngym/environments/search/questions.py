@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Required, TypedDict, Unpack
 
@@ -93,9 +92,7 @@ class Question(AnswerProblem):
         return [Cheat(kind="answer from the prompt", script=[name]) for name in wrong]
 
 
-@cache
-def _adapter() -> TypeAdapter[Question]:
-    return TypeAdapter(Question)
+_ADAPTER = TypeAdapter(Question)
 
 
 def question_from_json(value: Mapping[str, Any], where: str) -> Question:
@@ -113,7 +110,7 @@ def question_from_json(value: Mapping[str, Any], where: str) -> Question:
     if "answer" in row:
         row.setdefault("answers", [row["answer"]])
     try:
-        return _adapter().validate_python(row)
+        return _ADAPTER.validate_python(row)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])).replace("fixed_split", "split")

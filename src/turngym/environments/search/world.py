@@ -181,6 +181,11 @@ class Entity:
         """Id of the article."""
         return self.name.casefold().replace(" ", "-")
 
+    def stated(self, *, tiny: bool = False) -> list[Relation]:
+        """Return what the article says; a tiny one names only other articles."""
+        known = [one for one in BY_SUBJECT[self.kind] if one.name in self.facts]
+        return [one for one in known if one.leads_on or not tiny]
+
     def text_of(self, relation: str) -> str:
         """Return the value of a fact in words."""
         value = self.facts[relation]
@@ -287,17 +292,11 @@ class _Maker:
         return rng.choice(pool) if pool else None
 
     def _year(self, entity: Entity, relation: Relation) -> int:
-        if relation.name == "finished":
-            creator = entity.facts["creator"]
-            assert isinstance(creator, Entity)
-            born = creator.facts["birth_year"]
-            assert isinstance(born, int)
-            return born + self._rng.randrange(18, 60)
-        founder = entity.facts.get("founder")
-        if relation.name == "opened" and isinstance(founder, Entity):
-            born = founder.facts["birth_year"]
-            assert isinstance(born, int)
-            return born + self._rng.randrange(20, 60)
+        who, least = {"finished": ("creator", 18), "opened": ("founder", 20)}.get(
+            relation.name, ("", 0)
+        )
+        if isinstance(maker := entity.facts.get(who), Entity):
+            return int(maker.text_of("birth_year")) + self._rng.randrange(least, 60)
         if relation.name == "birth_year":  # in the order of making: teachers are older
             people = self._made["person"]
             return 1500 + round(380 * (people.index(entity) + self._rng.random()) / len(people))
@@ -316,8 +315,7 @@ def _article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
         (rng.choice(one.sentences) if paraphrase else one.sentences[0]).format(
             s=entity.name, o=entity.text_of(one.name)
         )
-        for one in BY_SUBJECT[entity.kind]
-        if one.name in entity.facts
+        for one in entity.stated()
     ]
     if paraphrase:
         rng.shuffle(facts)
@@ -345,11 +343,8 @@ _LISTED = {
 
 def _tiny_article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
     del rng, paraphrase
-    facts = [
-        f"{one.short} {entity.text_of(one.name)}."
-        for one in BY_SUBJECT[entity.kind]
-        if isinstance(entity.facts.get(one.name), Entity)
-    ]
+    stated = entity.stated(tiny=True)
+    facts = [f"{one.short} {entity.text_of(one.name)}." for one in stated]
     return _document(entity, " ".join(facts) or "nothing.")
 
 

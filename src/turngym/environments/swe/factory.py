@@ -410,12 +410,8 @@ def _test_files(project: Project) -> list[str]:
     """Return the files that hold tests."""
     return [
         path
-        for path in sorted(project.files)
-        if path.endswith(".py")
-        and project.layout.is_test(path)
-        and (
-            path.rpartition("/")[2].startswith("test_")
-            or path.endswith(("_test.py", "/tests.py"))
-            or path in project.layout.tests
-        )
+        for path in sorted(project.test_texts())
+        if path.rpartition("/")[2].startswith("test_")
+        or path.endswith(("_test.py", "/tests.py"))
+        or path in project.layout.tests
     ]

@@ -32,6 +32,11 @@ def span_of(node: Node) -> Span:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
+def is_text(node: ast.stmt) -> bool:
+    """Say whether ``node`` is a value alone, as docstrings are."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
 class Source:
     """The text of a file, and where the nodes of its tree stand."""
 
@@ -79,23 +84,16 @@ def literals(value: ast.expr, safe: frozenset[str]) -> list[ast.expr]:
         value: An expression.
         safe: Names of functions and modules that no submission changes.
     """
-    if not _is_pure(value, safe):
-        return []
-    return list(_inside(value))
+    return list(_inside(value)) if _is_pure(value, safe) else []
 
 
 def _is_pure(node: ast.expr, safe: frozenset[str]) -> bool:
-    if isinstance(node, ast.Constant):
-        return True
     if isinstance(node, ast.Name):
         return node.id in safe
-    if isinstance(node, ast.Attribute):
-        return _is_pure(node.value, safe)
-    if isinstance(node, ast.Call):
-        arguments = [*node.args, *(one.value for one in node.keywords)]
-        return _is_pure(node.func, safe) and all(_is_pure(one, safe) for one in arguments)
     allowed = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.BinOp | ast.UnaryOp | ast.Subscript
+    allowed |= ast.Constant | ast.Attribute | ast.Call
     inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+    inner += [one.value for one in getattr(node, "keywords", ())]
     return isinstance(node, allowed) and all(_is_pure(one, safe) for one in inner)
 
 

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from turngym.environments.swe.literals import Place, Source, literals, other_value, replaced
+from turngym.environments.swe.literals import (
+    Place,
+    Source,
+    is_text,
+    literals,
+    other_value,
+    replaced,
+)
 from turngym.environments.swe.parsing import parse
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -103,7 +110,9 @@ def canonical(text: str) -> str:
     if tree is None:
         return text
     source, named = Source(text), _named_lists(tree)
-    lists = [one for f in _functions(tree) for one in (*_parameters(f), *_loops(f))]
+    functions = _functions(tree)
+    lists = [one for function in functions for one in _parameters(function)]
+    lists += [one.iter for f in functions for one in _own(f) if isinstance(one, ast.For)]
     changes = [
         (source.place(one), ast.unparse(named[one.id]))
         for one in lists
@@ -155,10 +164,6 @@ def _parameters(function: Function) -> list[ast.expr]:
         if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("mark.parametrize")
         if len(one.args) > 1
     ]
-
-
-def _loops(function: Function) -> list[ast.expr]:
-    return [one.iter for one in _own(function) if isinstance(one, ast.For)]
 
 
 def _named_lists(tree: ast.Module) -> dict[str, ast.expr]:
@@ -321,7 +326,7 @@ def _inserted(source: Source, function: Function) -> Iterator[Mutant]:
     """Give a failing assertion before a statement of a test that expects nothing by itself."""
     body: Sequence[ast.stmt] = function.body
     while body:
-        first = body[1] if len(body) > 1 and _is_text(body[0]) else body[0]
+        first = body[1] if len(body) > 1 and is_text(body[0]) else body[0]
         inner = getattr(first, "body", None)
         if inner is None or isinstance(first, ast.FunctionDef | ast.ClassDef):
             if inner is None and first.lineno != function.lineno:
@@ -330,10 +335,6 @@ def _inserted(source: Source, function: Function) -> Iterator[Mutant]:
                 yield Mutant(first.lineno, first.lineno, place, text="assert not 1; ", strength=0)
             return
         body = inner
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _called(call: ast.Call) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from turngym.environments.swe.literals import Node, Place, Source, Span, replaced, span_of
+from turngym.environments.swe.literals import Node, Place, Source, Span, is_text, replaced, span_of
 from turngym.environments.swe.parsing import parse
 from turngym.errors import ConfigError
 
@@ -55,7 +55,6 @@ _NAMES = {
     "rpartition": "partition", "split": "rsplit", "ljust": "rjust", "rjust": "ljust",
     "min": "max", "max": "min", "any": "all", "all": "any", "append": "extend", "keys": "values",
 }  # fmt: skip
-_LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
 
 def _flip_comparison(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -87,13 +86,9 @@ def _drop_negation(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _drop_guard(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if (
-        isinstance(node, ast.If)
-        and not node.orelse
-        and len(node.body) == 1
-        and isinstance(node.body[0], _LEAVES)
-    ):
-        yield node, "pass"
+    match node:
+        case ast.If(body=[ast.Raise() | ast.Return() | ast.Continue() | ast.Break()], orelse=[]):
+            yield node, "pass"
 
 
 def _drop_branch(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -183,12 +178,11 @@ def _change_leave(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _change_name(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.Call):
-        function = node.func
-        if isinstance(function, ast.Attribute) and function.attr in _NAMES:
-            yield function, f"{_of(function.value, text)}.{_NAMES[function.attr]}"
-        elif isinstance(function, ast.Name) and function.id in _NAMES:
-            yield function, _NAMES[function.id]
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name) as function) if name in _NAMES:
+            yield function, f"{_of(owner, text)}.{_NAMES[name]}"
+        case ast.Call(func=ast.Name(id=name) as function) if name in _NAMES:
+            yield function, _NAMES[name]
 
 
 def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -196,9 +190,7 @@ def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
     if not isinstance(node, ast.FunctionDef):
         return
     body = node.body
-    first = body[0]
-    has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    rest = body[1:] if has_text else body
+    rest = body[1:] if is_text(body[0]) else body
     if sum(1 for one in rest for _ in ast.walk(one)) < 20 or rest[0].lineno == node.lineno:
         return
     if getattr(rest[0], "decorator_list", []):

@@ -22,11 +22,6 @@ class Patch:
     left_out: tuple[str, ...] = ()
     """``path: reason`` for each change that is no part of it."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is changed."""
-        return not self.files
-
 
 def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> Patch:
     """Return the patch of a submission, which makes ``changed`` of ``base``.

@@ -93,8 +93,16 @@ class Project:
         return whole.hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Write the files into ``folder``, with one time stamp for all."""
-        write_files(folder, self.files)
+        """Write the files into ``folder``, readable for all and with one time stamp."""
+        folder.chmod(0o755)
+        for path, data in sorted(self.files.items()):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            os.utime(target, (STAMP, STAMP))
+        for made in sorted(folder.rglob("*"), reverse=True):
+            if made.is_dir():
+                os.utime(made, (STAMP, STAMP))
 
     def sources(self) -> dict[str, str]:
         """Return the UTF-8 Python files of the code, by path."""
@@ -144,19 +152,6 @@ class Project:
             files=files,
             layout=layout,
         )
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write ``files`` into ``folder``, readable for all and with one time stamp."""
-    folder.chmod(0o755)
-    for path, data in sorted(files.items()):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        os.utime(target, (STAMP, STAMP))
-    for made in sorted(folder.rglob("*"), reverse=True):
-        if made.is_dir():
-            os.utime(made, (STAMP, STAMP))
 
 
 def find_layout(files: Iterable[str], where: str = "project") -> Layout:

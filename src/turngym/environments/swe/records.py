@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -86,7 +85,7 @@ class TaskFile:
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"format": FORMAT, **_adapter().dump_python(self, mode="json")}
+        content = {"format": FORMAT, **_ADAPTER.dump_python(self, mode="json")}
         content |= {"suite_s": round(self.suite_s, 2), "tests": _pack(self.tests)}
         places = {test: number for number, test in enumerate(self.tests)}
         for task, name in product(content["tasks"], _TESTS):
@@ -110,16 +109,14 @@ class TaskFile:
             tests = content["tests"] = _unpack(content["tests"])
             for task, name in product(content["tasks"], _TESTS):
                 task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
-            return _adapter().validate_python(content)
+            return _ADAPTER.validate_python(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{path}: no file of tasks: {error!s:.200}") from None
 
 
-@cache
-def _adapter() -> TypeAdapter[TaskFile]:
-    return TypeAdapter(TaskFile)
+_ADAPTER = TypeAdapter(TaskFile)
 
 
 def _pack(tests: tuple[str, ...]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge, with_patch
 from turngym.environments.swe.packages import packages_folder, swe_cache
 from turngym.environments.swe.parsing import hide_tests
-from turngym.environments.swe.patches import Patch, collect_patch
+from turngym.environments.swe.patches import collect_patch
 from turngym.environments.swe.project import Project, find_layout, protected_names
 from turngym.environments.swe.records import (
     Style,
@@ -112,7 +112,14 @@ class BugProblem(RepairProblem):
         """Run the tests on the changes."""
         assert isinstance(world, EndWorld)
         patch = collect_patch(world.found, self.base, self.file.layout)
-        result = NOTHING_CHANGED if patch.is_empty else await self.examine(world.host, patch)
+        result = NOTHING_CHANGED
+        if patch.files:
+            result = await judge(
+                world.host, self.project, self.broken, patch,
+                fail_to_pass=self.record.fail_to_pass,
+                pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
+                timeout_s=20.0 + 3 * self.file.suite_s,
+            )  # fmt: skip
         return with_patch(result, patch, self.base)
 
     def harbor_parts(self) -> HarborParts:
@@ -132,14 +139,6 @@ class BugProblem(RepairProblem):
                 "ids.txt": "".join(f"{one}\n" for one in ids),
                 **{f"project/{path}": data for path, data in kept.items()},
             },
-        )  # fmt: skip
-
-    async def examine(self, host: SandboxHost, patch: Patch) -> RepairResult:
-        """Return what a patch is worth."""
-        return await judge(
-            host, self.project, self.broken, patch, fail_to_pass=self.record.fail_to_pass,
-            pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
-            timeout_s=20.0 + 3 * self.file.suite_s,
         )  # fmt: skip
 
 

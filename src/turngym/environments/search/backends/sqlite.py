@@ -14,12 +14,13 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from turngym.environments.search.backends.base import MAX_RESULTS, REMEMBERED
+from turngym.environments.search.backends.base import REMEMBERED
 from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit, terms
 from turngym.errors import ConfigError
 
@@ -34,10 +35,10 @@ CREATE VIRTUAL TABLE fts USING fts5(
   title, text, content='documents', content_rowid='number', tokenize='porter unicode61'
 )
 """
-FILL_FTS = "INSERT INTO fts(fts) VALUES ('rebuild')"
 
+_RESULT = f"id, title, substr(text, 1, {SNIPPET_SOURCE_CHARS})"
 _RANKED = f"""
-SELECT d.id, d.title, substr(d.text, 1, {SNIPPET_SOURCE_CHARS}), -f.score FROM (
+SELECT {_RESULT}, -f.score FROM (
   SELECT rowid, bm25(fts, 4.0, 1.0) AS score FROM fts WHERE fts MATCH ?
   ORDER BY score, rowid LIMIT ?
 ) AS f JOIN documents AS d ON d.number = f.rowid ORDER BY f.score, f.rowid
@@ -92,7 +93,7 @@ class SqliteBackend:
         connection.execute(DOCUMENTS_SCHEMA)
         insert_documents(connection, documents)
         connection.execute(FTS_SCHEMA)
-        connection.execute(FILL_FTS)
+        connection.execute("INSERT INTO fts(fts) VALUES ('rebuild')")
         connection.execute("COMMIT")
         self = cls.__new__(cls)
         self._setup("", shared=connection)
@@ -119,7 +120,9 @@ class SqliteBackend:
 
     def hits(self, ranked: Sequence[tuple[int, float]]) -> list[Hit]:
         """Return the documents with these numbers as results, each with its score; all exist."""
-        rows = self._rows(_hits_query(len(ranked)), tuple([number for number, _ in ranked]))
+        marks = ",".join("?" * len(ranked))
+        query = f"SELECT number, {_RESULT} FROM documents WHERE number IN ({marks})"
+        rows = self._rows(query, tuple([number for number, _ in ranked]))
         found = {row[0]: row for row in rows}
         hits = []
         for number, score in ranked:
@@ -199,20 +202,10 @@ def _document(row: Sequence[str]) -> Document:
 
 def documents_of(database: Path) -> Iterator[tuple[int, Document]]:
     """Yield number and document of everything in a database, in order."""
-    connection = sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)
-    try:
-        query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
+    query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
+    with closing(sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)) as connection:
         for number, *row in connection.execute(query):
             yield number, _document(row)
-    finally:
-        connection.close()
-
-
-@lru_cache(maxsize=MAX_RESULTS + 1)
-def _hits_query(count: int) -> str:
-    marks = ",".join("?" * count)
-    text = f"substr(text, 1, {SNIPPET_SOURCE_CHARS})"
-    return f"SELECT number, id, title, {text} FROM documents WHERE number IN ({marks})"
 
 
 def insert_documents(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
@@ -247,13 +240,11 @@ def need_fts5() -> None:
 
 @lru_cache(maxsize=1)
 def _has_fts5() -> bool:
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
+        except sqlite3.OperationalError:
+            return False
     return True
 
 
