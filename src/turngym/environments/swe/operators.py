@@ -171,10 +171,8 @@ def _change_slice(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _change_leave(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.Break):
-        yield node, "continue"
-    elif isinstance(node, ast.Continue):
-        yield node, "break"
+    if isinstance(node, ast.Break | ast.Continue):
+        yield node, "continue" if isinstance(node, ast.Break) else "break"
 
 
 def _change_name(node: ast.AST, text: str) -> Iterator[Proposal]:

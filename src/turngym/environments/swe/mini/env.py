@@ -413,7 +413,7 @@ class MiniEnv(TaskSetEnv, GradedGame):
 
     def turn(self, action: Action) -> Outcome:
         if action.name == "submit":
-            return self._judge()
+            return self.end_at_limit()
         path = str(action.arguments["path"])
         text = dict(self.state.files).get(path)
         if text is None:
@@ -441,9 +441,6 @@ class MiniEnv(TaskSetEnv, GradedGame):
         return Outcome(text=self.problem.says(call, value))
 
     def end_at_limit(self) -> Outcome:
-        return self._judge()
-
-    def _judge(self) -> Outcome:
         result = finished(judge(self.problem, MiniWorld(call=self._call), self._task_id))
         self.state = replace(self.state, is_solved=result.score == 1)
         text = f"not resolved: {result.evidence}" if result.evidence else "resolved."
