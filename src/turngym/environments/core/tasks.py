@@ -37,6 +37,10 @@ class TaskSetEnv(EpisodeCore):
         """What the running episode is about."""
         return self.tasks.problem(self.current_task)
 
+    def instance_key(self) -> str:
+        """Return what makes the problem this one."""
+        return str(self.problem.content)
+
     # Scripts: the expert's, or what a check wants to be tried instead.
 
     def follow(self, script: Script) -> None:
@@ -91,7 +95,3 @@ class StoppedEnv(TaskSetEnv):
     def score(self) -> float:
         """Return what the judge gave; 0 before it was asked."""
         return self._score
-
-    def instance_key(self) -> str:
-        """Return what makes the problem this one."""
-        return str(self.problem.content)

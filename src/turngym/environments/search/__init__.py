@@ -21,19 +21,18 @@ _GRADED = {
 def register_search() -> None:
     """Register every search environment; called once by ``import turngym``."""
     for kind, turns in _TURNS.items():
-        for number, difficulty in enumerate(_GRADED.get(kind, ("easy",))):
-            names = [f"World-{kind}-{difficulty}"] + ([f"World-{kind}"] if number == 0 else [])
-            for name in names:
-                version = 0 if difficulty == "tiny" else 1
-                register(
-                    f"turngym/{name}-v{version}",
-                    f"{_HERE}.world_env:WorldEnv",
-                    family="search",
-                    max_turns=turns,
-                    kwargs={"kind": kind, "difficulty": difficulty},
-                    snapshot_kind="exact",
-                    provides=_PROVIDES,
-                )
+        graded = [(f"-{one}", one) for one in _GRADED.get(kind, ("easy",))]
+        for ending, difficulty in (graded[0], ("", graded[0][1]), *graded[1:]):
+            version = 0 if difficulty == "tiny" else 1
+            register(
+                f"turngym/World-{kind}{ending}-v{version}",
+                f"{_HERE}.world_env:WorldEnv",
+                family="search",
+                max_turns=turns,
+                kwargs={"kind": kind, "difficulty": difficulty},
+                snapshot_kind="exact",
+                provides=_PROVIDES,
+            )
     register(
         "turngym/Corpus-v1",
         f"{_HERE}.corpus_env:CorpusEnv",

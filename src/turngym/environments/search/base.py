@@ -233,10 +233,6 @@ class SearchEnv(TaskSetEnv, TurnEnv):
     def reminder(self) -> str:
         return " ".join([self._asked(), *([self._titles()] if self.state.hits else [])])
 
-    def instance_key(self) -> str:
-        """Return what makes the problem this one."""
-        return self.state.question.content
-
     def legal_actions(self) -> list[str]:
         """Return a menu: open the results, search for or answer with the names in view.
 

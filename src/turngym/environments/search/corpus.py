@@ -235,7 +235,7 @@ _LICENCE_FIELD = re.compile(r"^License:\s*(\S.*)$", re.MULTILINE)
 _LICENCE_CHARS = 20_000
 
 
-class DocumentationSource:
+class DocumentationSource(FolderSource):
     """Passages of the text, Markdown and HTML files of a folder; ids are ``path#number``.
 
     Args:
@@ -248,22 +248,15 @@ class DocumentationSource:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise ConfigError(f"corpus 'docs:{folder}': there is no such folder")
-        self._files = FolderSource(folder)
-        if self._files.size() == 0:
+        super().__init__(folder)
+        if not self._files:
             raise ConfigError(f"corpus 'docs:{folder}': it holds no text, Markdown or HTML file")
-        self.name = self._files.name
         self.licence = _licence(folder)
-
-    def fingerprint(self) -> str:
-        return self._files.fingerprint()
-
-    def size(self) -> int:
-        return self._files.size()
 
     def records(self, start: Position = START) -> Iterator[Record]:
         """Yield the passages file by file. A build goes on at a file, never within one."""
         first = start[1]  # passages of the current file that are there already
-        for record in self._files.records((start[0], start[0])):
+        for record in super().records((start[0], start[0])):
             done = record.after[0]
             if record.document is None:
                 yield record

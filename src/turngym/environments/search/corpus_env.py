@@ -13,10 +13,10 @@ from typing import Any, Unpack
 
 from turngym.environments.search.backends.base import SearchBackend
 from turngym.environments.search.backends.http import HttpBackend, live_backend
-from turngym.environments.search.backends.sqlite import SqliteBackend
+from turngym.environments.search.backends.sqlite import SqliteBackend, documents_of
 from turngym.environments.search.base import Limits, SearchEnv, SearchOptions
 from turngym.environments.search.documents import Document
-from turngym.environments.search.index import DATABASE, documents_of, open_index
+from turngym.environments.search.index import DATABASE, open_index
 from turngym.environments.search.packages import sample_packages
 from turngym.environments.search.questions import (
     Lookup,
@@ -310,21 +310,23 @@ def _limits(limits: Mapping[str, int] | Limits | None) -> Limits:
         raise ConfigError(f"search limits: {error}; known: {known}") from error
 
 
+def _sample_documents() -> list[Document]:
+    return [one.document for one in sample_packages().records() if one.document is not None]
+
+
 @lru_cache(maxsize=8)
 def _local_backend(place: str, engine: str) -> SearchBackend:
     if place == _SAMPLE:
         if engine != "sqlite":
             raise ConfigError(f"search/corpus: the sample has no engine {engine!r}; name an index")
-        records = sample_packages().records()
-        return SqliteBackend.in_memory(one.document for one in records if one.document is not None)
+        return SqliteBackend.in_memory(_sample_documents())
     return open_index(Path(place).expanduser(), engine)
 
 
 @lru_cache(maxsize=4)
 def _graph(place: str) -> PackageGraph:
     if place == _SAMPLE:
-        records = sample_packages().records()
-        return PackageGraph(one.document for one in records if one.document is not None)
+        return PackageGraph(_sample_documents())
     database = Path(place).expanduser() / DATABASE
     if not database.is_file():
         return PackageGraph(())

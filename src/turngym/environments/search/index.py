@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,7 @@ from turngym.environments.search.backends.sqlite import (
 from turngym.environments.search.corpus import START, Position, Record, Source
 from turngym.environments.search.documents import Document, Hit
 from turngym.errors import ConfigError, unknown_name
+from turngym.records import write_json
 
 FORMAT, VERSION = "turngym.corpus", 1
 DATABASE, MANIFEST = "documents.sqlite", "manifest.json"
@@ -77,14 +78,6 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest(**{**value, "engines": tuple(value["engines"])})
     except (TypeError, KeyError) as error:
         raise ConfigError(f"{file}: the manifest is incomplete ({error})") from error
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write ``manifest``, whole or not at all."""
-    partial = folder / f"{MANIFEST}.partial"
-    value = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    partial.replace(folder / MANIFEST)
 
 
 Advance = Callable[[int, str], None]
@@ -196,17 +189,6 @@ ENGINES: Mapping[str, tuple[str, str]] = {
 """Further engines: name to what builds and what opens an index, as ``"module:function"``."""
 HYBRID = "hybrid"
 """Words and meaning together: searched by ``sqlite`` and ``dense``."""
-
-
-def documents_of(database: Path) -> Iterator[tuple[int, Document]]:
-    """Yield number and document of everything in a database, in order."""
-    connection = sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)
-    try:
-        query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
-        for number, doc_id, title, text, meta in connection.execute(query):
-            yield number, Document(id=doc_id, title=title, text=text, meta=json.loads(meta))
-    finally:
-        connection.close()
 
 
 def _named(engine: str) -> tuple[str, str]:
@@ -338,7 +320,6 @@ def _digest(record: Record) -> int:
 
 
 def _finish(folder: Path, source: Source, engines: Sequence[str], progress: _Progress) -> Manifest:
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     manifest = Manifest(
         num_documents=progress.documents,
         num_skipped=progress.skipped,
@@ -346,9 +327,9 @@ def _finish(folder: Path, source: Source, engines: Sequence[str], progress: _Pro
         source=source.name,
         licence=source.licence,
         engines=tuple(dict.fromkeys(["sqlite", *engines])),
-        size_bytes=size,
+        size_bytes=sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()),
     )
-    write_manifest(folder, manifest)
+    write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, **asdict(manifest)})
     return manifest
 
 

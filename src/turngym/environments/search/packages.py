@@ -135,11 +135,8 @@ def read_stanzas(lines: Iterable[str]) -> Iterator[Stanza]:
 
 def dependencies(stanza: Stanza) -> list[str]:
     """Return the names that a package depends on, the first of alternatives, in order."""
-    found = []
-    for part in stanza.get("Depends", "").replace("\n", " ").split(","):
-        match = _NAME.match(part.strip())
-        if match:
-            found.append(match[0])
+    parts = stanza.get("Depends", "").replace("\n", " ").split(",")
+    found = [match[0] for part in parts if (match := _NAME.match(part.strip()))]
     return list(dict.fromkeys(found))
 
 
@@ -154,29 +151,28 @@ def article(stanza: Stanza, links: list[str]) -> str:
     summary, _, rest = stanza.get("Description", stanza.get("Description-en", "")).partition("\n")
     sentences = [f"{name}: {summary.strip() or 'a package'}."]
     facts = _facts(stanza)
-    for field, words in (
-        ("version", "Its version is {v}."),
-        ("section", "It belongs to section {v}."),
-        ("maintainer", "It is maintained by {v}."),
-        ("homepage", "Its homepage is {v}."),
-        ("installed_size", "Installed it takes {v} kB."),
-    ):
-        if facts[field]:
-            sentences.append(words.format(v=facts[field]))
+    sentences += [
+        words.format(v=facts[name]) for name, (_, words) in _FIELDS.items() if facts[name]
+    ]
     if links:
         sentences.append(f"It depends on {', '.join(links[:_MAX_LISTED])}.")
     body = "\n".join(line for line in rest.splitlines() if line.strip() != ".")
     return "\n".join([" ".join(sentences), body]).strip()
 
 
+_FIELDS = {
+    "version": ("Version", "Its version is {v}."),
+    "section": ("Section", "It belongs to section {v}."),
+    "maintainer": ("Maintainer", "It is maintained by {v}."),
+    "homepage": ("Homepage", "Its homepage is {v}."),
+    "installed_size": ("Installed-Size", "Installed it takes {v} kB."),
+}
+"""What articles say of a package: name of a fact to its field in a stanza, and to a sentence."""
+
+
 def _facts(stanza: Stanza) -> dict[str, str]:
-    return {
-        "version": stanza.get("Version", ""),
-        "section": stanza.get("Section", ""),
-        "maintainer": maintainer(stanza),
-        "homepage": stanza.get("Homepage", ""),
-        "installed_size": stanza.get("Installed-Size", ""),
-    }
+    found = {name: stanza.get(field, "") for name, (field, _) in _FIELDS.items()}
+    return {**found, "maintainer": maintainer(stanza)}
 
 
 _NUM_PACKAGES = 240
@@ -191,7 +187,7 @@ def sample_packages() -> PackageSource:
     """Return an invented package index; the same on every machine."""
     rng = Random(20_26)
     names = Names(rng, namesakes=0.0)
-    people = [names.person() for _ in range(_NUM_PEOPLE)]
+    people = [names.new("person") for _ in range(_NUM_PEOPLE)]
     taken: list[str] = []
     stanzas = []
     for _ in range(_NUM_PACKAGES):
@@ -199,10 +195,8 @@ def sample_packages() -> PackageSource:
         number = rng.choice((0, 1, 1, 1, 2, 3, 4))
         depends = rng.sample(taken, min(number, len(taken)))
         version = ".".join(str(rng.randrange(30)) for _ in range(3))
-        kind, subject = (
-            rng.choice(_KINDS),
-            f"{rng.choice(WORDS['adjectives'])} {rng.choice(WORDS['nouns'])}s",
-        )
+        kind = rng.choice(_KINDS)
+        subject = f"{rng.choice(WORDS['adjectives'])} {rng.choice(WORDS['nouns'])}s"
         lines = [
             f"Package: {name}",
             f"Version: {version}-{rng.randrange(1, 9)}",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Required, TypedDict
+from typing import Annotated, Any, ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 
@@ -93,9 +92,7 @@ class Question(AnswerProblem):
         return [Cheat(kind="answer from the prompt", script=[name]) for name in wrong]
 
 
-@cache
-def _adapter() -> TypeAdapter[Question]:
-    return TypeAdapter(Question)
+_ADAPTER = TypeAdapter(Question)
 
 
 def question_from_json(value: Mapping[str, Any], where: str) -> Question:
@@ -113,7 +110,7 @@ def question_from_json(value: Mapping[str, Any], where: str) -> Question:
     if "answer" in row:
         row.setdefault("answers", [row["answer"]])
     try:
-        return _adapter().validate_python(row)
+        return _ADAPTER.validate_python(row)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])).replace("fixed_split", "split")
@@ -190,39 +187,32 @@ class Soundness(TypedDict, total=False):
     """What is demanded of a sampled question, and how often to try."""
 
     k: Required[int]
-    """Results of a search."""
+    """Results of a search, for the proof that an expert finds its way."""
     snippet_words: Required[int]
-    """Words shown of each result."""
+    """Words shown of each, for the leak test."""
     accept: Callable[[Question], bool]
     """Further demands."""
     tries: int
+    """How often to try; then there is no question."""
 
 
 def sound_question(
-    sample: Callable[[], Question | None],
-    backend: SearchBackend,
-    *,
-    k: int,
-    snippet_words: int,
-    accept: Callable[[Question], bool] = lambda _: True,
-    tries: int = 3_000,
+    sample: Callable[[], Question | None], backend: SearchBackend, **demands: Unpack[Soundness]
 ) -> Question | None:
     """Return the first sampled question that an expert can answer and that gives nothing away.
 
     Args:
         sample: Makes a question; None when a try came to nothing.
         backend: Where it will be searched.
-        k: Results of a search, for the proof that an expert finds its way.
-        snippet_words: Words shown of each, for the leak test.
-        accept: Further demands.
-        tries: How often to try; then the answer is None.
+        demands: As ``Soundness``.
     """
-    for _ in range(tries):
+    accept, k = demands.get("accept"), demands["k"]
+    for _ in range(demands.get("tries", 3_000)):
         question = sample()
         if (
             question is not None
-            and accept(question)
-            and not leaks(question, backend, k=k, snippet_words=snippet_words)
+            and (accept is None or accept(question))
+            and not leaks(question, backend, k=k, snippet_words=demands["snippet_words"])
             and not unreachable(question, backend, k=k)
         ):
             return question

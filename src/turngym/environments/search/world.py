@@ -8,7 +8,7 @@ other facts, nothing about one world helps in another. What articles say, and in
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -86,41 +86,36 @@ class Names:
         self._used: set[str] = set()
         self._families: list[str] = []
 
-    def person(self) -> str:
-        """Return a given and a family name."""
-        return self._fresh(self._person)
+    def new(self, kind: str) -> str:
+        """Return a name of a kind: of ``KINDS``, or ``word``, invented for a river or a language.
 
-    def city(self) -> str:
-        """Return the name of a city."""
-        return self._fresh(lambda: self._syllables(1) + self._rng.choice(WORDS["city_ends"]))
+        A work has a title such as "The Pale Harbour of Kelmouth"; the name of an event does not
+        give the city away.
+        """
+        while True:
+            words = self._sample(kind).split()
+            name = " ".join(word if word == "of" else word.capitalize() for word in words)
+            if name.casefold() not in self._used:
+                self._used.add(name.casefold())
+                return name
 
-    def country(self) -> str:
-        """Return the name of a country."""
-        return self._fresh(lambda: self._syllables(2) + self._rng.choice(WORDS["country_ends"]))
-
-    def work(self) -> str:
-        """Return a title, such as "The Pale Harbour of Kelmouth"."""
-        return self._fresh(self._title)
-
-    def event(self) -> str:
-        """Return the name of an event; it does not give the city away."""
-        return self._fresh(lambda: f"{self._syllables(2)} {self._rng.choice(WORDS['occasions'])}")
-
-    def word(self) -> str:
-        """Return an invented word for a river, a currency or a language."""
-        return self._fresh(lambda: self._syllables(2))
-
-    def _person(self) -> str:
-        if self._families and self._rng.random() < self._namesakes:
-            family = self._rng.choice(self._families)
-        else:
-            family = self._syllables(2)
-            self._families.append(family)
-        return f"{self._syllables(2)} {family}"
-
-    def _title(self) -> str:
-        words = f"The {self._rng.choice(WORDS['adjectives'])} {self._rng.choice(WORDS['nouns'])}"
-        return words if self._rng.random() < 0.5 else f"{words} of {self._syllables(2)}"
+    def _sample(self, kind: str) -> str:
+        choice = self._rng.choice
+        if kind == "person":
+            if self._families and self._rng.random() < self._namesakes:
+                family = choice(self._families)
+            else:
+                family = self._syllables(2)
+                self._families.append(family)
+            return f"{self._syllables(2)} {family}"
+        if kind == "work":
+            title = f"The {choice(WORDS['adjectives'])} {choice(WORDS['nouns'])}"
+            return title if self._rng.random() < 0.5 else f"{title} of {self._syllables(2)}"
+        if kind == "event":
+            return f"{self._syllables(2)} {choice(WORDS['occasions'])}"
+        if kind == "city":
+            return f"{self._syllables(1)}{choice(WORDS['city_ends'])}"
+        return f"{self._syllables(2)}{choice(WORDS['country_ends']) if kind == 'country' else ''}"
 
     def _syllables(self, number: int) -> str:
         choice = self._rng.choice
@@ -130,20 +125,6 @@ class Names:
             + (choice(WORDS["codas"]) if i == number - 1 else "")
             for i in range(number)
         )
-
-    def _fresh(self, sample: Callable[[], str]) -> str:
-        while True:
-            name = " ".join(
-                word if word == "of" else word.capitalize() for word in sample().split()
-            )
-            if name.casefold() not in self._used:
-                self._used.add(name.casefold())
-                return name
-
-
-def tiny_names(rng: Random) -> dict[str, Iterator[str]]:
-    """Return the short names of each kind in a random order."""
-    return {kind: iter(rng.sample(names, len(names))) for kind, names in WORDS["tiny"].items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +181,11 @@ class Entity:
         """Id of the article."""
         return self.name.casefold().replace(" ", "-")
 
+    def stated(self, *, tiny: bool = False) -> list[Relation]:
+        """Return what the article says; a tiny one names only other articles."""
+        known = [one for one in BY_SUBJECT[self.kind] if one.name in self.facts]
+        return [one for one in known if one.leads_on or not tiny]
+
     def text_of(self, relation: str) -> str:
         """Return the value of a fact in words."""
         value = self.facts[relation]
@@ -248,7 +234,9 @@ class _Maker:
         self._spec = spec
         self._rng = Random(derive_seed(spec.seed, "facts"))
         self._names = Names(self._rng, namesakes=spec.namesakes)
-        self._tiny = tiny_names(self._rng) if spec.tiny else None
+        named = WORDS["tiny"].items() if spec.tiny else ()
+        self._tiny = {kind: iter(self._rng.sample(names, len(names))) for kind, names in named}
+        """Short names of each kind in a random order; none where names are invented."""
         self._made: dict[str, list[Entity]] = {kind: [] for kind in KINDS}
 
     def make(self) -> list[Entity]:
@@ -271,10 +259,7 @@ class _Maker:
         return numbers
 
     def _name(self, kind: str) -> str:
-        if self._tiny is not None:
-            return next(self._tiny[kind])
-        sample: Callable[[], str] = getattr(self._names, kind)
-        return sample()
+        return next(self._tiny[kind]) if self._tiny else self._names.new(kind)
 
     def _note(self, kind: str) -> str:
         among = {"person": "professions", "work": "forms"}
@@ -295,7 +280,7 @@ class _Maker:
         if relation.value == "number":
             return rng.randrange(1_000, 900_000)
         if relation.value == "word":
-            return self._names.word() if self._tiny is None else rng.choice(WORDS["tiny"]["work"])
+            return rng.choice(WORDS["tiny"]["work"]) if self._tiny else self._names.new("word")
         pool = self._made[relation.value]
         if relation.name == "capital":
             own = [city for city in pool if city.facts.get("country") is entity]
@@ -307,17 +292,11 @@ class _Maker:
         return rng.choice(pool) if pool else None
 
     def _year(self, entity: Entity, relation: Relation) -> int:
-        if relation.name == "finished":
-            creator = entity.facts["creator"]
-            assert isinstance(creator, Entity)
-            born = creator.facts["birth_year"]
-            assert isinstance(born, int)
-            return born + self._rng.randrange(18, 60)
-        founder = entity.facts.get("founder")
-        if relation.name == "opened" and isinstance(founder, Entity):
-            born = founder.facts["birth_year"]
-            assert isinstance(born, int)
-            return born + self._rng.randrange(20, 60)
+        who, least = {"finished": ("creator", 18), "opened": ("founder", 20)}.get(
+            relation.name, ("", 0)
+        )
+        if isinstance(maker := entity.facts.get(who), Entity):
+            return int(maker.text_of("birth_year")) + self._rng.randrange(least, 60)
         if relation.name == "birth_year":  # in the order of making: teachers are older
             people = self._made["person"]
             return 1500 + round(380 * (people.index(entity) + self._rng.random()) / len(people))
@@ -336,12 +315,16 @@ def _article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
         (rng.choice(one.sentences) if paraphrase else one.sentences[0]).format(
             s=entity.name, o=entity.text_of(one.name)
         )
-        for one in BY_SUBJECT[entity.kind]
-        if one.name in entity.facts
+        for one in entity.stated()
     ]
     if paraphrase:
         rng.shuffle(facts)
-    sentences = [opening, *facts, *_lists(entity)]
+    lists = [
+        words.format(names=", ".join(one.name for one in entity.referrers[relation]))
+        for relation, words in _LISTED.items()
+        if relation in entity.referrers
+    ]
+    sentences = [opening, *facts, *lists]
     text = " ".join(sentence for sentence in sentences if sentence)
     return _document(entity, text)
 
@@ -350,33 +333,24 @@ def _with_article(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
-def _lists(entity: Entity) -> list[str]:
-    """Return sentences that name those who refer to ``entity``, where a reader would expect it."""
-    sentences = []
-    for relation, words in (
-        ("creator", "Works: {names}."),
-        ("host", "Events held there: {names}."),
-        ("country", "Cities: {names}."),
-    ):
-        names = [one.name for one in entity.referrers.get(relation, ())]
-        if names:
-            sentences.append(words.format(names=", ".join(names)))
-    return sentences
+_LISTED = {
+    "creator": "Works: {names}.",
+    "host": "Events held there: {names}.",
+    "country": "Cities: {names}.",
+}
+"""Relations whose subjects the article on the value names, where a reader would expect it."""
 
 
 def _tiny_article(entity: Entity, rng: Random, *, paraphrase: bool) -> Document:
     del rng, paraphrase
-    facts = [
-        f"{one.short} {entity.text_of(one.name)}."
-        for one in BY_SUBJECT[entity.kind]
-        if isinstance(entity.facts.get(one.name), Entity)
-    ]
+    stated = entity.stated(tiny=True)
+    facts = [f"{one.short} {entity.text_of(one.name)}." for one in stated]
     return _document(entity, " ".join(facts) or "nothing.")
 
 
 def _document(entity: Entity, text: str) -> Document:
     linked = [value.name for value in entity.facts.values() if isinstance(value, Entity)]
-    for relation in ("creator", "host", "country"):
+    for relation in _LISTED:
         linked += [one.name for one in entity.referrers.get(relation, ())]
     meta = {"kind": entity.kind, "links": list(dict.fromkeys(linked))}
     return Document(id=entity.id, title=entity.name, text=text, meta=meta)

@@ -40,20 +40,11 @@ class Path:
     end: Entity
 
 
-def stated(entity: Entity, *, tiny: bool = False) -> list[Relation]:
-    """Return what the article of ``entity`` says; the tiny ones name only other articles."""
-    return [
-        one
-        for one in BY_SUBJECT[entity.kind]
-        if one.name in entity.facts and (one.leads_on or not tiny)
-    ]
-
-
 def walk(start: Entity, rng: Random, steps: int) -> Path | None:
     """Follow ``steps`` facts from article to article, none twice."""
     words, via, at = start.name, [], start
     for _ in range(steps):
-        ways = [one for one in stated(at) if one.leads_on]
+        ways = [one for one in at.stated() if one.leads_on]
         if not ways:
             return None
         relation = rng.choice(ways)
@@ -66,12 +57,7 @@ def walk(start: Entity, rng: Random, steps: int) -> Path | None:
     return Path(words, start, tuple(via), at)
 
 
-def described(world: World, rng: Random, kind: str) -> Path | None:
-    """Return someone or something of a kind in words that do not name it."""
-    return described_as(rng.choice(world.by_kind[kind]), rng)
-
-
-def described_as(entity: Entity, rng: Random, *, without: Entity | None = None) -> Path | None:
+def described(entity: Entity, rng: Random, *, without: Entity | None = None) -> Path | None:
     """Return ``entity`` as what a fact of another one points to, or by name if nothing does.
 
     Args:
@@ -129,9 +115,7 @@ def _chain(world: World, rng: Random, *, hops: int) -> Question | None:
         return None
     seen = (*path.via, path.end)
     open_ends = [
-        one
-        for one in stated(path.end, tiny=world.spec.tiny)
-        if path.end.facts[one.name] not in seen
+        one for one in path.end.stated(tiny=world.spec.tiny) if path.end.facts[one.name] not in seen
     ]
     if not open_ends:
         return None
@@ -166,7 +150,10 @@ def _unanswerable(world: World, rng: Random) -> Question | None:
 def _compare(world: World, rng: Random) -> Question | None:
     """Ask which of three, none of them named, was first, last or largest."""
     name, best, words = rng.choice(_COMPARISONS)
-    paths = [described(world, rng, BY_NAME[name].subject) for _ in range(_NUM_COMPARED)]
+    paths = [
+        described(rng.choice(world.by_kind[BY_NAME[name].subject]), rng)
+        for _ in range(_NUM_COMPARED)
+    ]
     found = [path for path in paths if path is not None]
     values = [path.end.facts[name] for path in found]
     if len(found) < _NUM_COMPARED or len(set(values)) < _NUM_COMPARED:
@@ -199,7 +186,7 @@ def _intersect(world: World, rng: Random) -> Question | None:
     if not isinstance(one, Entity) or not isinstance(other, Entity):
         return None
     both = [who for who in one.referrers[first] if who.facts.get(second) is other]
-    left, right = described_as(one, rng, without=target), described_as(other, rng, without=target)
+    left, right = described(one, rng, without=target), described(other, rng, without=target)
     if len(both) != 1 or left is None or right is None:
         return None
     visited = [*left.via, left.end, *right.via, right.end]
@@ -215,7 +202,7 @@ def _intersect(world: World, rng: Random) -> Question | None:
 
 def _count(world: World, rng: Random) -> Question | None:
     """Ask how many of someone's works were finished before a year; none of them may be."""
-    path = described(world, rng, "person")
+    path = described(rng.choice(world.by_kind["person"]), rng)
     if path is None:
         return None
     works = path.end.referrers.get("creator", [])
@@ -257,7 +244,7 @@ def _time_between(world: World, rng: Random) -> Question | None:
 
 
 def _first_or_last(world: World, rng: Random) -> Question | None:
-    path = described(world, rng, "city")
+    path = described(rng.choice(world.by_kind["city"]), rng)
     if path is None:
         return None
     events = path.end.referrers.get("host", [])

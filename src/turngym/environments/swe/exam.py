@@ -21,8 +21,8 @@ from random import Random, SystemRandom
 from typing import Any
 
 from turngym.environments.swe import literals, mutants, test_runner
-from turngym.environments.swe.literals import Place, Source
-from turngym.environments.swe.mutants import Mutant, Unit, canonical, replaced, units, written
+from turngym.environments.swe.literals import Place, Source, replaced
+from turngym.environments.swe.mutants import Mutant, Unit, canonical, units, written
 from turngym.environments.swe.packages import swe_cache
 from turngym.environments.swe.parsing import test_name
 from turngym.environments.swe.test_runner import TestRun, TestRunner

@@ -337,9 +337,18 @@ class Factory:
             return record
         if self._leaks(record, broken):
             return "the statement holds the repair"
-        return await check_record(
-            host, self.project, self._file, record, broken, self._packages, timeout_s
-        )
+        again = await runner.run(broken, record.fail_to_pass, timeout_s=timeout_s)
+        if again.passed(record.fail_to_pass):
+            return "not every test fails again"
+        repair = Patch(files={path: self.project.files.get(path) for path in broken})
+        repaired = await judge(
+            host, self.project, broken, repair, fail_to_pass=record.fail_to_pass,
+            pass_to_pass=self._file.pass_to_pass(record), packages=self._packages,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        if not repaired.is_resolved:
+            return "the repair does not pass" + (" (flaky tests)" if repaired.failures else "")
+        return record
 
     def _broken(self, kind: Kind, edits: list[Edit]) -> dict[str, bytes | None] | str:
         """Return the files of the broken project, or why there is none."""
@@ -389,30 +398,6 @@ class Factory:
         )
 
 
-async def check_record(
-    host: SandboxHost,
-    project: Project,
-    file: TaskFile,
-    record: SweRecord,
-    broken: Mapping[str, bytes | None],
-    packages: Path,
-    timeout_s: float,
-) -> SweRecord | str:
-    """Return ``record`` when the judge gives ``broken`` 0 and the repair 1; else what is wrong."""
-    runner = await project_runner(host, project, packages)
-    again = await runner.run(broken, record.fail_to_pass, timeout_s=timeout_s)
-    if again.passed(record.fail_to_pass):
-        return "not every test fails again"
-    repair = Patch(files={path: project.files.get(path) for path in broken})
-    repaired = await judge(
-        host, project, broken, repair, fail_to_pass=record.fail_to_pass,
-        pass_to_pass=file.pass_to_pass(record), packages=packages, timeout_s=timeout_s,
-    )  # fmt: skip
-    if not repaired.is_resolved:
-        return "the repair does not pass" + (" (flaky tests)" if repaired.failures else "")
-    return record
-
-
 def _key(edits: list[Edit]) -> str:
     if not edits:
         return "release"
@@ -425,12 +410,8 @@ def _test_files(project: Project) -> list[str]:
     """Return the files that hold tests."""
     return [
         path
-        for path in sorted(project.files)
-        if path.endswith(".py")
-        and project.layout.is_test(path)
-        and (
-            path.rpartition("/")[2].startswith("test_")
-            or path.endswith(("_test.py", "/tests.py"))
-            or path in project.layout.tests
-        )
+        for path in sorted(project.test_texts())
+        if path.rpartition("/")[2].startswith("test_")
+        or path.endswith(("_test.py", "/tests.py"))
+        or path in project.layout.tests
     ]

@@ -14,12 +14,7 @@ from pathlib import Path
 
 from turngym.environments.swe.exam import Trial
 from turngym.environments.swe.formats import Instance, read_instances
-from turngym.environments.swe.judge import (
-    NOTHING_CHANGED,
-    RepairResult,
-    judge_changes,
-    with_patch,
-)
+from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge_changes, with_patch
 from turngym.environments.swe.parsing import test_file
 from turngym.environments.swe.patches import apply_diff, collect_patch, named_files
 from turngym.environments.swe.project import Layout, find_layout
@@ -95,7 +90,7 @@ class InstanceProblem(RepairProblem):
         finally:
             await sandbox.close()
         patch = collect_patch(changed, base, layout)
-        if patch.is_empty:
+        if not patch.files:
             return with_patch(NOTHING_CHANGED, patch, base)
         runner = TestRunner(
             host=host, layer=await host.image_layer(one.image, self._folder), layout=layout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
@@ -13,11 +13,28 @@ _KINDS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 _EMPTY = {ast.List: "[0]", ast.Tuple: "(0,)", ast.Dict: "{0: 0}"}
 
 
+Node = ast.stmt | ast.expr
+Span = tuple[int, int, int, int]
+"""First line, first column, last line, column after the last; columns in UTF-8 bytes, as in ast."""
+
+
 class Place(NamedTuple):
     """Characters of a text, from ``start`` and before ``end``."""
 
     start: int
     end: int
+
+
+def span_of(node: Node) -> Span:
+    """Return where ``node`` stands."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Say whether ``node`` is a value alone, as docstrings are."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 class Source:
@@ -28,15 +45,21 @@ class Source:
         self._lines = text.split("\n")
         self._begin = [0, *accumulate(len(line) + 1 for line in self._lines)]
 
-    def start(self, node: ast.stmt | ast.expr) -> int:
+    def start(self, node: Node) -> int:
         """Return at which character ``node`` starts."""
         return self._at(node.lineno, node.col_offset)
 
-    def place(self, node: ast.expr) -> Place:
+    def place(self, node: Node) -> Place:
         """Return where ``node`` stands."""
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        return Place(self.start(node), self._at(node.end_lineno, node.end_col_offset))
+        return self.between(span_of(node))
+
+    def between(self, span: Span) -> Place:
+        """Return the characters of a ``span``."""
+        return Place(self._at(*span[:2]), self._at(*span[2:]))
+
+    def of(self, node: Node) -> str:
+        """Return what is written where ``node`` stands."""
+        return self.at(self.place(node))
 
     def at(self, place: Place) -> str:
         """Return what stands in ``place``."""
@@ -47,6 +70,13 @@ class Source:
         return self._begin[line - 1] + len(before.decode("utf-8", "surrogateescape"))
 
 
+def replaced(text: str, changes: Iterable[tuple[Place, str]]) -> str:
+    """Return ``text`` with other text in some places, which do not overlap."""
+    for place, new in sorted(changes, reverse=True):
+        text = text[: place.start] + new + text[place.end :]
+    return text
+
+
 def literals(value: ast.expr, safe: frozenset[str]) -> list[ast.expr]:
     """Return the literals that ``value`` is made of; none where anything else decides about it.
 
@@ -54,23 +84,16 @@ def literals(value: ast.expr, safe: frozenset[str]) -> list[ast.expr]:
         value: An expression.
         safe: Names of functions and modules that no submission changes.
     """
-    if not _is_pure(value, safe):
-        return []
-    return list(_inside(value))
+    return list(_inside(value)) if _is_pure(value, safe) else []
 
 
 def _is_pure(node: ast.expr, safe: frozenset[str]) -> bool:
-    if isinstance(node, ast.Constant):
-        return True
     if isinstance(node, ast.Name):
         return node.id in safe
-    if isinstance(node, ast.Attribute):
-        return _is_pure(node.value, safe)
-    if isinstance(node, ast.Call):
-        arguments = [*node.args, *(one.value for one in node.keywords)]
-        return _is_pure(node.func, safe) and all(_is_pure(one, safe) for one in arguments)
     allowed = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.BinOp | ast.UnaryOp | ast.Subscript
+    allowed |= ast.Constant | ast.Attribute | ast.Call
     inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+    inner += [one.value for one in getattr(node, "keywords", ())]
     return isinstance(node, allowed) and all(_is_pure(one, safe) for one in inner)
 
 

@@ -11,12 +11,19 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from turngym.environments.swe.literals import Place, Source, literals, other_value
+from turngym.environments.swe.literals import (
+    Place,
+    Source,
+    is_text,
+    literals,
+    other_value,
+    replaced,
+)
 from turngym.environments.swe.parsing import parse
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -76,11 +83,8 @@ class Unit:
     @property
     def cases(self) -> dict[int, list[Mutant]]:
         """Mutants that change one case each, by case."""
-        found: dict[int, list[Mutant]] = {}
-        for one in self.mutants:
-            if one.case >= 0:
-                found.setdefault(one.case, []).append(one)
-        return found
+        numbers = dict.fromkeys(one.case for one in self.mutants if one.case >= 0)
+        return {case: [one for one in self.mutants if one.case == case] for case in numbers}
 
     @property
     def whole(self) -> list[Mutant]:
@@ -106,20 +110,15 @@ def canonical(text: str) -> str:
     if tree is None:
         return text
     source, named = Source(text), _named_lists(tree)
-    lists = [one for f in _functions(tree) for one in (*_parameters(f), *_loops(f))]
+    functions = _functions(tree)
+    lists = [one for function in functions for one in _parameters(function)]
+    lists += [one.iter for f in functions for one in _own(f) if isinstance(one, ast.For)]
     changes = [
         (source.place(one), ast.unparse(named[one.id]))
         for one in lists
         if isinstance(one, ast.Name) and one.id in named
     ]
     return replaced(text, changes)
-
-
-def replaced(text: str, changes: Iterable[tuple[Place, str]]) -> str:
-    """Return ``text`` with other text in some places, which do not overlap."""
-    for place, new in sorted(changes, reverse=True):
-        text = text[: place.start] + new + text[place.end :]
-    return text
 
 
 @lru_cache(maxsize=512)
@@ -151,14 +150,10 @@ def _own(function: Function) -> Iterator[ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         yield node
-        inner = [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
-        handlers = [
-            one
-            for part in ast.iter_child_nodes(node)
-            if isinstance(part, ast.ExceptHandler)
-            for one in part.body
-        ]
-        todo += reversed([*inner, *handlers])
+        parts = list(ast.iter_child_nodes(node))
+        inner = [one for one in parts if isinstance(one, ast.stmt)]
+        handlers = [one for one in parts if isinstance(one, ast.ExceptHandler)]
+        todo += reversed([*inner, *(one for part in handlers for one in part.body)])
 
 
 def _parameters(function: Function) -> list[ast.expr]:
@@ -169,10 +164,6 @@ def _parameters(function: Function) -> list[ast.expr]:
         if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("mark.parametrize")
         if len(one.args) > 1
     ]
-
-
-def _loops(function: Function) -> list[ast.expr]:
-    return [one.iter for one in _own(function) if isinstance(one, ast.For)]
 
 
 def _named_lists(tree: ast.Module) -> dict[str, ast.expr]:
@@ -253,7 +244,7 @@ class _Maker:
             for one in test.values:
                 yield from self._contraries(one)
         elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            operand = self._source.at(self._source.place(test.operand))
+            operand = self._source.of(test.operand)
             yield self._mutant(test, f"({operand})", WEAK)
         elif isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right = test.left, test.comparators[0]
@@ -268,7 +259,7 @@ class _Maker:
             text = re.sub(found, contrary, self._source.at(between), count=1)
             yield self._at_place(between, text, WEAK)
         else:
-            text = self._source.at(self._source.place(test))
+            text = self._source.of(test)
             is_one = isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
             yield self._mutant(test, f"not {text}" if is_one else f"not ({text})", WEAK)
 
@@ -280,7 +271,7 @@ class _Maker:
             if isinstance(side, ast.Name):
                 found += self._named(side.id, against)
         if not found:
-            text = self._source.at(self._source.place(right))
+            text = self._source.of(right)
             found.append(self._mutant(right, f"[{text}]", FAIR))
         return found
 
@@ -292,14 +283,14 @@ class _Maker:
         for node in _own(self._function):
             if node.lineno >= self._at.lineno:
                 continue
-            if isinstance(node, ast.Assign) and any(_binds(one, name) for one in node.targets):
+            if isinstance(node, ast.Assign) and any(_mentions(one, {name}) for one in node.targets):
                 is_one = isinstance(node.targets[0], ast.Name) and len(node.targets) == 1
                 places = [(node.value, -1)] if is_one else [(_UNKNOWN, -1)]
-            elif isinstance(node, ast.For) and _binds(node.target, name):
+            elif isinstance(node, ast.For) and _mentions(node.target, {name}):
                 places = [(one, -1) for _, one in _column(node.target, node.iter, name)]
                 places = places or [(_UNKNOWN, -1)]
             elif isinstance(node, ast.With) and any(
-                one.optional_vars and _binds(one.optional_vars, name) for one in node.items
+                one.optional_vars and _mentions(one.optional_vars, {name}) for one in node.items
             ):
                 places = [(_UNKNOWN, -1)]
         if not places:
@@ -335,7 +326,7 @@ def _inserted(source: Source, function: Function) -> Iterator[Mutant]:
     """Give a failing assertion before a statement of a test that expects nothing by itself."""
     body: Sequence[ast.stmt] = function.body
     while body:
-        first = body[1] if len(body) > 1 and _is_text(body[0]) else body[0]
+        first = body[1] if len(body) > 1 and is_text(body[0]) else body[0]
         inner = getattr(first, "body", None)
         if inner is None or isinstance(first, ast.FunctionDef | ast.ClassDef):
             if inner is None and first.lineno != function.lineno:
@@ -344,10 +335,6 @@ def _inserted(source: Source, function: Function) -> Iterator[Mutant]:
                 yield Mutant(first.lineno, first.lineno, place, text="assert not 1; ", strength=0)
             return
         body = inner
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _called(call: ast.Call) -> str:
@@ -384,10 +371,6 @@ def _safe_names(tree: ast.Module) -> frozenset[str]:
         ):
             found |= {one.asname or one.name for one in node.names}
     return frozenset(found - stored)
-
-
-def _binds(target: ast.expr, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(target))
 
 
 def _mentions(node: ast.AST, names: set[str]) -> bool:

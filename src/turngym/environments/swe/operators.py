@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from turngym.environments.swe.literals import Node, Place, Source, Span, is_text, replaced, span_of
 from turngym.environments.swe.parsing import parse
 from turngym.errors import ConfigError
 
-Span = tuple[int, int, int, int]
-"""First line, first column, last line, column after the last; columns in UTF-8 bytes, as in ast."""
-Proposal = tuple[ast.AST, str]
+Proposal = tuple[Node, str]
 """The node whose span is replaced, and what by."""
 Operator = Callable[[ast.AST, str], Iterator[Proposal]]
 
@@ -56,7 +55,6 @@ _NAMES = {
     "rpartition": "partition", "split": "rsplit", "ljust": "rjust", "rjust": "ljust",
     "min": "max", "max": "min", "any": "all", "all": "any", "append": "extend", "keys": "values",
 }  # fmt: skip
-_LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
 
 def _flip_comparison(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -88,13 +86,9 @@ def _drop_negation(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _drop_guard(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if (
-        isinstance(node, ast.If)
-        and not node.orelse
-        and len(node.body) == 1
-        and isinstance(node.body[0], _LEAVES)
-    ):
-        yield node, "pass"
+    match node:
+        case ast.If(body=[ast.Raise() | ast.Return() | ast.Continue() | ast.Break()], orelse=[]):
+            yield node, "pass"
 
 
 def _drop_branch(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -108,14 +102,11 @@ def _swap_arguments(node: ast.AST, text: str) -> Iterator[Proposal]:
         if not any(isinstance(arg, ast.Starred) for arg in (one, other)):
             first, second = _plain(one, text), _plain(other, text)
             if first != second:
-                whole, start = _plain(node, text), _offset(node, text)
-                a, b = _offset(one, text) - start, _offset(other, text) - start
-                raw = whole.encode()
-                swapped = (
-                    raw[:a] + second.encode() + raw[a + len(first.encode()) : b]
-                    + first.encode() + raw[b + len(second.encode()) :]
-                )  # fmt: skip
-                yield node, swapped.decode()
+                source = _source(text)
+                start, end = source.place(node)
+                (a, behind_a), (b, behind_b) = source.place(one), source.place(other)
+                between = text[behind_a:b]
+                yield node, f"{text[start:a]}{second}{between}{first}{text[behind_b:end]}"
 
 
 def _change_arithmetic(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -180,19 +171,16 @@ def _change_slice(node: ast.AST, text: str) -> Iterator[Proposal]:
 
 
 def _change_leave(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.Break):
-        yield node, "continue"
-    elif isinstance(node, ast.Continue):
-        yield node, "break"
+    if isinstance(node, ast.Break | ast.Continue):
+        yield node, "continue" if isinstance(node, ast.Break) else "break"
 
 
 def _change_name(node: ast.AST, text: str) -> Iterator[Proposal]:
-    if isinstance(node, ast.Call):
-        function = node.func
-        if isinstance(function, ast.Attribute) and function.attr in _NAMES:
-            yield function, f"{_of(function.value, text)}.{_NAMES[function.attr]}"
-        elif isinstance(function, ast.Name) and function.id in _NAMES:
-            yield function, _NAMES[function.id]
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name) as function) if name in _NAMES:
+            yield function, f"{_of(owner, text)}.{_NAMES[name]}"
+        case ast.Call(func=ast.Name(id=name) as function) if name in _NAMES:
+            yield function, _NAMES[name]
 
 
 def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
@@ -200,17 +188,13 @@ def _remove_body(node: ast.AST, text: str) -> Iterator[Proposal]:
     if not isinstance(node, ast.FunctionDef):
         return
     body = node.body
-    first = body[0]
-    has_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    rest = body[1:] if has_text else body
+    rest = body[1:] if is_text(body[0]) else body
     if sum(1 for one in rest for _ in ast.walk(one)) < 20 or rest[0].lineno == node.lineno:
         return
-    holder = ast.Pass()
-    holder.lineno, holder.col_offset = rest[0].lineno, rest[0].col_offset
-    decorators = getattr(rest[0], "decorator_list", [])
-    if decorators:
+    if getattr(rest[0], "decorator_list", []):
         return
-    holder.end_lineno, holder.end_col_offset = rest[-1].end_lineno, rest[-1].end_col_offset
+    (line, column), (last, end) = span_of(rest[0])[:2], span_of(rest[-1])[2:]
+    holder = ast.Pass(lineno=line, col_offset=column, end_lineno=last, end_col_offset=end)
     yield holder, f'raise NotImplementedError("{node.name}")'
 
 
@@ -236,9 +220,9 @@ def proposals(path: str, text: str) -> list[tuple[Edit, str]]:
     for node, function in _inside_functions(tree):
         for name, operator in OPERATORS.items():
             for target, replacement in operator(node, text):
-                span = _span(target)
-                if span is None or _cut(text, span) == replacement:
+                if _plain(target, text) == replacement:
                     continue
+                span = span_of(target)
                 variant = seen[name, span] = seen.get((name, span), -1) + 1
                 edit = Edit(operator=name, path=path, span=span, variant=variant, function=function)
                 found.append((edit, replacement))
@@ -256,6 +240,7 @@ def apply_edits(sources: Mapping[str, str], edits: list[Edit]) -> dict[str, str]
         text = sources.get(path)
         if text is None:
             raise ConfigError(f"recipe: {path!r} is not in the project")
+        source, changes = Source(text), list[tuple[Place, str]]()
         known = {(e.operator, e.span, e.variant): new for e, new in proposals(path, text)}
         here = sorted((e for e in edits if e.path == path), key=lambda e: e.span, reverse=True)
         for edit in here:
@@ -265,8 +250,8 @@ def apply_edits(sources: Mapping[str, str], edits: list[Edit]) -> dict[str, str]
                     f"recipe: {path}:{edit.span[0]} has no place for {edit.operator!r}; is it "
                     "another version?"
                 )
-            text = _replaced(text, edit.span, replacement)
-        changed[path] = text
+            changes.append((source.between(edit.span), replacement))
+        changed[path] = replaced(text, changes)
     return changed
 
 
@@ -299,59 +284,20 @@ def _inside_functions(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     return walk(tree, "", False)
 
 
-def _plain(node: ast.AST, text: str) -> str:
+@lru_cache(maxsize=8)
+def _source(text: str) -> Source:
+    return Source(text)
+
+
+def _plain(node: Node, text: str) -> str:
     """Return the source of a node."""
-    return _cut(text, _known_span(node))
+    return _source(text).of(node)
 
 
-def _of(node: ast.AST, text: str) -> str:
+def _of(node: Node, text: str) -> str:
     """Return the source of a node, to be put beside an operator."""
     found = _plain(node, text)
     needs_parentheses = isinstance(
         node, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.Lambda
     )
     return f"({found})" if needs_parentheses else found
-
-
-def _span(node: ast.AST) -> Span | None:
-    numbers = [getattr(node, name, None) for name in _POSITIONS]
-    if not all(isinstance(number, int) for number in numbers):
-        return None
-    line, column, last, end = (int(number) for number in numbers if number is not None)
-    return line, column, last, end
-
-
-_POSITIONS = ("lineno", "col_offset", "end_lineno", "end_col_offset")
-
-
-def _known_span(node: ast.AST) -> Span:
-    span = _span(node)
-    assert span is not None  # of an expression or statement
-    return span
-
-
-def _offset(node: ast.AST, text: str) -> int:
-    return _bytes_before(text, *_known_span(node)[:2])
-
-
-@lru_cache(maxsize=8)
-def _raw(text: str) -> tuple[bytes, list[int]]:
-    """Return the bytes of a text and where each of its lines begins."""
-    raw = text.encode()
-    starts = [0, *(place + 1 for place, byte in enumerate(raw) if byte == 10)]
-    return raw, starts
-
-
-def _bytes_before(text: str, line: int, column: int) -> int:
-    return _raw(text)[1][line - 1] + column
-
-
-def _cut(text: str, span: Span) -> str:
-    start, end = _bytes_before(text, *span[:2]), _bytes_before(text, *span[2:])
-    return _raw(text)[0][start:end].decode()
-
-
-def _replaced(text: str, span: Span, replacement: str) -> str:
-    start, end = _bytes_before(text, *span[:2]), _bytes_before(text, *span[2:])
-    raw = _raw(text)[0]
-    return (raw[:start] + replacement.encode() + raw[end:]).decode()

@@ -47,7 +47,9 @@ def packages_folder() -> Path:
     require_pytest()
     versions = [f"{name} {_distribution(name).version}" for name in _PYTEST]
     added = added_packages()
-    marks = [f"{entry.name} {entry.stat().st_mtime_ns}" for entry in _infos(added)]
+    marks = [
+        f"{entry.name} {entry.stat().st_mtime_ns}" for entry in sorted(added.glob("*.dist-info"))
+    ]
     key = hashlib.sha256("\n".join([*versions, *marks]).encode()).hexdigest()[:16]
     target = swe_cache() / f"tools-{key}"
 
@@ -70,10 +72,6 @@ def _compile(folder: Path) -> None:
         return
     command = [python, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run([*command, str(folder)], check=False, capture_output=True, timeout=300)
-
-
-def _infos(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.dist-info")) if folder.is_dir() else []
 
 
 def _distribution(name: str) -> importlib.metadata.Distribution:

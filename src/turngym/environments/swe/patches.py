@@ -22,11 +22,6 @@ class Patch:
     left_out: tuple[str, ...] = ()
     """``path: reason`` for each change that is no part of it."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is changed."""
-        return not self.files
-
 
 def collect_patch(changed: Delta, base: Mapping[str, bytes], layout: Layout) -> Patch:
     """Return the patch of a submission, which makes ``changed`` of ``base``.
@@ -129,39 +124,33 @@ def named_files(diff: str) -> list[str]:
 
 def _apply_hunks(path: str, old: list[str], hunks: list[str], first: int) -> bytes:
     new: list[str] = []
-    at = 0
-    number = 0
-    while number < len(hunks):
-        line = hunks[number]
-        if not line.startswith("@@"):
-            number += 1
+    at, is_inside, last = 0, False, ""
+    for number, line in enumerate(hunks, start=first):
+        mark, text, before, last = line[:1], line[1:], last, line[:1]
+        if line.startswith("@@"):
+            begin, is_inside = max(_start_of(line, number) - 1, 0), True
+            if begin < at or begin > len(old):
+                raise ConfigError(f"patch, line {number}: no such lines in {path!r}")
+            new += old[at:begin]
+            at = begin
+        elif not is_inside:
             continue
-        start = _start_of(line, first + number)
-        begin = max(start - 1, 0)
-        number += 1
-        if begin < at or begin > len(old):
-            raise ConfigError(f"patch, line {first + number - 1}: no such lines in {path!r}")
-        new += old[at:begin]
-        at = begin
-        while number < len(hunks) and not hunks[number].startswith("@@"):
-            mark, text = hunks[number][:1], hunks[number][1:]
-            if mark == "\\":
-                if new and hunks[number - 1][:1] in "+ ":
-                    new[-1] = new[-1].rstrip("\n")
-            elif mark == "+":
-                new.append(text)
-            elif mark in "- \n":
-                found = old[at] if at < len(old) else ""
-                wanted = text if mark != "\n" else "\n"
-                if found.rstrip("\r\n") != wanted.rstrip("\r\n"):
-                    raise ConfigError(
-                        f"patch, line {first + number}: does not apply to {path!r}, line {at + 1}: "
-                        f"wanted {wanted.strip()[:60]!r}, found {found.strip()[:60]!r}"
-                    )
-                if mark != "-":
-                    new.append(found)
-                at += 1
-            number += 1
+        elif mark == "\\":
+            if new and before in "+ ":
+                new[-1] = new[-1].rstrip("\n")
+        elif mark == "+":
+            new.append(text)
+        elif mark in "- \n":
+            found = old[at] if at < len(old) else ""
+            wanted = text if mark != "\n" else "\n"
+            if found.rstrip("\r\n") != wanted.rstrip("\r\n"):
+                raise ConfigError(
+                    f"patch, line {number}: does not apply to {path!r}, line {at + 1}: "
+                    f"wanted {wanted.strip()[:60]!r}, found {found.strip()[:60]!r}"
+                )
+            if mark != "-":
+                new.append(found)
+            at += 1
     return "".join(new + old[at:]).encode("utf-8", "surrogateescape")
 
 

@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from email import message_from_bytes
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -92,12 +93,28 @@ class Project:
         return whole.hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Write the files into ``folder``, with one time stamp for all."""
-        write_files(folder, self.files)
+        """Write the files into ``folder``, readable for all and with one time stamp."""
+        folder.chmod(0o755)
+        for path, data in sorted(self.files.items()):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            os.utime(target, (STAMP, STAMP))
+        for made in sorted(folder.rglob("*"), reverse=True):
+            if made.is_dir():
+                os.utime(made, (STAMP, STAMP))
 
     def sources(self) -> dict[str, str]:
         """Return the UTF-8 Python files of the code, by path."""
         return {path: text for path, text in self._code() if text is not None}
+
+    def test_texts(self, errors: str = "replace") -> dict[str, str]:
+        """Return the Python files of the tests, by path; ``errors`` is as in ``bytes.decode``."""
+        return {
+            path: data.decode("utf-8", errors)
+            for path, data in self.files.items()
+            if path.endswith(".py") and self.layout.is_test(path)
+        }
 
     def unreadable(self) -> list[str]:
         """Return the Python files of the code that are no UTF-8; no task is made of them."""
@@ -135,19 +152,6 @@ class Project:
             files=files,
             layout=layout,
         )
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write ``files`` into ``folder``, readable for all and with one time stamp."""
-    folder.chmod(0o755)
-    for path, data in sorted(files.items()):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-        os.utime(target, (STAMP, STAMP))
-    for made in sorted(folder.rglob("*"), reverse=True):
-        if made.is_dir():
-            os.utime(made, (STAMP, STAMP))
 
 
 def find_layout(files: Iterable[str], where: str = "project") -> Layout:
@@ -259,12 +263,5 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 def _names(files: dict[str, bytes]) -> tuple[str, str]:
     """Return name and version as PKG-INFO has them."""
-    name, version = "", "0"
-    for line in files.get("PKG-INFO", b"").decode("utf-8", "replace").splitlines():
-        if line.startswith("Name: "):
-            name = line.removeprefix("Name: ").strip()
-        elif line.startswith("Version: "):
-            version = line.removeprefix("Version: ").strip()
-        elif not line:
-            break
-    return name, version
+    found = message_from_bytes(files.get("PKG-INFO", b""))
+    return str(found["Name"] or "").strip(), str(found["Version"] or "0").strip()

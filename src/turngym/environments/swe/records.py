@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -86,7 +85,7 @@ class TaskFile:
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"format": FORMAT, **_adapter().dump_python(self, mode="json")}
+        content = {"format": FORMAT, **_ADAPTER.dump_python(self, mode="json")}
         content |= {"suite_s": round(self.suite_s, 2), "tests": _pack(self.tests)}
         places = {test: number for number, test in enumerate(self.tests)}
         for task, name in product(content["tasks"], _TESTS):
@@ -110,16 +109,14 @@ class TaskFile:
             tests = content["tests"] = _unpack(content["tests"])
             for task, name in product(content["tasks"], _TESTS):
                 task[name] = [tests[n] if isinstance(n, int) else n for n in task[name]]
-            return _adapter().validate_python(content)
+            return _ADAPTER.validate_python(content)
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{path}: no file of tasks: {error!s:.200}") from None
 
 
-@cache
-def _adapter() -> TypeAdapter[TaskFile]:
-    return TypeAdapter(TaskFile)
+_ADAPTER = TypeAdapter(TaskFile)
 
 
 def _pack(tests: tuple[str, ...]) -> dict[str, list[str]]:
@@ -158,17 +155,12 @@ def broken_files(
 
 def older_code(project: Project, before: Project) -> dict[str, bytes | None]:
     """Return the code of ``before`` where it differs from that of ``project``."""
-    paths = {
-        path
-        for path in {*project.files, *before.files}
-        if path.endswith(".py")
-        and project.layout.is_code(path)
-        and not project.layout.is_protected(path)
-    }
+    layout, old, new = project.layout, before.files, project.files
     return {
-        path: before.files.get(path)
-        for path in sorted(paths)
-        if before.files.get(path) != project.files.get(path)
+        path: old.get(path)
+        for path in sorted({*new, *old})
+        if path.endswith(".py") and layout.is_code(path) and not layout.is_protected(path)
+        if old.get(path) != new.get(path)
     }
 
 
@@ -232,15 +224,14 @@ def leaks(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> lis
         after: The same files, repaired.
     """
     squeezed = _squeeze(text)
-    return [line for line in _changed_lines(before, after) if _squeeze(line) in squeezed]
-
-
-def _changed_lines(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[str]:
+    found: list[str] = []
     for path, repaired in after.items():
         old = {line.strip() for line in before.get(path, "").splitlines()}
-        for line in repaired.splitlines():
-            if line.strip() not in old and len(_squeeze(line)) >= _MIN_LEAK_CHARS:
-                yield line.strip()
+        for line in map(str.strip, repaired.splitlines()):
+            short = _squeeze(line)
+            if line not in old and len(short) >= _MIN_LEAK_CHARS and short in squeezed:
+                found.append(line)
+    return found
 
 
 def _squeeze(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from turngym.environments.swe.judge import NOTHING_CHANGED, RepairResult, judge, with_patch
 from turngym.environments.swe.packages import packages_folder, swe_cache
 from turngym.environments.swe.parsing import hide_tests
-from turngym.environments.swe.patches import Patch, collect_patch
+from turngym.environments.swe.patches import collect_patch
 from turngym.environments.swe.project import Project, find_layout, protected_names
 from turngym.environments.swe.records import (
     Style,
@@ -112,7 +112,14 @@ class BugProblem(RepairProblem):
         """Run the tests on the changes."""
         assert isinstance(world, EndWorld)
         patch = collect_patch(world.found, self.base, self.file.layout)
-        result = NOTHING_CHANGED if patch.is_empty else await self.examine(world.host, patch)
+        result = NOTHING_CHANGED
+        if patch.files:
+            result = await judge(
+                world.host, self.project, self.broken, patch,
+                fail_to_pass=self.record.fail_to_pass,
+                pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
+                timeout_s=20.0 + 3 * self.file.suite_s,
+            )  # fmt: skip
         return with_patch(result, patch, self.base)
 
     def harbor_parts(self) -> HarborParts:
@@ -132,14 +139,6 @@ class BugProblem(RepairProblem):
                 "ids.txt": "".join(f"{one}\n" for one in ids),
                 **{f"project/{path}": data for path, data in kept.items()},
             },
-        )  # fmt: skip
-
-    async def examine(self, host: SandboxHost, patch: Patch) -> RepairResult:
-        """Return what a patch is worth."""
-        return await judge(
-            host, self.project, self.broken, patch, fail_to_pass=self.record.fail_to_pass,
-            pass_to_pass=self.file.pass_to_pass(self.record), packages=packages_folder(),
-            timeout_s=20.0 + 3 * self.file.suite_s,
         )  # fmt: skip
 
 
@@ -240,19 +239,14 @@ def project_of(file: TaskFile) -> Project:
     return open_project(source, file.name, file.version, file.digest)
 
 
-def before_of(file: TaskFile) -> Project | None:
-    """Return the release before the project of ``file``, where tasks were made of the two."""
-    requirement = file.source.get("before_requirement", "")
-    place = str(file.source.get("before_path", ""))
-    if not requirement and not place:
-        return None
-    version = requirement.partition("==")[2] or "before"
-    return Project.read(project_place(place, file.name, version), name=file.name, version=version)
-
-
 def broken_of(file: TaskFile, record: SweRecord, project: Project) -> dict[str, bytes | None]:
     """Return the files that differ in the broken project of a task."""
-    before = before_of(file) if record.kind == "release" else None
+    requirement, place = (file.source.get(f"before_{one}", "") for one in ("requirement", "path"))
+    before = None
+    if record.kind == "release" and (requirement or place):
+        version = requirement.partition("==")[2] or "before"
+        old = project_place(place, file.name, version)
+        before = Project.read(old, name=file.name, version=version)
     return broken_files(project, record, before)
 
 
@@ -282,12 +276,9 @@ def sample_project() -> Project:
 
 def shown_tests(project: Project, record: SweRecord) -> dict[str, bytes]:
     """Return the test files of the workspace that differ from the project's."""
-    hidden = record.hidden
     files: dict[str, bytes] = {}
-    for path, data in project.files.items():
-        if path.endswith(".py") and project.layout.is_test(path):
-            text = data.decode("utf-8", "surrogateescape")
-            left = hide_tests(text, hidden)
-            if left != text:
-                files[path] = left.encode("utf-8", "surrogateescape")
+    for path, text in project.test_texts("surrogateescape").items():
+        left = hide_tests(text, record.hidden)
+        if left != text:
+            files[path] = left.encode("utf-8", "surrogateescape")
     return files

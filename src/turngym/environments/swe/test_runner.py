@@ -167,15 +167,15 @@ class TestRunner:
 
 async def project_runner(host: SandboxHost, project: Project, packages: Path) -> TestRunner:
     """Return the runner of a project, in sandboxes of our own."""
-    texts = {
-        path: data.decode("utf-8", "replace")
-        for path, data in project.files.items()
-        if path.endswith(".py") and project.layout.is_test(path)
-    }
     layer = await host.layer(f"project {project.digest}", project.write)
     key = f"{project.digest} {packages.name}"
     return TestRunner(
-        host=host, layer=layer, layout=project.layout, texts=texts, packages=packages, key=key
+        host=host,
+        layer=layer,
+        layout=project.layout,
+        texts=project.test_texts(),
+        packages=packages,
+        key=key,
     )
 
 

@@ -84,10 +84,6 @@ class ShellEnv(TaskSetEnv, WorkspaceEnv):
         """The problem of the running episode."""
         return opened(self._problem, self.name)
 
-    def instance_key(self) -> str:
-        """Return what makes the problem this one."""
-        return self.problem.content
-
     async def open_sandbox(self, task: Task) -> tuple[GuestSandbox, str]:
         """Set up the problem of the task."""
         self._problem = problem = self.tasks.problem(task)

@@ -93,10 +93,6 @@ class QuestionEnv(TaskSetEnv, AsyncTurnEnv):
         """Return the right answer, or what ``follow`` was given."""
         return self.say(str(self._next()))
 
-    def instance_key(self) -> str:
-        """Return the question."""
-        return str(self.problem.content)
-
     def get_state(self) -> Any:
         """Return what was answered, and its score."""
         return self._given, self._score

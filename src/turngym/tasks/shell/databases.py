@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from random import Random
 
 from turngym.tasks.shell.words import NAMES, EndState, lines, words
@@ -49,12 +50,9 @@ def _prepare(script: str, name: str = "shop.db") -> str:
 
 
 def _answers(script: str, query: str) -> list[str]:
-    connection = sqlite3.connect(":memory:")
-    try:
+    with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(script)
         return ["|".join(map(str, row)) for row in connection.execute(query)]
-    finally:
-        connection.close()
 
 
 def _question(prompt: str, query: str) -> Callable[[Random], EndState]:

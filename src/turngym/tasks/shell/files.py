@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from turngym.tasks.shell.words import NAMES, EndState, Files, lines, words
+from turngym.tasks.shell.words import NAMES, EndState, lines, words
 
 
 def rename_ending(rng: Random) -> EndState:
@@ -43,11 +43,10 @@ def sort_into_folders(rng: Random) -> EndState:
 
 def delete_empty(rng: Random) -> EndState:
     """Delete empty files in a tree."""
-    files: Files = {}
-    for number, name in enumerate(words(rng, 9)):
-        files[f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt"] = (
-            "" if number % 3 == 0 else f"{name}\n"
-        )
+    files = {
+        f"{rng.choice(['a', 'b/c', 'b'])}/{name}.txt": f"{name}\n" if number % 3 else ""
+        for number, name in enumerate(words(rng, 9))
+    }
     return EndState(
         prompt="Delete every empty file in this folder and the folders below it. Keep all others.",
         files=files,
@@ -111,16 +110,12 @@ def remove_duplicates(rng: Random) -> EndState:
     """Of files with equal contents keep the first by name."""
     names, texts = sorted(words(rng, 8)), words(rng, 4)
     files = {f"{name}.txt": f"{rng.choice(texts)}\n" for name in names}
-    seen: set[str] = set()
-    wanted: dict[str, str | None] = {}
-    for path in sorted(files):
-        wanted[path] = None if files[path] in seen else files[path]
-        seen.add(files[path])
+    first = {files[path]: path for path in sorted(files, reverse=True)}
     return EndState(
         prompt="Several files here have the same contents. Of each such set keep only the file "
         "whose name comes first in the alphabet.",
         files=files,
-        wanted=wanted,
+        wanted={path: text if first[text] == path else None for path, text in files.items()},
         solution="md5sum *.txt | LC_ALL=C sort -k1,1 -k2,2 | awk 'seen[$1]++ {print $2}' | xargs "
         "-r rm",
     )
@@ -130,13 +125,12 @@ def number_files(rng: Random) -> EndState:
     """Number files in order."""
     names = words(rng, 6)
     files = {f"{name}.txt": f"{name}\n" for name in names}
-    wanted: dict[str, str | None] = dict.fromkeys(files)
-    wanted |= {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
+    new = {f"{n:02}-{name}.txt": f"{name}\n" for n, name in enumerate(sorted(names), start=1)}
     return EndState(
         prompt="Number the .txt files in alphabetical order with two digits and a dash: the first "
         "becomes 01-NAME.txt.",
         files=files,
-        wanted=wanted,
+        wanted={**dict.fromkeys(files), **new},
         solution='n=1; for f in *.txt; do mv "$f" "$(printf %02d $n)-$f"; n=$((n+1)); done',
     )
 
@@ -158,12 +152,11 @@ def odd_names(rng: Random) -> EndState:
     """Deal with blanks in names."""
     pairs = [words(rng, 2) for _ in range(5)]
     files = {f"{one} {other} {n}.txt": f"{one}\n" for n, (one, other) in enumerate(pairs)}
-    wanted: dict[str, str | None] = dict.fromkeys(files)
-    wanted |= {path.replace(" ", "_"): text for path, text in files.items()}
+    new = {path.replace(" ", "_"): text for path, text in files.items()}
     return EndState(
         prompt="Replace every blank in the names of the files here by an underscore.",
         files=files,
-        wanted=wanted,
+        wanted={**dict.fromkeys(files), **new},
         solution='for f in *" "*; do mv "$f" "${f// /_}"; done',
     )
 
@@ -240,15 +233,13 @@ def make_executable(rng: Random) -> EndState:
         f"bin/{name}": ("#!/bin/sh\necho hello\n" if n % 2 else f"plain {name}\n")
         for n, name in enumerate(names)
     }
-    expected = lines(
-        sorted(f"bin/{name} {'755' if n % 2 else '644'}" for n, name in enumerate(names))
-    )
+    modes = sorted(f"bin/{name} {'755' if n % 2 else '644'}" for n, name in enumerate(names))
     return EndState(
         prompt="Give the mode 755 to every file in bin that begins with #!, and leave the modes of "
         "the others as they are.",
         files=files,
         probe="stat -c '%n %a' bin/* | LC_ALL=C sort",
-        expected=expected,
+        expected=lines(modes),
         solution="grep -l '^#!' bin/* | xargs chmod 755",
     )
 
@@ -259,15 +250,13 @@ def lock_down(rng: Random) -> EndState:
     files = {
         f"home/{name}.{'key' if n < 3 else 'pub'}": f"{name}\n" for n, name in enumerate(names)
     }
-    expected = lines(
-        ["home 700", *sorted(f"{p} {'600' if p.endswith('key') else '644'}" for p in files)]
-    )
+    modes = sorted(f"{path} {'600' if path.endswith('key') else '644'}" for path in files)
     return EndState(
         prompt="Only the owner may read and write the .key files in home (mode 600), and only the "
         "owner may enter the folder home (mode 700). Leave the other files as they are.",
         files=files,
         probe="stat -c '%n %a' home home/* ",
-        expected=expected,
+        expected=lines(["home 700", *modes]),
         solution="chmod 600 home/*.key; chmod 700 home",
     )
 
@@ -294,13 +283,12 @@ def dated_names(rng: Random) -> EndState:
         (rng.randrange(2010, 2024), rng.randrange(1, 13), rng.randrange(1, 29)) for _ in range(5)
     ]
     files = {f"report-{d:02}.{m:02}.{y}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
-    wanted: dict[str, str | None] = dict.fromkeys(files)
-    wanted |= {f"report-{y}-{m:02}-{d:02}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
+    new = {f"report-{y}-{m:02}-{d:02}.txt": f"{n}\n" for n, (y, m, d) in enumerate(days)}
     return EndState(
         prompt="The names of the reports hold dates as DD.MM.YYYY. Rename them so that they hold "
         "them as YYYY-MM-DD.",
         files=files,
-        wanted=wanted,
+        wanted={**dict.fromkeys(files), **new},
         solution=r"for f in report-*.txt; do mv $f "
         r"$(echo $f | sed -E 's/([0-9]{2})\.([0-9]{2})\.([0-9]{4})/\3-\2-\1/'); done",
     )

@@ -28,7 +28,6 @@ def write_filter(rng: Random) -> EndState:
     word, *others = words(rng, 6)
     factor = rng.randrange(2, 9)
     given = [rng.randrange(1, 1000) for _ in range(12)]
-    expected = [n * factor for n in given if n % 2 == 0]
     return EndState(
         prompt=f"Write an executable script {word}.sh that reads whole numbers from standard "
         f"input, one a line, and prints every even one times {factor}, one a line, in the same "
@@ -36,7 +35,7 @@ def write_filter(rng: Random) -> EndState:
         files={f"{others[0]}.txt": "1\n2\n"},
         free=(f"{word}.sh",),
         probe=f"printf '%s\\n' {' '.join(map(str, given))} | ./{word}.sh",
-        expected=lines([str(n) for n in expected]),
+        expected=lines(n * factor for n in given if n % 2 == 0),
         solution=f"printf '#!/bin/bash\\nawk \"\\$1 %% 2 == 0 {{print \\$1 * {factor}}}\"\\n' > "
         f"{word}.sh; chmod +x {word}.sh",
     )

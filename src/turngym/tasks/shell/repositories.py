@@ -6,13 +6,11 @@ from random import Random
 
 from turngym.tasks.shell.words import NAMES, EndState, words
 
-_WHO = (
+_INIT = (
     "export GIT_AUTHOR_NAME=dev GIT_AUTHOR_EMAIL=dev@example.org GIT_COMMITTER_NAME=dev "
     "GIT_COMMITTER_EMAIL=dev@example.org GIT_AUTHOR_DATE='2020-01-01 00:00 +0000' "
     "GIT_COMMITTER_DATE='2020-01-01 00:00 +0000'; "
-)
-_INIT = (
-    _WHO + "git init -q -b main . && git config user.name dev && git config user.email d@e.org; "
+    "git init -q -b main . && git config user.name dev && git config user.email d@e.org; "
 )
 _GIT = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 _HISTORY = (".git/",)

@@ -131,8 +131,8 @@ def sort_unique(rng: Random) -> EndState:
     numbers = [rng.randrange(1, 60) for _ in range(40)]
     return EndState(
         prompt="Write the numbers of numbers.txt into sorted.txt, each once, the largest first.",
-        files={"numbers.txt": lines([str(n) for n in numbers])},
-        wanted={"sorted.txt": lines([str(n) for n in sorted(set(numbers), reverse=True)])},
+        files={"numbers.txt": lines(numbers)},
+        wanted={"sorted.txt": lines(sorted(set(numbers), reverse=True))},
         solution="sort -rnu numbers.txt > sorted.txt",
     )
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from turngym.tasks.problem import FileProblem, FileWorld, JudgeResult
 from turngym.tasks.scorers.combine import all_of
 from turngym.tasks.scorers.files import FileState, Output
-
-Files = dict[str, str]
 
 WORDS = (
     "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "juniper",
@@ -59,6 +57,6 @@ def words(rng: Random, number: int) -> list[str]:
     return rng.sample(WORDS, number)
 
 
-def lines(items: list[str]) -> str:
+def lines(items: Iterable[object]) -> str:
     """Return the items as lines."""
     return "".join(f"{item}\n" for item in items)

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from turngym.environments.search.backends.sqlite import STOP_WORDS, StoredBackend, no_argument
+from turngym.environments.search.backends.sqlite import (
+    STOP_WORDS,
+    StoredBackend,
+    documents_of,
+    no_argument,
+)
 from turngym.environments.search.documents import terms
 from turngym.plugins import import_extra
 
@@ -50,8 +55,6 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
         MissingExtraError: bm25s is not installed.
         ConfigError: There is an ``argument``; it takes none.
     """
-    from turngym.environments.search.index import documents_of
-
     no_argument("bm25s", argument)
     bm25s = _bm25s()
     corpus = [

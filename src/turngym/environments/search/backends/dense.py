@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turngym.environments.search.backends.sqlite import StoredBackend
+from turngym.environments.search.backends.sqlite import StoredBackend, documents_of
 from turngym.errors import ConfigError, MissingExtraError
 from turngym.plugins import import_extra, import_function
 
@@ -259,11 +259,10 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
         ConfigError: There is no such encoder.
         MissingExtraError: It is not installed.
     """
-    from turngym.environments.search.index import documents_of
-
     encode = _encoder(argument or PACKAGED)
     texts = (f"{one.title}. {one.text}" for _, one in documents_of(database))
-    vectors_ND = np.concatenate([encode(batch) for batch in _batches(texts)])
+    batches = iter(lambda: list(islice(texts, _ENCODED_AT_ONCE)), [])
+    vectors_ND = np.concatenate([encode(batch) for batch in batches])
     folder.mkdir(parents=True)
     np.save(folder / VECTORS, vectors_ND)
     (folder / SETTINGS).write_text(json.dumps({"encoder": argument or PACKAGED}), "utf-8")
@@ -273,12 +272,6 @@ def open_built(database: Path, folder: Path) -> DenseBackend:
     """Return the backend over what ``build`` wrote."""
     settings = json.loads((folder / SETTINGS).read_text("utf-8"))
     return DenseBackend(database, folder / VECTORS, _encoder(settings["encoder"]))
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    waiting = iter(texts)
-    while batch := list(islice(waiting, _ENCODED_AT_ONCE)):
-        yield batch
 
 
 _encoder = lru_cache(maxsize=2)(load_encoder)

@@ -188,7 +188,7 @@ class HttpBackend:
         self._lock = Lock()
         self._found = lru_cache(maxsize=REMEMBERED)(self._search)
         self._known: dict[str, Hit] = {}
-        import_extra("httpx", "a live search engine", "search")
+        self._httpx = import_extra("httpx", "a live search engine", "search")
 
     def search(self, query: str, k: int) -> list[Hit]:
         hits = self._found(query, k)
@@ -282,7 +282,7 @@ class HttpBackend:
         return answer
 
     def _try(self, request: dict[str, str]) -> Answer:
-        httpx = import_extra("httpx", "a live search engine", "search")
+        httpx = self._httpx
         problem, wait = "", 0.0
         for attempt in range(self._retries + 1):
             if attempt:
@@ -330,7 +330,7 @@ class HttpBackend:
     def _get_client(self) -> httpx.Client:
         with self._lock:
             if self._client is None:
-                self._client = import_extra("httpx", "a live search engine", "search").Client(
+                self._client = self._httpx.Client(
                     timeout=self._timeout_s, follow_redirects=True, trust_env=False
                 )
             client: httpx.Client = self._client

@@ -13,13 +13,14 @@ import sqlite3
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from turngym.environments.search.backends.base import MAX_RESULTS, REMEMBERED
+from turngym.environments.search.backends.base import REMEMBERED
 from turngym.environments.search.documents import SNIPPET_SOURCE_CHARS, Document, Hit, terms
 from turngym.errors import ConfigError
 
@@ -34,10 +35,10 @@ CREATE VIRTUAL TABLE fts USING fts5(
   title, text, content='documents', content_rowid='number', tokenize='porter unicode61'
 )
 """
-FILL_FTS = "INSERT INTO fts(fts) VALUES ('rebuild')"
 
+_RESULT = f"id, title, substr(text, 1, {SNIPPET_SOURCE_CHARS})"
 _RANKED = f"""
-SELECT d.id, d.title, substr(d.text, 1, {SNIPPET_SOURCE_CHARS}), -f.score FROM (
+SELECT {_RESULT}, -f.score FROM (
   SELECT rowid, bm25(fts, 4.0, 1.0) AS score FROM fts WHERE fts MATCH ?
   ORDER BY score, rowid LIMIT ?
 ) AS f JOIN documents AS d ON d.number = f.rowid ORDER BY f.score, f.rowid
@@ -92,7 +93,7 @@ class SqliteBackend:
         connection.execute(DOCUMENTS_SCHEMA)
         insert_documents(connection, documents)
         connection.execute(FTS_SCHEMA)
-        connection.execute(FILL_FTS)
+        connection.execute("INSERT INTO fts(fts) VALUES ('rebuild')")
         connection.execute("COMMIT")
         self = cls.__new__(cls)
         self._setup("", shared=connection)
@@ -119,7 +120,9 @@ class SqliteBackend:
 
     def hits(self, ranked: Sequence[tuple[int, float]]) -> list[Hit]:
         """Return the documents with these numbers as results, each with its score; all exist."""
-        rows = self._rows(_hits_query(len(ranked)), tuple([number for number, _ in ranked]))
+        marks = ",".join("?" * len(ranked))
+        query = f"SELECT number, {_RESULT} FROM documents WHERE number IN ({marks})"
+        rows = self._rows(query, tuple([number for number, _ in ranked]))
         found = {row[0]: row for row in rows}
         hits = []
         for number, score in ranked:
@@ -192,16 +195,17 @@ class SqliteBackend:
         return connection
 
 
-def _document(row: tuple[str, str, str, str]) -> Document:
+def _document(row: Sequence[str]) -> Document:
     doc_id, title, text, meta = row
     return Document(id=doc_id, title=title, text=text, meta=json.loads(meta))
 
 
-@lru_cache(maxsize=MAX_RESULTS + 1)
-def _hits_query(count: int) -> str:
-    marks = ",".join("?" * count)
-    text = f"substr(text, 1, {SNIPPET_SOURCE_CHARS})"
-    return f"SELECT number, id, title, {text} FROM documents WHERE number IN ({marks})"
+def documents_of(database: Path) -> Iterator[tuple[int, Document]]:
+    """Yield number and document of everything in a database, in order."""
+    query = "SELECT number, id, title, text, meta FROM documents ORDER BY number"
+    with closing(sqlite3.connect(f"file:{database.absolute()}?mode=ro", uri=True)) as connection:
+        for number, *row in connection.execute(query):
+            yield number, _document(row)
 
 
 def insert_documents(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
@@ -236,13 +240,11 @@ def need_fts5() -> None:
 
 @lru_cache(maxsize=1)
 def _has_fts5() -> bool:
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
-    except sqlite3.OperationalError:
-        return False
-    finally:
-        connection.close()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
+        except sqlite3.OperationalError:
+            return False
     return True
 
 
@@ -255,39 +257,17 @@ def _close_all(connections: list[sqlite3.Connection]) -> None:
         connections.pop().close()
 
 
-class StoredBackend(ABC):
-    """An engine that ranks document numbers. Write ``rank``.
-
-    Args:
-        database: ``documents.sqlite`` of the index.
-    """
+class StoredBackend(SqliteBackend, ABC):
+    """An engine that ranks the numbers of the documents in a file. Write ``rank``."""
 
     name = "stored"
-
-    def __init__(self, database: Path) -> None:
-        self._store = SqliteBackend(database)
-        self._found = lru_cache(maxsize=REMEMBERED)(self._search)
-        self.num_documents = self._store.num_documents
 
     @abstractmethod
     def rank(self, query: str, k: int) -> Sequence[tuple[int, float]]:
         """Return number and score of the ``k`` best documents, the best first."""
 
-    def search(self, query: str, k: int) -> list[Hit]:
-        return self._found(query, k)
-
-    def get(self, doc_id: str) -> Document | None:
-        return self._store.get(doc_id)
-
-    def close(self) -> None:
-        self._store.close()
-
-    def forget(self) -> None:
-        """Forget the results of earlier queries, for measurements."""
-        self._found.cache_clear()
-
     def _search(self, query: str, k: int) -> list[Hit]:
-        return self._store.hits(self.rank(query, min(k, self.num_documents)))
+        return self.hits(self.rank(query, min(k, self.num_documents)))
 
 
 def no_argument(engine: str, argument: str) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from turngym.environments.search.backends.sqlite import STOP_WORDS, StoredBackend, no_argument
+from turngym.environments.search.backends.sqlite import (
+    STOP_WORDS,
+    StoredBackend,
+    documents_of,
+    no_argument,
+)
 from turngym.environments.search.documents import terms
 from turngym.plugins import import_extra
 
@@ -52,8 +57,6 @@ def build(database: Path, folder: Path, argument: str = "") -> None:
         MissingExtraError: Tantivy is not installed.
         ConfigError: There is an ``argument``; it takes none.
     """
-    from turngym.environments.search.index import documents_of
-
     no_argument("tantivy", argument)
     tantivy = import_extra("tantivy", "search engine 'tantivy'", "search")
     schema = tantivy.SchemaBuilder()

@@ -411,22 +411,17 @@ class MiniEnv(TaskSetEnv, GradedGame):
         self.state = MiniState(problem=problem, files=tuple(problem.broken_files().items()))
         return Outcome(text=problem.prompt)
 
-    def instance_key(self) -> str:
-        """Return what makes the problem this one."""
-        return self.problem.content
-
     def turn(self, action: Action) -> Outcome:
         if action.name == "submit":
-            return self._judge()
+            return self.end_at_limit()
         path = str(action.arguments["path"])
         text = dict(self.state.files).get(path)
         if text is None:
             return _refused(f"no file {path[:40]!r}.")
-        if action.name == "view":
-            return self._view(path, text)
-        return self._edit(path, text, int(action.arguments["line"]), str(action.arguments["text"]))
-
-    def _view(self, path: str, text: str) -> Outcome:
+        if action.name == "edit":
+            return self._edit(
+                path, text, int(action.arguments["line"]), str(action.arguments["text"])
+            )
         if path not in self.state.viewed:
             self.state = replace(self.state, viewed=(*self.state.viewed, path))
         return Outcome(text=_numbered(text))
@@ -446,9 +441,6 @@ class MiniEnv(TaskSetEnv, GradedGame):
         return Outcome(text=self.problem.says(call, value))
 
     def end_at_limit(self) -> Outcome:
-        return self._judge()
-
-    def _judge(self) -> Outcome:
         result = finished(judge(self.problem, MiniWorld(call=self._call), self._task_id))
         self.state = replace(self.state, is_solved=result.score == 1)
         text = f"not resolved: {result.evidence}" if result.evidence else "resolved."
