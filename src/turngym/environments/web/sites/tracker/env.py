@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, fill, press, visit
@@ -10,7 +12,7 @@ from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.catalogue import TRACKER
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import Made, question
+from turngym.environments.web.sites.problems import Generator, Made, question
 
 _PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
 _TYPES = ("defect", "enhancement", "task")
@@ -28,7 +30,8 @@ _LINES = (
     "Wednesday: cleo", "Thursday: dan", "Friday: eva", "Ask in the channel first",
     "Reviewed in April", "See the roadmap",
 )  # fmt: skip
-_NAMES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch", "TestMatrix")
+_OLD_PAGES = ("Conventions", "OnCall", "ReleasePlan")
+_NEW_PAGES = ("FirstSteps", "HouseRules", "MeetingNotes", "ReleaseNotes", "TeamLunch", "TestMatrix")
 _COMMENT = "You may use WikiFormatting here."
 _SEND = press("Submit changes")
 
@@ -71,23 +74,6 @@ def _change(data: Data, ticket: Row, comment: str = "", **changes: str) -> list[
     return [*do, _SEND]
 
 
-def _write(data: Data, name: str, line: str) -> list[Stage]:
-    """Add a line to a wanted page, new or not; return how an expert does it."""
-    if data.all("pages", name=name):
-        data.one("pages", name=name)["text"] += f"\n{line}"
-    else:
-        data.add("pages", name=name, text=line)
-
-    def append(page: ExpertView) -> Move:
-        box: Element | None = page.hinted("#text")
-        if box is None:
-            return click(None)
-        text = line if not box.value or box.value.endswith("\n") else f"\\n{line}"
-        return "append", {"mark": box.mark, "text": text}
-
-    return [_visit(f"wiki/{name}?action=edit"), append, _SEND]
-
-
 # Generators of problems.
 
 
@@ -95,88 +81,57 @@ def _open_tickets(data: Data, **values: str) -> list[Row]:
     return [row for row in data.all("tickets", **values) if row["status"] != "closed"]
 
 
-def _some_open(data: Data, rng: Random) -> Row:
-    return rng.choice(_open_tickets(data))
+def _changed(goal: str, **values: str | Sequence[str]) -> Generator:
+    """Return the generator that changes fields of a ticket that is open, or of one to reopen.
+
+    ``values`` are fields and what they are set to: the text, or one of several other than now;
+    ``comment`` is added. ``goal`` names what the ticket has, and then ``values``, in braces.
+    """
+
+    def generator(data: Data, rng: Random) -> Made:
+        is_closed = values.get("status") == "reopened"
+        rows = data.all("tickets", status="closed") if is_closed else _open_tickets(data)
+        ticket, new = rng.choice(rows), dict[str, str]()
+        for name, of in values.items():
+            others = [value for value in of if value != ticket.get(name)]
+            new[name] = of if isinstance(of, str) else rng.choice(others)
+        return goal.format(**{**ticket, **new}), _change(data, ticket, **new)
+
+    return generator
 
 
-def _other(rng: Random, values: tuple[str, ...], now: str) -> str:
-    return rng.choice([value for value in values if value != now])
-
-
-def _priority(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
-    value = _other(rng, _PRIORITIES, ticket["priority"])
-    goal = f"Set the priority of ticket #{ticket['id']} to {value}."
-    return goal, _change(data, ticket, priority=value)
-
-
-def _component(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
-    value = _other(rng, _COMPONENTS, ticket["component"])
-    goal = f"Move ticket #{ticket['id']} to the component {value}."
-    return goal, _change(data, ticket, component=value)
-
-
-def _retarget(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
-    milestone = _other(rng, ("1.1", "2.0"), ticket["milestone"])
-    kind = _other(rng, _TYPES, ticket["type"])
-    goal = (
-        f"Give ticket #{ticket['id']} the milestone {milestone} and make it a ticket of type "
-        f"{kind}."
-    )
-    return goal, _change(data, ticket, milestone=milestone, type=kind)
-
-
-def _keyword(data: Data, rng: Random) -> Made:
-    ticket, word = _some_open(data, rng), rng.choice(_KEYWORDS)
-    goal = f'Give ticket #{ticket["id"]} the keyword "{word}".'
-    return goal, _change(data, ticket, keywords=word)
+_priority = _changed("Set the priority of ticket #{id} to {priority}.", priority=_PRIORITIES)
+_component = _changed("Move ticket #{id} to the component {component}.", component=_COMPONENTS)
+_retarget = _changed(
+    "Give ticket #{id} the milestone {milestone} and make it a ticket of type {type}.",
+    milestone=("1.1", "2.0"),
+    type=_TYPES,
+)
+_keyword = _changed('Give ticket #{id} the keyword "{keywords}".', keywords=_KEYWORDS)
+_comment = _changed('Add the comment "{comment}" to ticket #{id}.', comment=_COMMENTS)
+_closing = partial(_changed, status="closed", resolution=_RESOLUTIONS)
+_close = _closing("Close ticket #{id} as {resolution}.")
+_close_named = _closing('Find the ticket "{summary}" and close it as {resolution}.')
+_explain = _closing(
+    'Close ticket #{id} as {resolution}, with the comment "{comment}".', comment=_COMMENTS
+)
+_reopen = _changed(
+    'Reopen ticket #{id} with the comment "{comment}".',
+    comment=_COMMENTS,
+    status="reopened",
+    resolution="",
+)
+_assign = _changed("Reassign ticket #{id} to {owner}.", owner=_OWNERS, status="assigned")
 
 
 def _rename(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
-    text = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
+    ticket, text = rng.choice(_open_tickets(data)), _summary(rng)
     goal = f'Change the summary of ticket #{ticket["id"]} to "{text}".'
     return goal, _change(data, ticket, summary=text)
 
 
-def _comment(data: Data, rng: Random) -> Made:
-    ticket, text = _some_open(data, rng), rng.choice(_COMMENTS)
-    goal = f'Add the comment "{text}" to ticket #{ticket["id"]}.'
-    return goal, _change(data, ticket, text)
-
-
-def _close(data: Data, rng: Random) -> Made:
-    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
-    goal = f"Close ticket #{ticket['id']} as {how}."
-    return goal, _change(data, ticket, status="closed", resolution=how)
-
-
-def _close_named(data: Data, rng: Random) -> Made:
-    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
-    goal = f'Find the ticket "{ticket["summary"]}" and close it as {how}.'
-    return goal, _change(data, ticket, status="closed", resolution=how)
-
-
-def _explain(data: Data, rng: Random) -> Made:
-    ticket, how = _some_open(data, rng), rng.choice(_RESOLUTIONS)
-    text = rng.choice(_COMMENTS)
-    goal = f'Close ticket #{ticket["id"]} as {how}, with the comment "{text}".'
-    return goal, _change(data, ticket, text, status="closed", resolution=how)
-
-
-def _reopen(data: Data, rng: Random) -> Made:
-    ticket, text = rng.choice(data.all("tickets", status="closed")), rng.choice(_COMMENTS)
-    goal = f'Reopen ticket #{ticket["id"]} with the comment "{text}".'
-    return goal, _change(data, ticket, text, status="reopened", resolution="")
-
-
-def _assign(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
-    owner = _other(rng, _OWNERS, ticket["owner"])
-    goal = f"Reassign ticket #{ticket['id']} to {owner}."
-    return goal, _change(data, ticket, owner=owner, status="assigned")
+def _summary(rng: Random) -> str:
+    return f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
 
 
 def _bulk(data: Data, rng: Random) -> Made:
@@ -196,15 +151,12 @@ def _bulk(data: Data, rng: Random) -> Made:
 
 
 def _file(data: Data, rng: Random) -> Made:
-    summary = f"{rng.choice(_SUBJECTS)} {rng.choice(_FAULTS)}"
-    fields = {
-        "summary": summary, "type": rng.choice(_TYPES), "priority": rng.choice(_PRIORITIES),
-        "component": rng.choice(_COMPONENTS),
-    }  # fmt: skip
+    fields = {"summary": _summary(rng), "type": rng.choice(_TYPES)}
+    fields |= {"priority": rng.choice(_PRIORITIES), "component": rng.choice(_COMPONENTS)}
     goal = (
-        f'File a ticket "{summary}" of type {fields["type"]} with priority {fields["priority"]} '
-        f"for the component {fields['component']}; leave everything else as it is."
-    )
+        'File a ticket "{summary}" of type {type} with priority {priority} for the component '
+        "{component}; leave everything else as it is."
+    ).format(**fields)
     rows = data.all("tickets")
     rest = {"id": max(row["id"] for row in rows) + 1, "reporter": "anonymous", "status": "new"}
     data.add("tickets", **{**dict.fromkeys(rows[0], ""), **rest, **fields})
@@ -212,19 +164,35 @@ def _file(data: Data, rng: Random) -> Made:
     return goal, [_visit("newticket"), *do, press("Create ticket")]
 
 
-def _append(data: Data, rng: Random) -> Made:
-    page, line = rng.choice(("Conventions", "OnCall", "ReleasePlan")), rng.choice(_LINES)
-    goal = f'Add the line "{line}" at the end of the wiki page {page}.'
-    return goal, _write(data, page, line)
+def _written(goal: str, names: Sequence[str]) -> Generator:
+    """Return the generator that adds a line to a page, new or not; ``goal`` names both."""
+
+    def generator(data: Data, rng: Random) -> Made:
+        name, line = rng.choice(names), rng.choice(_LINES)
+        if old := data.all("pages", name=name):
+            old[0]["text"] += f"\n{line}"
+        else:
+            data.add("pages", name=name, text=line)
+
+        def append(page: ExpertView) -> Move:
+            box: Element | None = page.hinted("#text")
+            if box is None:
+                return click(None)
+            text = line if not box.value or box.value.endswith("\n") else f"\\n{line}"
+            return "append", {"mark": box.mark, "text": text}
+
+        script = [_visit(f"wiki/{name}?action=edit"), append, _SEND]
+        return goal.format(page=name, line=line), script
+
+    return generator
 
 
-def _page(data: Data, rng: Random) -> Made:
-    page, line = rng.choice(_NAMES), rng.choice(_LINES)
-    return f'Create the wiki page {page} with the text "{line}".', _write(data, page, line)
+_append = _written('Add the line "{line}" at the end of the wiki page {page}.', _OLD_PAGES)
+_page = _written('Create the wiki page {page} with the text "{line}".', _NEW_PAGES)
 
 
 def _owner(data: Data, rng: Random) -> Made:
-    ticket = _some_open(data, rng)
+    ticket = rng.choice(_open_tickets(data))
     goal = f'Who owns the ticket "{ticket["summary"]}"? Answer with the name.'
     return question(goal, ticket["owner"], [_visit(f"ticket/{ticket['id']}")])
 
