@@ -46,9 +46,10 @@ class Data:
             raise LookupError(f"{table}: {len(rows)} rows with {values}; wanted one")
         return rows[0]
 
-    def add(self, table: str, **row: Any) -> None:
-        """Add a row."""
+    def add(self, table: str, **row: Any) -> Row:
+        """Add a row, and return it."""
         self.tables[table].append(row)
+        return row
 
     def drop(self, table: str, **values: Any) -> None:
         """Remove all rows that have ``values``."""

@@ -43,10 +43,6 @@ def _menu(entry: str) -> list[Stage]:
     return [press("#id_dropdown_moderation_menu_button"), press(entry, "link"), _SURE]
 
 
-def _topic(data: Data, rng: Random, **values: object) -> Row:
-    return rng.choice(data.all("topics", **values))
-
-
 def _add_post(data: Data, topic: str, subject: str, text: str, poster: str = ME) -> None:
     data.add("posts", topic=topic, subject=subject, poster=poster, content=text, signed=1,
              reason="")  # fmt: skip
@@ -59,20 +55,19 @@ def _reply_to(data: Data, topic: Row, text: str, poster: str = ME) -> list[Stage
 
 
 def _reply(data: Data, rng: Random) -> Made:
-    topic, text = _topic(data, rng, status=_OPEN), rng.choice(_TEXTS)
+    topic, text = rng.choice(data.all("topics", status=_OPEN)), rng.choice(_TEXTS)
     goal = f'Reply to the topic "{topic["subject"]}" with the message "{text}".'
     return goal, [*_to(topic), *_reply_to(data, topic, text)]
 
 
 def _search(data: Data, rng: Random) -> Made:
     """Reply to a topic that only a search finds quickly."""
-    while True:
-        post = rng.choice(data.all("posts"))
-        thing = post["content"].split("Have you tried ")[1].split("?")[0]
-        asked = [one for one in data.all("posts", poster=post["poster"]) if thing in one["content"]]
-        topic = data.one("topics", subject=post["topic"])
-        if len(asked) == 1 and topic["status"] == _OPEN:
-            break
+    post = rng.choice(data.all("posts"))
+    thing = post["content"].split("Have you tried ")[1].split("?")[0]
+    asked = [one for one in data.all("posts", poster=post["poster"]) if thing in one["content"]]
+    topic = data.one("topics", subject=post["topic"])
+    if len(asked) > 1 or topic["status"] != _OPEN:
+        return _search(data, rng)
     text = rng.choice(_TEXTS)
     goal = f'Reply with "{text}" to the topic in which {post["poster"]} asks about {thing}.'
     found = [enter("Search", thing), press("Search", "button"), press(topic["subject"], "link")]
@@ -80,7 +75,7 @@ def _search(data: Data, rng: Random) -> Made:
 
 
 def _as_other(data: Data, rng: Random) -> Made:
-    topic, text = _topic(data, rng, status=_OPEN), rng.choice(_TEXTS)
+    topic, text = rng.choice(data.all("topics", status=_OPEN)), rng.choice(_TEXTS)
     user = rng.choice(_USERS[1:])
     goal = (
         f'Sign in as {user} with the password "{user}-secret" and reply to the topic '
@@ -93,45 +88,40 @@ def _as_other(data: Data, rng: Random) -> Made:
     return goal, [*sign_in, *_to(topic), *_reply_to(data, topic, text, user)]
 
 
-def _sampled_topic(rng: Random) -> tuple[str, str, str]:
-    return rng.choice(_FORUMS), rng.choice(_SUBJECTS), rng.choice(_TEXTS)
-
-
-def _begin(data: Data, forum: str, subject: str, text: str, kind: int = _NORMAL) -> list[Stage]:
-    """Add a topic to what is wanted; return how an expert begins it."""
-    data.add("topics", forum=forum, subject=subject, poster=ME, type=kind, status=_OPEN, approved=1)
+def _begin(data: Data, rng: Random) -> tuple[Row, str, list[Stage]]:
+    """Add a topic to what is wanted; return it, its text and how an expert begins it."""
+    forum, subject, text = rng.choice(_FORUMS), rng.choice(_SUBJECTS), rng.choice(_TEXTS)
+    topic = data.add(
+        "topics", forum=forum, subject=subject, poster=ME, type=_NORMAL, status=_OPEN, approved=1
+    )
     _add_post(data, subject, subject, text)
-    return [
-        press(forum, "link"), press("New topic", "link"), enter("Subject", subject),
-        enter("Message", text),
-    ]  # fmt: skip
+    begin = [press(forum, "link"), press("New topic", "link"), enter("Subject", subject)]
+    return topic, text, [*begin, enter("Message", text)]
 
 
 def _start(data: Data, rng: Random) -> Made:
-    forum, subject, text = sampled = _sampled_topic(rng)
-    goal = f'Start a topic "{subject}" in the forum {forum} with the message "{text}".'
-    return goal, [*_begin(data, *sampled), _SUBMIT]
+    topic, text, do = _begin(data, rng)
+    goal = 'Start a topic "{subject}" in the forum {forum} with the message "{text}".'
+    return goal.format(**topic, text=text), [*do, _SUBMIT]
 
 
 def _announce(data: Data, rng: Random) -> Made:
-    forum, subject, text = sampled = _sampled_topic(rng)
-    kind, name = rng.choice(((_STICKY, "Sticky"), (_ANNOUNCE, "Announce")))
+    topic, text, do = _begin(data, rng)
+    topic["type"], name = rng.choice(((_STICKY, "Sticky"), (_ANNOUNCE, "Announce")))
     goal = (
-        f'Start a topic of type "{name}" in the forum {forum}: subject "{subject}", '
-        f'message "{text}".'
+        f'Start a topic of type "{name}" in the forum {topic["forum"]}: subject '
+        f'"{topic["subject"]}", message "{text}".'
     )
-    pick = choose("Post topic as (optional)", name)
-    return goal, [*_begin(data, *sampled, kind), pick, _SUBMIT]
+    return goal, [*do, choose("Post topic as (optional)", name), _SUBMIT]
 
 
 def _poll(data: Data, rng: Random) -> Made:
-    forum, subject, text = sampled = _sampled_topic(rng)
-    question, options = rng.choice(list(_QUESTIONS.items()))
+    topic, text, do = _begin(data, rng)
+    subject, (question, options) = topic["subject"], rng.choice(list(_QUESTIONS.items()))
     goal = (
-        f'Start a topic "{subject}" in the forum {forum} with the message "{text}" and a poll '
-        f'"{question}" with the options "{options[0]}" and "{options[1]}".'
+        f'Start a topic "{subject}" in the forum {topic["forum"]} with the message "{text}" and a '
+        f'poll "{question}" with the options "{options[0]}" and "{options[1]}".'
     )
-    do = _begin(data, *sampled)
     data.add("polls", topic=subject, question=question, max_options=1, duration=0, user_changes=0,
              hide_results=0)  # fmt: skip
     for option in options:
@@ -164,53 +154,49 @@ def _edit(data: Data, rng: Random) -> Made:
         f'"{reason}" as the reason.'
     )
     do = [press_above("Edit", post["content"]), enter("Message", text)]
+    do += [enter("Update reason (optional)", reason), _SUBMIT]
     post.update(content=text, reason=reason)
-    return goal, [*_to(open_[post["topic"]]), *do, enter("Update reason (optional)", reason),
-                  _SUBMIT]  # fmt: skip
+    return goal, [*_to(open_[post["topic"]]), *do]
 
 
 def _delete(data: Data, rng: Random) -> Made:
     """Delete one post of a topic, as a moderator may."""
-    while True:
-        topic = _topic(data, rng)
-        replies = data.all("posts", topic=topic["subject"])[1:]
-        if not replies:
-            continue
-        post = rng.choice(replies)
-        if [one["poster"] for one in replies].count(post["poster"]) == 1:
-            break
+    topic = rng.choice(data.all("topics"))
+    replies = data.all("posts", topic=topic["subject"])[1:]
+    post = rng.choice(replies) if replies else None
+    if post is None or [one["poster"] for one in replies].count(post["poster"]) > 1:
+        return _delete(data, rng)
     goal = f'Delete the reply of {post["poster"]} in the topic "{topic["subject"]}".'
     data.drop("posts", topic=topic["subject"], content=post["content"], poster=post["poster"])
     return goal, [*_to(topic), press_above("Delete", post["content"]), _SURE]
 
 
 def _lock(data: Data, rng: Random) -> Made:
-    topic = _topic(data, rng, status=_OPEN)
+    topic = rng.choice(data.all("topics", status=_OPEN))
     topic["status"] = _LOCKED
     return f'Lock the topic "{topic["subject"]}".', [*_to(topic), *_menu("Lock topic")]
 
 
 def _unlock(data: Data, rng: Random) -> Made:
     """Unlock a topic and reply to it."""
-    topic, text = _topic(data, rng, status=_LOCKED), rng.choice(_TEXTS)
+    topic, text = rng.choice(data.all("topics", status=_LOCKED)), rng.choice(_TEXTS)
     topic["status"] = _OPEN
     goal = f'Unlock the topic "{topic["subject"]}" and reply to it with the message "{text}".'
     return goal, [*_to(topic), *_menu("Unlock topic"), *_reply_to(data, topic, text)]
 
 
 def _pin(data: Data, rng: Random) -> Made:
-    topic = _topic(data, rng, type=_NORMAL)
+    topic = rng.choice(data.all("topics", type=_NORMAL))
     topic["type"] = _STICKY
-    do = [*_to(topic), *_menu("Change to sticky topic")]
-    return f'Make "{topic["subject"]}" a sticky topic.', do
+    goal = f'Make "{topic["subject"]}" a sticky topic.'
+    return goal, [*_to(topic), *_menu("Change to sticky topic")]
 
 
 def _move(data: Data, rng: Random) -> Made:
-    topic = _topic(data, rng, status=_OPEN)
+    topic = rng.choice(data.all("topics", status=_OPEN))
     forum = rng.choice([one for one in _FORUMS if one != topic["forum"]])
-    menu, entry, confirm = _menu("Move topic")
-    pick = choose("Select a destination forum", f"-- {forum}")
-    do = [*_to(topic), menu, entry, pick, confirm]
+    *menu, confirm = _menu("Move topic")
+    do = [*_to(topic), *menu, choose("Select a destination forum", f"-- {forum}"), confirm]
     topic.update(forum=forum, status=_MOVED)
     return f'Move the topic "{topic["subject"]}" to the forum {forum}.', do
 
@@ -276,7 +262,7 @@ def _signature(data: Data, rng: Random) -> Made:
 
 
 def _last(data: Data, rng: Random) -> Made:
-    topic = _topic(data, rng)
+    topic = rng.choice(data.all("topics"))
     posts = data.all("posts", topic=topic["subject"])
     goal = f'Who wrote the last post in the topic "{topic["subject"]}"? Answer with the name.'
     return question(goal, posts[-1]["poster"], _to(topic))

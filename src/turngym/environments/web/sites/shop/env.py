@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from turngym.environments.web.expert_view import (
@@ -30,18 +31,14 @@ _PEOPLE = (("Ada", "Holm"), ("Ben", "Carr"), ("Mia", "Stone"), ("Tom", "Reed"))
 _STREETS = ("7 Castle Street", "12 Orchard Way", "3 Station Road", "28 Park Lane")
 _TOWNS = (("Leeds", "LS1 4AP"), ("Hull", "HU1 2AA"), ("Ripon", "HG4 1QN"))
 _MENU = ".btn-secondary"
+"""Opens a menu; it has no name."""
 
 
 def _product(data: Data, rng: Random, *, sold_out: bool = False, fresh: bool = True) -> Row:
     """Sample a product that is there, or sold out, and not in the cart yet."""
-    in_cart = {row["product"] for row in _cart(data)}
-    return rng.choice(
-        [
-            row
-            for row in data.all("products")
-            if (row["stock"] == 0) == sold_out and not (fresh and row["product"] in in_cart)
-        ]
-    )
+    in_cart = {row["product"] for row in _cart(data)} if fresh else ()
+    rows = [row for row in data.all("products") if (row["stock"] == 0) == sold_out]
+    return rng.choice([row for row in rows if row["product"] not in in_cart])
 
 
 def _cart(data: Data) -> list[Row]:
@@ -56,36 +53,29 @@ def _page(row: Row) -> list[Stage]:
     return [press(row["category"], "link"), press(row["product"], "link")]
 
 
-def _buy(data: Data, row: Row, count: int = 1, *, from_home: bool = False) -> list[Stage]:
-    """Put a product into the wanted cart; return how an expert does it from the right page."""
-    last = len(_cart(data))
-    _put(data, row["product"], count)
-    home = [press("Home", "link")] if from_home else []
-    do = [*home, press(row["category"], "link"), press("Add to cart", after=row["product"])]
-    return do if count == 1 else [*do, *_number(row["product"], count, last)]
+def _buy(
+    data: Data, row: Row, count: int = 1, *, user: str = ME, way: Sequence[Stage] = ()
+) -> list[Stage]:
+    """Put a product into a wanted cart; return how: by its category, or the ``way`` to it."""
+    do = [*(way or [press(row["category"], "link")]), press("Add to cart", after=row["product"])]
+    if count > 1:
+        do += _number(row["product"], count, len(_cart(data)))
+    _put(data, row["product"], count, user)
+    return do
+
+
+def _from_home(row: Row) -> list[Stage]:
+    return [press("Home", "link"), press(row["category"], "link")]
 
 
 def _number(product: str, count: int, last: int) -> list[Stage]:
-    """Change how many there are of what was just put into the cart."""
+    """Change how many there are of what is in the cart at the place ``last``."""
     quantity = enter(f"#id_form-{last}-quantity", str(count))
     return [press("View cart"), quantity, press("Update", after=product)]
 
 
 def _account(entry: str) -> list[Stage]:
     return [press("Account", "link"), press(entry, "link")]
-
-
-def _menu(after: str) -> Stage:
-    """Open the menu beside the first button after a text."""
-
-    def stage(page: ExpertView) -> Move:
-        lines = iter(page.elements)
-        for one in lines:
-            if after in one.name:
-                break
-        return click(next((one for one in lines if one.mark and _MENU in one.hint), None))
-
-    return stage
 
 
 def _add(data: Data, rng: Random) -> Made:
@@ -97,7 +87,7 @@ def _two(data: Data, rng: Random) -> Made:
     one, two = _product(data, rng), _product(data, rng)
     if one["category"] == two["category"]:
         return _two(data, rng)
-    do = [stage for row in (one, two) for stage in _buy(data, row, from_home=True)]
+    do = [stage for row in (one, two) for stage in _buy(data, row, way=_from_home(row))]
     return f"Put one {one['product']} and one {two['product']} into the cart.", do
 
 
@@ -110,15 +100,13 @@ def _search(data: Data, rng: Random) -> Made:
     """Find a product by what its description says."""
     row = _product(data, rng)
     words = row["description"].replace(".", "").split()
-    colour, place, last = words[1], words[4], len(_cart(data))
+    colour, place = words[1], words[4]
     if len(data.all("products", description=row["description"])) > 1:
         return _search(data, rng)
-    count, product = rng.randint(1, 4), row["product"]
-    _put(data, product, count)
+    count = rng.randint(1, 4)
     goal = f"Put {count} of the one thing that is {colour} and made in {place} into the cart."
-    do = [enter("Search", f"{colour} {place}"), press("Search", "button")]
-    do.append(press("Add to cart", after=product))
-    return goal, do if count == 1 else [*do, *_number(product, count, last)]
+    way = [enter("Search", f"{colour} {place}"), press("Search", "button")]
+    return goal, _buy(data, row, count, way=way)
 
 
 def _cheapest(data: Data, rng: Random) -> Made:
@@ -148,7 +136,7 @@ def _drop(data: Data, rng: Random) -> Made:
     data.drop("basket", user=ME, product=product, status="Open")
     goal = f"Remove {product} from the cart, and put one {other['product']} into it."
     do = [press("View cart"), press("Remove", after=product)]
-    return goal, [*do, *_buy(data, other, from_home=True)]
+    return goal, [*do, *_buy(data, other, way=_from_home(other))]
 
 
 def _later(data: Data, rng: Random) -> Made:
@@ -156,7 +144,7 @@ def _later(data: Data, rng: Random) -> Made:
     row["status"] = "Saved"
     goal = f"In the cart, save {row['product']} for later; then add one {other['product']}."
     do = [press("View cart"), press("Save for later", after=row["product"])]
-    return goal, [*do, *_buy(data, other, from_home=True)]
+    return goal, [*do, *_buy(data, other, way=_from_home(other))]
 
 
 def _coupon(data: Data, rng: Random) -> Made:
@@ -196,9 +184,8 @@ def _new_list(data: Data, rng: Random) -> Made:
 def _review(data: Data, rng: Random) -> Made:
     row, stars = rng.choice(data.all("products")), rng.randint(1, 5)
     title, body = rng.choice(_TITLES), rng.choice(_BODIES)
-    data.add(
-        "reviews", product=row["product"], user=ME, score=stars, title=title, body=body, status=1
-    )
+    review = {"score": stars, "title": title, "body": body, "status": 1}
+    data.add("reviews", product=row["product"], user=ME, **review)
     goal = (
         f"Review the {row['product']} with {stars} {'star' if stars == 1 else 'stars'}, the title "
         f'"{title}" and the text "{body}".'
@@ -258,8 +245,8 @@ def _forget(data: Data, rng: Random) -> Made:
     )
     return goal, [
         *_account("Address Book"), press("Edit", after=town),
-        enter("First line of address", street), press("Save"), _menu(old),
-        press("Delete", "link"), press("Delete", "button"), _menu(town),
+        enter("First line of address", street), press("Save"), press(_MENU, after=old),
+        press("Delete", "link"), press("Delete", "button"), press(_MENU, after=town),
         press("Set as default shipping address"),
     ]  # fmt: skip
 
@@ -273,24 +260,6 @@ def _profile(data: Data, rng: Random) -> Made:
     ]  # fmt: skip
 
 
-def _place_order(data: Data, address: Row) -> None:
-    """Turn what is in the cart into an order."""
-    number, total = str(100_001 + len(data.all("orders"))), 0.0
-    for row in _cart(data):
-        product = data.one("products", product=row["product"])
-        product["stock"] -= row["quantity"]
-        price = round(float(product["price"]) * row["quantity"], 2)
-        total += price
-        row["status"] = "Submitted"
-        data.add(
-            "lines", number=number, product=row["product"], quantity=row["quantity"], price=price
-        )
-    data.add(
-        "orders", number=number, user=ME, status="", total=round(total, 2),
-        line1=address["line1"], town=address["town"], guest="",
-    )  # fmt: skip
-
-
 def _order(data: Data, rng: Random) -> Made:
     address, row = rng.choice(data.all("addresses", user=ME)), _product(data, rng)
     goal = (
@@ -302,7 +271,19 @@ def _order(data: Data, rng: Random) -> Made:
         *_buy(data, row), press("View cart"), press("Proceed to checkout"),
         press(ship, after=address["town"]), press("Continue", "link"), press("Place order"),
     ]  # fmt: skip
-    _place_order(data, address)
+    number, total = str(100_001 + len(data.all("orders"))), 0.0
+    for bought in _cart(data):
+        name, count = bought["product"], bought["quantity"]
+        product = data.one("products", product=name)
+        product["stock"] -= count
+        price = round(float(product["price"]) * count, 2)
+        total += price
+        bought["status"] = "Submitted"
+        data.add("lines", number=number, product=name, quantity=count, price=price)
+    data.add(
+        "orders", number=number, user=ME, status="", total=round(total, 2),
+        line1=address["line1"], town=address["town"], guest="",
+    )  # fmt: skip
     return goal, do
 
 
@@ -318,7 +299,7 @@ def _again(data: Data, rng: Random) -> Made:
         f"{other['product']}."
     )
     do = [*_account("Order History"), press(number, "link"), press("Re-order all items")]
-    return goal, [*do, *_buy(data, other, from_home=True)]
+    return goal, [*do, *_buy(data, other, way=_from_home(other))]
 
 
 def _alert(data: Data, rng: Random) -> Made:
@@ -335,16 +316,13 @@ def _alert(data: Data, rng: Random) -> Made:
 
 def _as_other(data: Data, rng: Random) -> Made:
     row, user = _product(data, rng), rng.choice(("emil", "fay"))
-    _put(data, row["product"], user=user)
     goal = (
         f'Sign in as {user}@shop.test with the password "{user}-secret" and put one '
         f"{row['product']} into the cart."
     )
-    return goal, [
-        press("Login or register", "link"), enter("Email address", f"{user}@shop.test"),
-        enter("Password", f"{user}-secret"), press("Log In", "button"), press("Home", "link"),
-        press(row["category"], "link"), press("Add to cart", after=row["product"]),
-    ]  # fmt: skip
+    sign_in = [press("Login or register", "link"), enter("Email address", f"{user}@shop.test")]
+    sign_in += [enter("Password", f"{user}-secret"), press("Log In", "button")]
+    return goal, _buy(data, row, user=user, way=[*sign_in, *_from_home(row)])
 
 
 def _price(data: Data, rng: Random) -> Made:
@@ -379,10 +357,8 @@ def _spent(data: Data, rng: Random) -> Made:
         f"What were the totals of your order with the {line['product']} and of that with the "
         f"{other['product']} together? Answer with the number alone, as in 12.50."
     )
-    look: list[Stage] = []
-    for one in (line, other):
-        look += [*_account("Order History"), press(one["number"], "link")]
-    return question(goal, f"{total:.2f}", look)
+    looks = ([*_account("Order History"), press(one["number"], "link")] for one in (line, other))
+    return question(goal, f"{total:.2f}", [stage for look in looks for stage in look])
 
 
 class ShopEnv(SiteEnv):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
 from random import Random
 
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, enter, fill, press
@@ -35,6 +34,8 @@ _MAIN, _TALK = 0, 1
 _EDITOR = "Wikitext source editor"
 _SEARCH = "Search Island wiki"
 _ACTIONS = "Page actions"
+_VILLAGE, _LIGHT = "is a village on", "is a lighthouse"
+"""What pages of a kind say."""
 
 
 def _look_up(title: str) -> Stage:
@@ -74,16 +75,14 @@ def _add_page(data: Data, title: str, text: str, space: int = _MAIN, redirect: i
     data.add("pages", space=space, title=title, redirect=redirect, text=text, editor=ME)
 
 
-def _villages(data: Data) -> list[Row]:
-    return [row for row in data.all("pages", space=_MAIN) if "is a village on" in row["text"]]
-
-
-def _lights(data: Data) -> list[Row]:
-    return [row for row in data.all("pages", space=_MAIN) if "is a lighthouse" in row["text"]]
+def _pages(data: Data, *kinds: str) -> list[Row]:
+    """Return the pages of villages, of lighthouses, or of both."""
+    rows, kinds = data.all("pages", space=_MAIN), kinds or (_VILLAGE, _LIGHT)
+    return [row for row in rows if any(words in row["text"] for words in kinds)]
 
 
 def _any(data: Data, rng: Random) -> Row:
-    return rng.choice([*_villages(data), *_lights(data)])
+    return rng.choice(_pages(data))
 
 
 def _value(row: Row, name: str) -> str:
@@ -91,10 +90,6 @@ def _value(row: Row, name: str) -> str:
     found = re.search(rf"^{name}: (.+)$", row["text"], re.MULTILINE)
     assert found is not None
     return found[1].split()[0] if name == "Height" else found[1]
-
-
-def _island(row: Row) -> str:
-    return next(name for name in _ISLANDS if f"[[{name}]]" in row["text"])
 
 
 def _append(data: Data, rng: Random) -> Made:
@@ -125,7 +120,7 @@ def _redirect(data: Data, rng: Random) -> Made:
 
 
 def _update(data: Data, rng: Random) -> Made:
-    row, people = rng.choice(_villages(data)), rng.randint(80, 1900)
+    row, people = rng.choice(_pages(data, _VILLAGE)), rng.randint(80, 1900)
     text = row["text"].replace(f"Population: {_value(row, 'Population')}", f"Population: {people}")
     return f"Correct the population of {row['title']}: it is {people}.", _edit(row, text)
 
@@ -133,7 +128,7 @@ def _update(data: Data, rng: Random) -> Made:
 def _mayors(data: Data, rng: Random) -> Made:
     """Edit two or three pages that one page links to."""
     island, new = rng.choice(_ISLANDS), rng.choice(_MAYORS)
-    rows = [row for row in _villages(data) if _island(row) == island]
+    rows = [row for row in _pages(data, _VILLAGE) if f"[[{island}]]" in row["text"]]
     old = _value(rng.choice(rows), "Mayor")
     rows = [row for row in rows if _value(row, "Mayor") == old]
     if not 2 <= len(rows) <= 3:
@@ -145,10 +140,10 @@ def _mayors(data: Data, rng: Random) -> Made:
 
 def _search(data: Data, rng: Random) -> Made:
     """Find a village by what its page says."""
-    row, line = rng.choice(_villages(data)), rng.choice(_LINES)
+    row, line = rng.choice(_pages(data, _VILLAGE)), rng.choice(_LINES)
     food = row["text"].split("is known for its ")[1].split(".")[0]
     mayor = _value(row, "Mayor")
-    same = [one for one in _villages(data) if food in one["text"] and mayor in one["text"]]
+    same = [one for one in _pages(data, _VILLAGE) if food in one["text"] and mayor in one["text"]]
     if len(same) > 1:
         return _search(data, rng)
     goal = (
@@ -226,8 +221,7 @@ def _block(data: Data, rng: Random) -> Made:
 
 def _watching(data: Data, rng: Random, *, is_watched: bool) -> Row:
     watched = {row["title"] for row in data.all("watched", user=ME)}
-    rows = [*_villages(data), *_lights(data)]
-    return rng.choice([row for row in rows if (row["title"] in watched) == is_watched])
+    return rng.choice([row for row in _pages(data) if (row["title"] in watched) == is_watched])
 
 
 def _watch_another(data: Data, rng: Random) -> tuple[str, list[Stage]]:
@@ -254,7 +248,7 @@ def _unwatch(data: Data, rng: Random) -> Made:
 
 
 def _undo(data: Data, rng: Random) -> Made:
-    row = rng.choice([row for row in _villages(data) if "Every winter" in row["text"]])
+    row = rng.choice([row for row in _pages(data, _VILLAGE) if "Every winter" in row["text"]])
     row.update(text=row["text"].replace("Every winter", "Every summer"), editor=ME)
     seen, do = _watch_another(data, rng)
     goal = f'Put the page "{seen}" on your watchlist, and undo the last edit of "{row["title"]}".'
@@ -280,15 +274,13 @@ def _as_other(data: Data, rng: Random) -> Made:
         f'Log in as {user} with the password "{user.lower()}-secret" and add the line "{line}" at '
         f'the end of the page "{row["title"]}".'
     )
-    do = [
-        press("log in", "link"), enter("Username", user),
-        enter("Password", f"{user.lower()}-secret"), press("Log in", "button"),
-    ]  # fmt: skip
+    do = [press("log in", "link"), enter("Username", user)]
+    do += [enter("Password", f"{user.lower()}-secret"), press("Log in", "button")]
     return goal, [*do, *_edit(row, f"{row['text']}\n{line}", user)]
 
 
 def _mayor(data: Data, rng: Random) -> Made:
-    row = rng.choice(_villages(data))
+    row = rng.choice(_pages(data, _VILLAGE))
     goal = f"Who is the mayor of {row['title']}? Answer with the name."
     return question(goal, _value(row, "Mayor"), [_look_up(row["title"])])
 
@@ -300,12 +292,12 @@ def _last_editor(data: Data, rng: Random) -> Made:
     return question(goal, row["editor"], look)
 
 
-def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Generator:
+def _most(kind: str, value: str, asked: str) -> Generator:
     """Return the generator that compares a number on three pages."""
 
     def generator(data: Data, rng: Random) -> Made:
         # The winner is sampled first: of three at random it would mostly be the same one.
-        ranked = sorted(rows(data), key=lambda row: int(_value(row, value)))
+        ranked = sorted(_pages(data, kind), key=lambda row: int(_value(row, value)))
         rank = rng.randrange(2, len(ranked))
         three = [ranked[rank], *rng.sample(ranked[:rank], 2)]
         best = three[0]["title"]
@@ -317,8 +309,8 @@ def _most(rows: Callable[[Data], list[Row]], value: str, asked: str) -> Generato
     return generator
 
 
-_highest = _most(_lights, "Height", "Which of these lighthouses is the highest")
-_largest = _most(_villages, "Population", "Which of these villages has the most people")
+_highest = _most(_LIGHT, "Height", "Which of these lighthouses is the highest")
+_largest = _most(_VILLAGE, "Population", "Which of these villages has the most people")
 
 _HEADING = re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE)
 
