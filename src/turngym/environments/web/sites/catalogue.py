@@ -48,10 +48,8 @@ SHOP = Program(
     database="site.db",
 )  # fmt: skip
 
-_PACKAGES = ("mediawiki", "mediawiki-classes")
 _VERSION = "1.39."
 """The one whose tables ``env.py`` reads; Debian keeps it mended."""
-_VERSION_FILE = "includes/Defines.php"
 _MODULES = {
     "dom": "php-xml", "intl": "php-intl", "mbstring": "php-mbstring", "sqlite3": "php-sqlite3",
 }  # fmt: skip
@@ -70,16 +68,17 @@ class DebianProgram(Program):
         missing = [package for name, package in _MODULES.items() if name not in have.split()]
         if missing:
             raise ConfigError(f"{self.title} needs more: apt-get install {' '.join(missing)}")
-        self.run("apt-get", "-q", "download", *_PACKAGES)
+        self.run("apt-get", "-q", "download", "mediawiki", "mediawiki-classes")
         for package in sorted(self.home.glob("*.deb")):
             self.run("dpkg-deb", "-x", str(package), ".")
             package.unlink()
         root = self.home / "usr/share/mediawiki"
-        version = re.search(r"'MW_VERSION', '([^']+)'", (root / _VERSION_FILE).read_text("utf-8"))
-        if version is None or not version[1].startswith(_VERSION):
-            found = "none" if version is None else version[1]
+        text = (root / "includes/Defines.php").read_text("utf-8")
+        found = re.search(r"'MW_VERSION', '([^']+)'", text)
+        version = "none" if found is None else found[1]
+        if not version.startswith(_VERSION):
             raise ConfigError(
-                f"{self.title}: wanted version {_VERSION}* (Debian 12), apt-get has {found}"
+                f"{self.title}: wanted version {_VERSION}* (Debian 12), apt-get has {version}"
             )
         for link in root.iterdir():
             if link.is_symlink():  # to places that only an installation has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,7 @@ from turngym.environments.core.env import Outcome, SnapshotKind
 from turngym.environments.web import SITES
 from turngym.environments.web.base import ProblemWebEnv, WebEpisode, WebOptions
 from turngym.environments.web.browser import BrowserHost
-from turngym.environments.web.egress import Site
+from turngym.environments.web.egress import Server, Site
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.data import Data, read_data, read_queries
 from turngym.environments.web.sites.problems import Generator, SiteTasks, SiteWorld
@@ -136,10 +136,10 @@ class SiteEnv(ProblemWebEnv):
         return self.read(self.slot.connect())
 
     def world(self, answer: str | None) -> SiteWorld:
-        return _Database(answer=answer, data=self.data)
+        return SiteWorld(answer=answer, data=self.data)
 
     def sites(self) -> Mapping[str, Site]:
-        return {f"{self.site}.test": self.slot.server}
+        return {f"{self.site}.test": Server(socket=str(self.slot.folder / "socket"))}
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Reset the application to the database that the problem begins with."""
@@ -251,11 +251,3 @@ class SiteEnv(ProblemWebEnv):
         self.episode.on_page = self.episode.on_page + 1 if document == self.episode.document else 0
         self.episode.document = document
         return outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Database:
-    """What the judge of a site sees."""
-
-    answer: str | None
-    data: Callable[[], Data]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from turngym.environments.web.expert_view import Stage, reply
 from turngym.environments.web.sites.data import Data
 from turngym.environments.web.sites.program import DATABASES
 from turngym.tasks.base import Task
-from turngym.tasks.problem import JudgeResult, Problem, World
+from turngym.tasks.problem import JudgeResult, Problem
 from turngym.tasks.sets import GeneratedSet
 
 _SHOWN = 3
@@ -22,11 +21,13 @@ Generator = Callable[[Data, Random], Made]
 """Samples a problem for an application that holds ``Data``, and changes that to what is wanted."""
 
 
-class SiteWorld(World, Protocol):
-    """An application's database."""
+@dataclass(frozen=True, kw_only=True)
+class SiteWorld:
+    """An application's database, and what was answered."""
 
-    def data(self) -> Data:
-        """Return all that an agent could change."""
+    answer: str | None
+    data: Callable[[], Data]
+    """Returns all that an agent could change."""
 
 
 @dataclass(frozen=True, kw_only=True)

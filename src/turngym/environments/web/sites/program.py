@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from turngym.environments.folders import OwnedFolder
-from turngym.environments.web.egress import Server
 from turngym.errors import ConfigError, EnvironmentFault
 
 _INSIDE = Path(__file__).parent / "inside"
@@ -162,11 +161,6 @@ class Slot:
         return self.folder / "data" / self.program.database
 
     @property
-    def server(self) -> Server:
-        """How to reach the program."""
-        return Server(socket=str(self.folder / "socket"))
-
-    @property
     def pid(self) -> int | None:
         """Process that runs the server, None when it does not run."""
         process = self._process
@@ -233,7 +227,13 @@ class Slot:
                 stdin=asyncio.subprocess.PIPE,  # its end shows the server that we are gone
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=_environment(program),
+                env={  # all that it may know of ours is where programs are
+                    "PATH": os.environ.get("PATH", ""),
+                    "PYTHONPATH": f"{_INSIDE}:{program.folder}",
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    "LANG": "C.UTF-8",
+                    "TZ": "UTC",
+                },
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -245,17 +245,6 @@ class Slot:
             reason = next((one.strip() for one in reversed(said) if one.strip()), "no answer")
             await self.stop()
             raise EnvironmentFault(f"{program.title} does not start: {reason[:200]}")
-
-
-def _environment(program: Program) -> Mapping[str, str]:
-    """Return what a program may know of ours: nothing but where programs are."""
-    return {
-        "PATH": os.environ.get("PATH", ""),
-        "PYTHONPATH": f"{_INSIDE}:{program.folder}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-    }
 
 
 def _jail(folder: Path, home: Path) -> list[str]:
