@@ -16,15 +16,11 @@ _MODULES = {
 }  # fmt: skip
 
 
-def _generator(kind: str) -> Generator:
-    """Return what makes problems of a kind: of ``notes-copy-as`` it is ``notes._copy_as``."""
-    group, _, name = kind.partition("-")
-    found: Generator = vars(_MODULES[group])[f"_{name.replace('-', '_')}"]
-    return found
-
-
-GENERATORS: Mapping[str, Generator] = {kind: _generator(kind) for kind in TASK_TYPES}
-"""Kind to what makes its problems."""
+GENERATORS: Mapping[str, Generator] = {
+    f"{group}-{name}": vars(_MODULES[group])[f"_{name.replace('-', '_')}"]
+    for group, _, name in (kind.partition("-") for kind in TASK_TYPES)
+}
+"""Kind to what makes its problems: of ``notes-copy-as`` it is ``notes._copy_as``."""
 
 
 def desktop_tasks(kind: str) -> GeneratedSet[DesktopProblem]:

@@ -9,16 +9,16 @@ from turngym.environments.desktop.tasks.words import file_name, lines, sentence,
 
 
 def _edit(
-    goal: str, name: str, before: list[str], after: list[str], script: Script
+    goal: str, name: str, before: list[str], after: list[str], script: Script = ()
 ) -> DesktopProblem:
-    """Return the problem to turn the lines of an open file into others."""
-    wanted = {name: "\n".join(after) + "\n"}
+    """Return the problem to turn the lines of an open file into others, typed anew by default."""
+    wanted = "\n".join(after) + "\n"
     return DesktopProblem(
         prompt=f"{goal} Save the file.",
         files={name: "\n".join(before) + "\n"},
         launch=(("mousepad", name),),
-        wanted=wanted,
-        script=(*script, *key("ctrl+s")),
+        wanted={name: wanted},
+        script=(*(script or (*key("ctrl+a"), *typed(wanted))), *key("ctrl+s")),
     )
 
 
@@ -52,27 +52,23 @@ def _delete(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), lines(rng, rng.randint(3, 6))
     at = rng.randrange(len(before))
     goal = f'Delete the line "{before[at]}" from {name}, without leaving an empty line.'
-    after = before[:at] + before[at + 1 :]
-    return _edit(goal, name, before, after, (*_to_line(at), *key("shift+down", "delete")))
+    script = (*_to_line(at), *key("shift+down", "delete"))
+    return _edit(goal, name, before, before[:at] + before[at + 1 :], script)
 
 
 def _replace(rng: Random) -> DesktopProblem:
     name = file_name(rng)
     old, new, *others = words(rng, 5)
-    before = [
-        f"{rng.choice(('red', 'old', 'small'))} {old} and {other} {i}"
-        for i, other in enumerate(others)
-    ]
+    kinds = [rng.choice(("red", "old", "small")) for _ in others]
+    pairs = zip(kinds, others, strict=True)
+    before = [f"{kind} {old} and {other} {i}" for i, (kind, other) in enumerate(pairs)]
     after = [line.replace(old, new) for line in before]
-    goal = f'Replace every "{old}" in {name} by "{new}".'
-    return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
+    return _edit(f'Replace every "{old}" in {name} by "{new}".', name, before, after)
 
 
 def _sort(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), words(rng, rng.randint(4, 6))
-    goal = f"Put the lines of {name} in alphabetical order."
-    after = sorted(before)
-    return _edit(goal, name, before, after, (*key("ctrl+a"), *typed("\n".join(after) + "\n")))
+    return _edit(f"Put the lines of {name} in alphabetical order.", name, before, sorted(before))
 
 
 def _upper(rng: Random) -> DesktopProblem:
@@ -86,9 +82,7 @@ def _upper(rng: Random) -> DesktopProblem:
 def _number(rng: Random) -> DesktopProblem:
     name, before = file_name(rng), words(rng, rng.randint(3, 5))
     after = [f"{i}. {line}" for i, line in enumerate(before, start=1)]
-    goal = f'Number the lines of {name}, from "1. " on.'
-    script = (*key("ctrl+a"), *typed("\n".join(after) + "\n"))
-    return _edit(goal, name, before, after, script)
+    return _edit(f'Number the lines of {name}, from "1. " on.', name, before, after)
 
 
 def _create(rng: Random) -> DesktopProblem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from random import Random
 from xml.etree import ElementTree
 
@@ -11,7 +12,6 @@ from turngym.environments.desktop.observation import View
 from turngym.environments.desktop.problems import (
     DesktopProblem,
     DesktopWorld,
-    Generator,
     Script,
     click,
     key,
@@ -63,66 +63,56 @@ def _into_field(text: str) -> Script:
     return (step, *key("ctrl+a"), *typed(text), *key("tab"))
 
 
-def _desktops(rng: Random) -> DesktopProblem:
-    return _windows(rng, "", "theme/name", "Clearlooks", ())
+def _ticked(tab: str, label: str) -> Script:
+    return (*click(tab, "tab"), *click(label, "check box"))
 
 
 def _theme(rng: Random) -> DesktopProblem:
     name = rng.choice(_SHOWN_THEMES)
-    script = click(name, "cell")
-    return _windows(rng, f"choose the theme {name} and ", "theme/name", name, script)
+    return _windows(rng, f"choose the theme {name} and ", "theme/name", name, click(name, "cell"))
 
 
-def _check(tab: str, label: str, goal: str, path: str, wanted: str) -> Generator:
-    def generator(rng: Random) -> DesktopProblem:
-        script = (*click(tab, "tab"), *click(label, "check box"))
-        return _windows(rng, f"{goal} and ", path, wanted, script)
-
-    generator.__doc__ = f"Tick {label!r}."
-    return generator
-
-
-_follow_mouse = _check(
-    "Mouse", "Focus windows when the mouse pointer moves over them",
-    "let the focus follow the mouse pointer", "focus/followMouse", "yes",
-)  # fmt: skip
-_new_windows = _check(
-    "Windows", "Focus new windows when they appear",
-    "keep new windows from taking the focus", "focus/focusNew", "no",
-)  # fmt: skip
+_desktops = partial(_windows, goal="", path="theme/name", wanted="Clearlooks", script=())
+_follow_mouse = partial(
+    _windows,
+    goal="let the focus follow the mouse pointer and ",
+    path="focus/followMouse",
+    wanted="yes",
+    script=_ticked("Mouse", "Focus windows when the mouse pointer moves over them"),
+)
+_new_windows = partial(
+    _windows,
+    goal="keep new windows from taking the focus and ",
+    path="focus/focusNew",
+    wanted="no",
+    script=_ticked("Windows", "Focus new windows when they appear"),
+)
 
 
-def _editor(goal: str, name: str, wanted: str, script: Script) -> Generator:
-    def generator(rng: Random) -> DesktopProblem:
-        file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
+def _editor(rng: Random, goal: str, name: str, menu: str, entry: str) -> DesktopProblem:
+    """Return the problem to turn a setting of the text editor on, by an entry of a menu."""
+    file, text = file_name(rng), "\n".join(lines(rng, 4)) + "\n"
 
-        def is_done(desktop: DesktopWorld) -> bool:
-            pattern = rf"^{re.escape(name)}=(.*)$"
-            found = re.findall(pattern, desktop.config(_MOUSEPAD), re.MULTILINE)
-            return bool(found) and found[-1] == wanted
+    def is_done(desktop: DesktopWorld) -> bool:
+        pattern = rf"^{re.escape(name)}=(.*)$"
+        return re.findall(pattern, desktop.config(_MOUSEPAD), re.MULTILINE)[-1:] == ["true"]
 
-        return DesktopProblem(
-            prompt=f"In the text editor, {goal}.",
-            files={file: text},
-            launch=(("mousepad", file),),
-            wanted={file: text},
-            is_done=is_done,
-            script=script,
-        )
-
-    generator.__doc__ = f"Set {name} to {wanted}."
-    return generator
+    return DesktopProblem(
+        prompt=f"In the text editor, {goal}.",
+        files={file: text},
+        launch=(("mousepad", file),),
+        wanted={file: text},
+        is_done=is_done,
+        script=(*click(menu, "menu"), *click(entry, "menu item")),
+    )
 
 
-_line_numbers = _editor(
-    "show line numbers", "show-line-numbers", "true",
-    (*click("View", "menu"), *click("Line Numbers", "menu item")),
-)  # fmt: skip
-_status_bar = _editor(
-    "show the status bar", "statusbar-visible", "true",
-    (*click("View", "menu"), *click("Statusbar", "menu item")),
-)  # fmt: skip
-_word_wrap = _editor(
-    "turn on word wrap", "word-wrap", "true",
-    (*click("Document", "menu"), *click("Word Wrap", "menu item")),
-)  # fmt: skip
+_line_numbers = partial(
+    _editor, goal="show line numbers", name="show-line-numbers", menu="View", entry="Line Numbers"
+)
+_status_bar = partial(
+    _editor, goal="show the status bar", name="statusbar-visible", menu="View", entry="Statusbar"
+)
+_word_wrap = partial(
+    _editor, goal="turn on word wrap", name="word-wrap", menu="Document", entry="Word Wrap"
+)

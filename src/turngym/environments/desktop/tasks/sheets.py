@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from xml.sax.saxutils import escape
 
@@ -102,16 +103,9 @@ def _formula(
     return _problem(rng, goal, table, [*table, below], _write(5, 1, f"={function}(B2:B5)"))
 
 
-def _sum(rng: Random) -> DesktopProblem:
-    return _formula(rng, "the sum", "sum", sum)
-
-
-def _maximum(rng: Random) -> DesktopProblem:
-    return _formula(rng, "the largest", "max", max)
-
-
-def _minimum(rng: Random) -> DesktopProblem:
-    return _formula(rng, "the smallest", "min", min)
+_sum = partial(_formula, what="the sum", function="sum", value=sum)
+_maximum = partial(_formula, what="the largest", function="max", value=max)
+_minimum = partial(_formula, what="the smallest", function="min", value=min)
 
 
 def _products(rng: Random) -> DesktopProblem:
