@@ -68,11 +68,6 @@ _taken: dict[tuple[ScreenSpec, int, int], ScreenCapture] = {}
 _lock = threading.Lock()
 
 
-def known_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture | None:
-    """Return the screen of ``spec`` at ``size`` when it was taken already."""
-    return _taken.get((spec, *size))
-
-
 def take_capture(spec: ScreenSpec, size: tuple[int, int]) -> ScreenCapture:
     """Return a screen; the first call of a process starts the application.
 
@@ -180,9 +175,8 @@ class GroundingEnv(DeviceEnv):
     async def begin(self, task: Task) -> Outcome:
         """Take the application's screen unless it was taken, and choose an element."""
         spec = ScreenSpec.of(self._app, task.split, task.seed)
-        self._capture = known_capture(spec, self.size)
-        if self._capture is None:
-            self._capture = await asyncio.to_thread(take_capture, spec, self.size)
+        known = _taken.get((spec, *self.size))
+        self._capture = known or await asyncio.to_thread(take_capture, spec, self.size)
         return await super().begin(task)
 
     def open_device(self, task: Task) -> None:
@@ -237,22 +231,17 @@ class GroundingEnv(DeviceEnv):
         return place if isinstance(place, str) else None
 
     def judge(self, action: Action) -> Outcome:
-        predicted = self._pointed(action)
+        predicted, target = self._pointed(action), self._target.box
         assert not isinstance(predicted, str)
-        middle = ((predicted[0] + predicted[2]) / 2, (predicted[1] + predicted[3]) / 2)
-        width, height = self.size
-        target = self._target.box
-        parts = {
-            "hit": float(is_hit(middle, target)),
-            "box_size": box_size_reward(predicted, target, width, height),
-            "distance": distance_reward(middle, target, width, height),
-        }
-        self._score = parts["hit"]
+        middle = _middle(predicted)
+        self._score = reward = float(is_hit(middle, target))
+        if self._reward == "box_size":
+            reward = box_size_reward(predicted, target, *self.size)
+        elif self._reward == "distance":
+            reward = distance_reward(middle, target, *self.size)
         text = "That is it." if self._score else "That is something else."
-        return Outcome(
-            text=text, reward=parts[self._reward], terminated=True,
-            info={"reward_parts": {self._reward: parts[self._reward]}},
-        )  # fmt: skip
+        info = {"reward_parts": {self._reward: reward}}
+        return Outcome(text=text, reward=reward, terminated=True, info=info)
 
     def score(self) -> float:
         return self._score
@@ -267,10 +256,8 @@ class GroundingEnv(DeviceEnv):
     def _pointed(self, action: Action) -> Box | str:
         """Return the box on the screen that ``action`` points at, or why there is none."""
         if action.name == "box":
-            left, top, right, bottom = (
-                int(action.arguments[name]) / self._scale
-                for name in ("left", "top", "right", "bottom")
-            )
+            names = ("left", "top", "right", "bottom")
+            left, top, right, bottom = (int(action.arguments[one]) / self._scale for one in names)
             if left > right or top > bottom:
                 return "left must not be larger than right, and top not larger than bottom."
             return left, top, right, bottom
@@ -339,9 +326,8 @@ def box_size_reward(predicted: Box, target: Box, width: int, height: int) -> flo
         Zhou et al. 2025, GUI-G1, arXiv:2505.15810, with the weights of the authors' code; divided
         by their sum, so that the best reward is 1.
     """
-    middle = ((predicted[0] + predicted[2]) / 2, (predicted[1] + predicted[3]) / 2)
     total = (
-        float(is_hit(middle, target))
+        float(is_hit(_middle(predicted), target))
         + IOU_WEIGHT * iou(predicted, target)
         + EDGE_WEIGHT * edge_agreement(predicted, target, width, height)
     )
@@ -361,6 +347,10 @@ def distance_reward(point: Point, target: Box, width: int, height: int) -> float
     dy = max(target[1] - y, 0.0, y - target[3])
     share = min(1.0, math.hypot(dx, dy) / math.hypot(width, height))
     return (1 - share) ** 2 / 2
+
+
+def _middle(box: Box) -> Point:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
 
 
 def _area(box: Box) -> float:

@@ -43,7 +43,7 @@ class DesktopWorld(DeviceWorld):
         return (
             found.keys() == wanted.keys()
             and all(path in cells or _same(found[path], wanted[path]) for path in wanted)
-            and all(_trimmed(self.sheet(path)) == _trimmed(rows) for path, rows in cells.items())
+            and all(_filled(self.sheet(path)) == _filled(rows) for path, rows in cells.items())
         )
 
     def config(self, path: str) -> str:
@@ -138,17 +138,10 @@ def _same(found: bytes | None, wanted: bytes | None) -> bool:
     return found == wanted or found.rstrip(b"\n") == wanted.rstrip(b"\n")
 
 
-def _trimmed(rows: list[list[str]]) -> list[list[str]]:
-    """Return ``rows`` without empty cells at the ends."""
-    found = []
-    for row in rows:
-        cells = [cell.strip() for cell in row]
-        while cells and not cells[-1]:
-            cells.pop()
-        found.append(cells)
-    while found and not found[-1]:
-        found.pop()
-    return found
+def _filled(rows: list[list[str]]) -> dict[tuple[int, int], str]:
+    """Return row and column of every cell that is not empty, and what it holds."""
+    cells = {(r, c): cell.strip() for r, row in enumerate(rows) for c, cell in enumerate(row)}
+    return {place: text for place, text in cells.items() if text}
 
 
 def key(*keys: str) -> tuple[Action, ...]:

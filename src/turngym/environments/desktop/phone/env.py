@@ -18,7 +18,6 @@ from turngym.environments.desktop.phone.tasks import PhoneWorld, phone_tasks
 from turngym.environments.web.acting import act
 from turngym.environments.web.browser import BrowserGone, BrowserHost, is_crash, require_browser
 from turngym.environments.web.egress import Site
-from turngym.environments.web.observation import PageView
 from turngym.environments.web.session import WebSession
 from turngym.environments.web.settings import Settings
 from turngym.environments.web.tab import Tab, TabLost
@@ -72,8 +71,16 @@ class WebPhone(Phone):
         """Return what is on the screen once page and network are quiet."""
         page = self._await(self._session.look())
         notes = [*page.notes, *(["The page is still busy."] if page.is_busy else [])]
-        elements = marked(_elements(page), self.width, self.height)
-        return View(active=page.title or page.url, notes=tuple(notes), elements=elements)
+        elements = [
+            Element(
+                role=one.role, name=one.name or one.hint, value=one.value, states=one.states,
+                depth=one.depth, mark=one.mark, x=one.x, y=one.y, width=one.width,
+                height=one.height,
+            )
+            for one in page.elements
+        ]  # fmt: skip
+        shown = marked(elements, self.width, self.height)
+        return View(active=page.title or page.url, notes=tuple(notes), elements=shown)
 
     def pixels(self) -> Image:
         from turngym.environments.core.pictures import decode
@@ -81,14 +88,13 @@ class WebPhone(Phone):
         return decode(self._await(self._session.screenshot()), self.width, self.height)
 
     def click(self, x: int, y: int, *, button: str = "left", times: int = 1) -> str | None:
-        if problem := self._outside(x, y):
-            return problem
-        if button == "right":
+        problem = self._outside(x, y)
+        if problem is None and button == "right":
             self._in_tab(lambda tab: tab.press_long(x, y, hold_s=_LONG_S))
-            return None
-        for _ in range(times):
-            self._touch([(x, y)])
-        return None
+        elif problem is None:
+            for _ in range(times):
+                self._touch([(x, y)])
+        return problem
 
     def drag(self, start: tuple[int, int], end: tuple[int, int]) -> str | None:
         problem = self._outside(*start) or self._outside(*end)
@@ -202,22 +208,9 @@ class WebPhone(Phone):
             raise BrowserGone(f"phone: no answer within {_ANSWER_S:.0f} s") from None
         except Error as error:
             if is_crash(error) or not self._host.is_alive:
-                raise BrowserGone(f"phone: the browser died ({_first(error)})") from error
+                said = next(iter(str(error).splitlines()), "")
+                raise BrowserGone(f"phone: the browser died ({said})") from error
             raise
-
-
-def _elements(page: PageView) -> list[Element]:
-    return [
-        Element(
-            role=one.role, name=one.name or one.hint, value=one.value, states=one.states,
-            depth=one.depth, mark=one.mark, x=one.x, y=one.y, width=one.width, height=one.height,
-        )
-        for one in page.elements
-    ]  # fmt: skip
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
 
 
 class PhoneEnv(ProblemEnv):
