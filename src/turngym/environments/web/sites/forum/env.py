@@ -214,11 +214,10 @@ def _remove(data: Data, rng: Random) -> Made:
 
 def _lock_all(data: Data, rng: Random) -> Made:
     """Lock two or three topics, each on a page of its own."""
-    while True:
-        forum, user = rng.choice(_FORUMS), rng.choice(_USERS)
-        topics = data.all("topics", forum=forum, poster=user, status=_OPEN)
-        if 2 <= len(topics) <= 3:
-            break
+    forum, user = rng.choice(_FORUMS), rng.choice(_USERS)
+    topics = data.all("topics", forum=forum, poster=user, status=_OPEN)
+    if not 2 <= len(topics) <= 3:
+        return _lock_all(data, rng)
     followed, do = _subscribe(data, rng)
     goal = (
         f'Subscribe to the topic "{followed}", and lock every topic that {user} started in the '
@@ -277,11 +276,10 @@ def _count(data: Data, rng: Random) -> Made:
 
 def _compare(data: Data, rng: Random) -> Made:
     """Read the number of replies on three pages."""
-    while True:
-        topics = rng.sample(data.all("topics"), 3)
-        sizes = [len(data.all("posts", topic=topic["subject"])) for topic in topics]
-        if len({topic["forum"] for topic in topics}) == 3 and sizes.count(max(sizes)) == 1:
-            break
+    topics = rng.sample(data.all("topics"), 3)
+    sizes = [len(data.all("posts", topic=topic["subject"])) for topic in topics]
+    if len({topic["forum"] for topic in topics}) < 3 or sizes.count(max(sizes)) > 1:
+        return _compare(data, rng)
     best = topics[sizes.index(max(sizes))]["subject"]
     names = ", ".join(f'"{topic["subject"]}"' for topic in topics)
     goal = f"Which of the topics {names} has the most replies? Answer with its subject."

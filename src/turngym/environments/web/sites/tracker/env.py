@@ -136,13 +136,12 @@ def _summary(rng: Random) -> str:
 
 def _bulk(data: Data, rng: Random) -> Made:
     """Change all open tickets of one component and owner: two or three pages."""
-    while True:
-        component, owner = rng.choice(_COMPONENTS), rng.choice(_OWNERS)
-        value = rng.choice(_PRIORITIES)
-        tickets = _open_tickets(data, component=component, owner=owner)
-        others = [one for one in tickets if one["priority"] != value]
-        if 2 <= len(others) <= 3:
-            break
+    component, owner = rng.choice(_COMPONENTS), rng.choice(_OWNERS)
+    value = rng.choice(_PRIORITIES)
+    tickets = _open_tickets(data, component=component, owner=owner)
+    others = [one for one in tickets if one["priority"] != value]
+    if not 2 <= len(others) <= 3:
+        return _bulk(data, rng)
     goal = (
         f"Set the priority of every ticket of the component {component} that {owner} owns and "
         f"that is not closed to {value}."
@@ -200,24 +199,19 @@ def _owner(data: Data, rng: Random) -> Made:
 def _count(data: Data, rng: Random) -> Made:
     owner, component = rng.choice(_OWNERS), rng.choice(_COMPONENTS)
     number = len(_open_tickets(data, owner=owner, component=component))
-    goal = (
-        f"How many tickets of the component {component} that are not closed does {owner} own? "
-        "Answer with the number."
-    )
+    goal = f"How many tickets of the component {component} that are not closed does {owner} own?"
     look = _visit(f"query?status=!closed&owner={owner}&component={component}")
-    return question(goal, str(number), [look])
+    return question(f"{goal} Answer with the number.", str(number), [look])
 
 
 def _compare(data: Data, rng: Random) -> Made:
-    while True:
-        tickets = rng.sample(_open_tickets(data), 3)
-        ranks = [_PRIORITIES.index(one["priority"]) for one in tickets]
-        if ranks.count(min(ranks)) == 1:
-            break
-    best = tickets[ranks.index(min(ranks))]["id"]
+    tickets = rng.sample(_open_tickets(data), 3)
+    best, other, _ = sorted(tickets, key=lambda one: _PRIORITIES.index(one["priority"]))
+    if best["priority"] == other["priority"]:
+        return _compare(data, rng)
     names = ", ".join(f"#{one['id']}" for one in tickets)
     goal = f"Which of the tickets {names} has the highest priority? Answer with its number alone."
-    return question(goal, str(best), [_visit(f"ticket/{best}")])
+    return question(goal, str(best["id"]), [_visit(f"ticket/{best['id']}")])
 
 
 _WITHOUT_EXPANDER = """new MutationObserver(() => {

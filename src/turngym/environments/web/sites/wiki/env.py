@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from functools import partial
 from random import Random
 
 from turngym.environments.web.expert_view import ExpertView, Move, Stage, click, enter, fill, press
@@ -11,7 +12,7 @@ from turngym.environments.web.settings import Settings
 from turngym.environments.web.sites.catalogue import WIKI
 from turngym.environments.web.sites.data import Data, Row
 from turngym.environments.web.sites.env import SiteEnv
-from turngym.environments.web.sites.problems import Generator, Made, question
+from turngym.environments.web.sites.problems import Made, question
 from turngym.environments.web.sites.program import storage_with
 
 ME = "Ada"
@@ -100,10 +101,8 @@ def _append(data: Data, rng: Random) -> Made:
 
 def _section(data: Data, rng: Random) -> Made:
     row, name, line = _any(data, rng), rng.choice(_SECTIONS), rng.choice(_LINES)
-    goal = (
-        f'Add a section "{name}" with the text "{line}" at the very end of the page '
-        f'"{row["title"]}".'
-    )
+    title = row["title"]
+    goal = f'Add a section "{name}" with the text "{line}" at the very end of the page "{title}".'
     return goal, _edit(row, f"{row['text']}\n== {name} ==\n{line}")
 
 
@@ -161,13 +160,10 @@ def _category(data: Data, rng: Random) -> Made:
 
 
 def _discuss(data: Data, rng: Random) -> Made:
-    row, subject, line = _any(data, rng), rng.choice(_SUBJECTS), rng.choice(_LINES)
-    _add_page(data, row["title"], f"== {subject} ==\n{line}", space=_TALK)
-    goal = (
-        f'Start a discussion on the talk page of "{row["title"]}": subject "{subject}", text '
-        f'"{line}".'
-    )
-    do = [_look_up(row["title"]), _action("discussion"), _action("+")]
+    title, subject, line = _any(data, rng)["title"], rng.choice(_SUBJECTS), rng.choice(_LINES)
+    _add_page(data, title, f"== {subject} ==\n{line}", space=_TALK)
+    goal = f'Start a discussion on the talk page of "{title}": subject "{subject}", text "{line}".'
+    do = [_look_up(title), _action("discussion"), _action("+")]
     do += [enter("Subject:", subject), _write(line), press("Save page", "button")]
     return goal, do
 
@@ -292,26 +288,25 @@ def _last_editor(data: Data, rng: Random) -> Made:
     return question(goal, row["editor"], look)
 
 
-def _most(kind: str, value: str, asked: str) -> Generator:
-    """Return the generator that compares a number on three pages."""
-
-    def generator(data: Data, rng: Random) -> Made:
-        # The winner is sampled first: of three at random it would mostly be the same one.
-        ranked = sorted(_pages(data, kind), key=lambda row: int(_value(row, value)))
-        rank = rng.randrange(2, len(ranked))
-        three = [ranked[rank], *rng.sample(ranked[:rank], 2)]
-        best = three[0]["title"]
-        rng.shuffle(three)
-        names = ", ".join(row["title"] for row in three)
-        goal = f"{asked}: {names}? Answer with its name."
-        return question(goal, best, [_look_up(row["title"]) for row in three])
-
-    return generator
+def _most(data: Data, rng: Random, kind: str, value: str, asked: str) -> Made:
+    """Compare a number on three pages."""
+    # The winner is sampled first: of three at random it would mostly be the same one.
+    ranked = sorted(_pages(data, kind), key=lambda row: int(_value(row, value)))
+    rank = rng.randrange(2, len(ranked))
+    three = [ranked[rank], *rng.sample(ranked[:rank], 2)]
+    best = three[0]["title"]
+    rng.shuffle(three)
+    names = ", ".join(row["title"] for row in three)
+    goal = f"{asked}: {names}? Answer with its name."
+    return question(goal, best, [_look_up(row["title"]) for row in three])
 
 
-_highest = _most(_LIGHT, "Height", "Which of these lighthouses is the highest")
-_largest = _most(_VILLAGE, "Population", "Which of these villages has the most people")
-
+_highest = partial(
+    _most, kind=_LIGHT, value="Height", asked="Which of these lighthouses is the highest"
+)
+_largest = partial(
+    _most, kind=_VILLAGE, value="Population", asked="Which of these villages has the most people"
+)
 _HEADING = re.compile(r"^(=+)\s*(.*?)\s*=+$", re.MULTILINE)
 
 
